@@ -18,6 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
+from molink.executor.cuda.fused_experts import FusedExperts
+from molink.executor.cuda.fused_math import PAIRS_MAX
+
 __all__ = ["EXPERTS_NAME", "STACK_NAMES", "ExpertStack", "is_experts"]
 
 EXPERTS_NAME = "molink"
@@ -52,6 +55,9 @@ def experts(
     self: Any, hidden_TD: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """Sum of what the chosen experts [T, k] make of each row, by their weights [T, k]."""
+    fused: FusedExperts | None = self.__dict__.get("fused_experts")
+    if fused is not None and top_k_index.numel() <= PAIRS_MAX:
+        return fused.sums(self, hidden_TD, top_k_index, top_k_weights)
     if hidden_TD.device.type != "cpu" and isinstance(self.down_proj, nn.Parameter):
         out: torch.Tensor = grouped_mm_experts_forward(self, hidden_TD, top_k_index, top_k_weights)
         return out

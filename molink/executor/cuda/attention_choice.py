@@ -23,9 +23,11 @@ from molink.executor.attention.kv_rows import KvRows, quantize
 from molink.executor.attention.layer_rows import LayerRows
 from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
 from molink.executor.cuda.attention_kind import AttentionKind
+from molink.executor.cuda.fused_choice import FusedChoice
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 if TYPE_CHECKING:
+    from molink.executor.cuda.fused_math import FusedOperators
     from molink.executor.cuda.ragged_attention import RaggedAttention
 
 __all__ = ["AttentionChoice"]
@@ -61,6 +63,8 @@ class AttentionChoice:
     fallback: str | None = None
     """Why torch computes some layers of a card, or all; None: it computes none, or this is no
     card."""
+    fused: FusedChoice | None = None
+    """What else a card's kernels compute, between the products; None: this is no card."""
     _tried: dict[AttentionKind, bool] = field(default_factory=dict)
 
     @classmethod
@@ -68,16 +72,22 @@ class AttentionChoice:
         """The choice for a device: a CPU has kernels of its own, which are not asked for here."""
         choice = cls(device, None)
         if device.type == "cuda":
+            choice.fused = FusedChoice(None)
             capability = torch.cuda.get_device_capability(device)
             if capability < CAPABILITY_MIN:
                 number = "".join(map(str, capability))
                 choice.fall_back(f"Triton multiplies no matrices on sm_{number}")
                 return choice
             try:
-                choice.kernels = _kernels()
+                choice.kernels, choice.fused = _kernels(), FusedChoice(_operators())
             except ImportError as error:
                 choice.fall_back(_first_line(error))
         return choice
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether our kernel computes all layers that have asked."""
+        return self.kernels is not None and self.fallback is None
 
     def kernels_for(
         self, q_THA: torch.Tensor, layer: LayerKv, window: int | None, variant: AttentionVariant
@@ -120,6 +130,12 @@ def _kernels() -> "RaggedAttention":
     from molink.executor.cuda.ragged_attention import RaggedAttention  # Imports Triton.
 
     return RaggedAttention()
+
+
+def _operators() -> "FusedOperators":
+    from molink.executor.cuda.fused import TritonFused  # Imports Triton.
+
+    return TritonFused()
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from molink.executor.attention.ragged_batch import RaggedBatch, Tiles
 from molink.executor.cuda.attention_kind import FUSED, AttentionKind, Tiling
 from molink.executor.cuda.ragged_kernels import attend_tiles, merge_parts
 
-__all__ = ["Attended", "RaggedAttention"]
+__all__ = ["Attended", "RaggedAttention", "launched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class _Call:
         grid = (len(tiles), keys.kv_heads, launch.constants["SPLITS"])
         # What a kernel was not compiled to use still needs a tensor in its place.
         out = self.result.out_THV
-        _launched(attend_tiles, grid)(
+        launched(attend_tiles, grid)(
             *(self.q_THA, keys.rows_SKA, values.rows_SKA),
             *(_or(keys.scales_SK, out), _or(values.scales_SK, out), self._sinks),
             *(out, _or(self.result.log_sums_TH, out)),
@@ -131,7 +131,7 @@ class _Call:
 
     def _merge(self, kind: AttentionKind, merged_M: torch.Tensor, parts: Parts) -> None:
         out, heads = self.result.out_THV, self.q_THA.shape[1]
-        _launched(merge_parts, (len(merged_M), heads))(
+        launched(merge_parts, (len(merged_M), heads))(
             *(parts.sums, parts.peaks, parts.totals, self._sinks),
             *(out, _or(self.result.log_sums_TH, out), merged_M, heads),
             **kind.sizes(self._has_log_sums),
@@ -152,5 +152,6 @@ def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
     return other if tensor is None else tensor
 
 
-def _launched(kernel: Any, grid: tuple[int, ...]) -> Any:
+def launched(kernel: Any, grid: tuple[int, ...]) -> Any:
+    """What launches a kernel over a grid: every launch of ours goes through here."""
     return kernel[grid]

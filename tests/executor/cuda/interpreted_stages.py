@@ -3,7 +3,8 @@ interpreter, which has to be chosen before Triton is imported: so this is a proc
 
     python -m tests.executor.cuda.interpreted_stages NAME KV_DTYPE FOLDER
 
-Prints JSON: the tokens of both, how often the kernel computed, and why it did not.
+Prints JSON: the tokens of both, how often the kernel computed, why it did not, and whether rows of
+a recorded step get the same bits, and its padding zeros.
 """
 
 import json
@@ -15,6 +16,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
+from molink.executor.attention.attention_math import AttentionVariant
+from molink.executor.attention.kv_pool import LayerKv
+from molink.executor.attention.kv_rows import KvRows
+from molink.executor.attention.ragged_batch import DecodeTables, RaggedBatch, RaggedSpan
 from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.cuda.attention_kind import Tiling
 from molink.executor.cuda.ragged_attention import RaggedAttention
@@ -44,6 +49,25 @@ def tokens_of(stages):
     return RingDriver(stages, span_tokens=SPAN_TOKENS).run(jobs)
 
 
+def recorded_rows_agree():
+    """Of rows that the host knows, and of those that only tensors tell of, one of them padding."""
+    tables, keys, slots = ((5, 2), (1,), (7, 3, 0)), (20, 9, 48), torch.randn(128, 2, 16)
+    spans = [RaggedSpan(n, 1, keys[n] - 1, keys[n], tables[n]) for n in range(3)]
+    blocks = torch.zeros(4, 8, dtype=torch.int32)
+    for row, table in zip(blocks, tables, strict=False):
+        row[: len(table)] = torch.tensor(table)
+    blocks[3] = 6  # Left by another step.
+    keys_S = torch.tensor([*keys, 0], dtype=torch.int32)
+    layer, variant = LayerKv(KvRows(slots), KvRows(slots)), AttentionVariant(0.25, 9, torch.ones(4))
+    q_THA, kernels = torch.randn(4, 4, 16), RaggedAttention(SMALL_TILES)
+    known = RaggedBatch.of(spans, q_THA.device)
+    tables = DecodeTables.over((keys_S - 1).clamp(min=0), keys_S, blocks)
+    wanted, got = (
+        kernels.attend(q_THA, layer, batch, 30, variant).out_THV for batch in (known, tables)
+    )
+    return torch.equal(got[:3], wanted[:3]) and not got[3].any()
+
+
 def main(name, kv_dtype, folder):
     torch.set_num_threads(1)
     save_tiny(name, folder)
@@ -54,7 +78,8 @@ def main(name, kv_dtype, folder):
         stage.attention = AttentionChoice(stage.device, kernels)
     by_kernel = tokens_of(stages)
     fallbacks = [stage.attention_fallback for stage in stages]
-    print(json.dumps([by_torch, by_kernel, kernels.calls, fallbacks]))
+    agree = recorded_rows_agree()
+    print(json.dumps([by_torch, by_kernel, kernels.calls, fallbacks, agree]))
 
 
 if __name__ == "__main__":

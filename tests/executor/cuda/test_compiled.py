@@ -1,11 +1,12 @@
-"""The attention kernel compiles for every RTX card, fits into its shared memory, does not spill and
-uses the matrix units: proven by Triton's own compiler, without a card."""
+"""Our kernels compile for every RTX card, fit into its shared memory, do not spill and use the
+matrix units where they multiply: proven by Triton's own compiler, without a card."""
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton comes with the test extra, on Linux")
 
+from tools.experiments.cards.compiled_fused import cases, compiled_case
 from tools.experiments.cards.compiled_kernels import CARDS, compiled, kind
 
 FP16, BF16, INT8 = torch.float16, torch.bfloat16, torch.int8
@@ -22,6 +23,27 @@ KERNELS = {
 @pytest.fixture(autouse=True)
 def compiled_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+FUSED = {
+    "norm_rows": lambda made: made["COLUMNS"] == 16384,
+    "gate_rows": lambda made: made["ALTERNATING"],
+    "turn_and_store": lambda made: made["A"] == 256 and made["HAS_SCALES"],
+    "multiply_experts": lambda made: "w_stride_i" in made,
+}
+"""Of the fused kernels, likewise."""
+
+
+@pytest.mark.parametrize("capability", CARDS)
+@pytest.mark.parametrize("kernel", FUSED)
+def test_a_fused_kernel_fits_every_card(kernel, capability):
+    case = next(
+        case
+        for case in cases()
+        if case.kernel == kernel and case.dtype is BF16 and FUSED[kernel](case.constants)
+    )
+    made = compiled_case(case, capability)
+    assert made.is_small and (made.matrix_instructions > 0) == (kernel == "multiply_experts"), made
 
 
 @pytest.mark.parametrize("capability", CARDS)

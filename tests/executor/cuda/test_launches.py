@@ -18,12 +18,22 @@ from molink.executor.attention.attention_math import AttentionVariant
 from molink.executor.attention.kv_pool import LayerKv
 from molink.executor.attention.kv_rows import KvRows, quantize
 from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
-from molink.executor.cuda import ragged_attention
+from molink.executor.cuda import fused, ragged_attention
+from molink.executor.cuda.fused import TritonFused
+from molink.executor.cuda.fused_kernels import (
+    gate_rows,
+    multiply_experts,
+    norm_rows,
+    turn_and_store,
+)
+from molink.executor.cuda.fused_math import ExpertCall, Gate, Rotation, Turn
 from molink.executor.cuda.ragged_attention import RaggedAttention
 from molink.executor.cuda.ragged_kernels import attend_tiles, merge_parts
 
 CPU = torch.device("cpu")
 SLOTS, HEADS, KV_HEADS, SIZE = 4096, 8, 2, 64
+
+KERNELS = (attend_tiles, merge_parts, norm_rows, gate_rows, turn_and_store, multiply_experts)
 
 
 class Card:
@@ -44,15 +54,14 @@ def compiled(tmp_path, monkeypatch):
     """Number of kernels compiled so far."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_active", Card())
-    monkeypatch.setattr(
-        ragged_attention,
-        "_launched",
-        lambda kernel, grid: partial(kernel.run, grid=grid, warmup=True),
-    )
-    for kernel in (attend_tiles, merge_parts):
+    for module in (ragged_attention, fused):
+        monkeypatch.setattr(
+            module, "launched", lambda kernel, grid: partial(kernel.run, grid=grid, warmup=True)
+        )
+    for kernel in KERNELS:
         kernel.device_caches.clear()
-    yield lambda: sum(len(kernel.device_caches[0][0]) for kernel in (attend_tiles, merge_parts))
-    for kernel in (attend_tiles, merge_parts):
+    yield lambda: sum(len(kernel.device_caches[0][0]) for kernel in KERNELS)
+    for kernel in KERNELS:
         kernel.device_caches.clear()
 
 
@@ -82,3 +91,35 @@ def test_steps_compile_nothing_new(kv, compiled):
         if step == 9:
             before = compiled()
     assert compiled() == before == 3
+
+
+def between_products(rows, kv_rows, slot):
+    """What a layer launches beside attention, over heads that lie side by side in one product or
+    each for itself."""
+    half, heads = torch.bfloat16, HEADS + 2 * KV_HEADS
+    one_product = torch.zeros(rows, heads, SIZE, dtype=half)
+    each = torch.zeros(heads, rows, SIZE, dtype=half).transpose(0, 1)
+    tables = torch.zeros(2, rows, SIZE, dtype=half)
+    turn = Turn(Rotation(SIZE, neighbours=False, step=1), *tables)
+    slots = torch.full((2, rows + slot), slot)[1, slot:]
+    layer, operators = LayerKv(kv_rows, kv_rows), TritonFused()
+    for x in (one_product, each):
+        q, k, v = x.split([HEADS, KV_HEADS, KV_HEADS], 1)
+        operators.write(q, k, v, turn, slots, layer)
+        operators.normed(q[None], torch.ones(SIZE), 1e-6)
+    operators.normed(torch.zeros(1, rows, 96, dtype=half), torch.ones(96), 1e-6)
+    x = operators.gated(torch.zeros(rows, 192, dtype=half), Gate("silu"))
+    weight, experts = torch.zeros(4, 96, 64, dtype=half), torch.zeros(3 * rows, dtype=torch.int64)
+    operators.expert_product(ExpertCall(x, weight, None, experts, 3, None))
+
+
+@pytest.mark.parametrize("kv", ["same", "int8"])
+def test_what_stands_between_products_compiles_nothing_new(kv, compiled):
+    random = Random(0)
+    numbers = torch.zeros(SLOTS, KV_HEADS, SIZE, dtype=torch.bfloat16)
+    kv_rows = KvRows(numbers) if kv == "same" else KvRows(*quantize(numbers))
+    between_products(5, kv_rows, 3)
+    before = compiled()
+    for _ in range(20):
+        between_products(random.choice((1, 2, 16, 17, 170)), kv_rows, random.choice((0, 1, 16)))
+    assert compiled() == before == 5

@@ -16,6 +16,9 @@ def test_tokens_are_those_of_torch(name, kv_dtype, tmp_path):
     command += [name, kv_dtype, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    by_torch, by_kernel, calls, fallbacks = json.loads(done.stdout.splitlines()[-1])
+    by_torch, by_kernel, calls, fallbacks, recorded_rows_agree = json.loads(
+        done.stdout.splitlines()[-1]
+    )
     assert by_kernel == by_torch
     assert calls > 40 and fallbacks == [None, None]
+    assert recorded_rows_agree

@@ -24,7 +24,18 @@ from molink.errors import UserError
 from molink.executor.cuda.attention_kind import AttentionKind, Tiling
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
-__all__ = ["CARDS", "SHARED_BYTES_MAX", "STACK_BYTES_MAX", "Compiled", "compiled", "kind", "main"]
+__all__ = [
+    "CARDS",
+    "NAMES",
+    "SHARED_BYTES_MAX",
+    "STACK_BYTES_MAX",
+    "Compiled",
+    "compiled",
+    "kind",
+    "made_for",
+    "main",
+    "table",
+]
 
 CARDS = {80: "A100", 86: "RTX 30", 89: "RTX 40", 120: "RTX 50"}
 """Compute capabilities, and who has them."""
@@ -61,8 +72,12 @@ class Compiled:
     @property
     def fits(self) -> bool:
         """Whether it runs on every RTX card as it should."""
-        in_bounds = self.shared_bytes <= SHARED_BYTES_MAX and self.stack_bytes <= STACK_BYTES_MAX
-        return in_bounds and self.matrix_instructions > 0
+        return self.is_small and self.matrix_instructions > 0
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it takes no more than a program may."""
+        return self.shared_bytes <= SHARED_BYTES_MAX and self.stack_bytes <= STACK_BYTES_MAX
 
 
 @experiment
@@ -72,7 +87,7 @@ def main(out: Path) -> None:
     with TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         results = {name: compiled(*of) for name, of in _all_kernels()}
-    show(markdown_table(*_table(results)))
+    show(markdown_table(*table(results)))
     write_report(out, "compiled_kernels", {name: asdict(made) for name, made in results.items()})
     for name in (name for name, made in results.items() if not made.fits):
         raise UserError(f"{name} does not fit: {results[name]}")
@@ -87,15 +102,16 @@ def kind(
 
 def compiled(of: AttentionKind, few: bool, capability: int) -> Compiled:
     """The tile kernel of a kind of layer, for spans of few or of many rows, on a card."""
+    launch = of.launch(Tiling.of(of.dtype), few, log_sums=True)
+    return made_for(_source(of, launch.constants), launch.options, capability)
+
+
+def made_for(source: Any, options: dict[str, Any], capability: int) -> Compiled:
+    """A kernel, compiled for a card."""
     import triton
     from triton.backends.compiler import GPUTarget
 
-    launch = of.launch(Tiling.of(of.dtype), few, log_sums=True)
-    made: Any = triton.compile(
-        _source(of, launch.constants),
-        target=GPUTarget("cuda", capability, 32),
-        options=launch.options,
-    )
+    made: Any = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     registers, stack_bytes = _usage(made.asm["cubin"])
     matrix = len(re.findall(r"mma\.sync|wgmma", made.asm["ptx"]))
     return Compiled(made.metadata.shared, registers, stack_bytes, matrix)
@@ -162,7 +178,8 @@ def _usage(cubin: bytes) -> tuple[int, int]:
     return int(found["REG"]), int(found["STACK"])
 
 
-def _table(results: dict[str, Compiled]) -> tuple[list[str], list[list[str]]]:
+def table(results: dict[str, Compiled]) -> tuple[list[str], list[list[str]]]:
+    """The most that kernels take of each card."""
     head = ["card", "kernels", "shared KB", "registers", "stack B", "fewest `mma`"]
     rows = []
     for capability, card in CARDS.items():

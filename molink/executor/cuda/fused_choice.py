@@ -1,0 +1,114 @@
+"""Does a card compute what stands between a layer's products with our kernels, and are they right
+there?
+
+As with attention (`attention_choice`) nothing is believed: Triton or a compiler may be missing, and
+what a kernel gives on this card is compared with torch, once for each kind of use, while a stage
+warms up. Where it cannot be made, or gives other numbers, the library's own operations stay.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import torch
+
+from molink.checkpoint.model_shape import KvDtype
+from molink.executor.attention.kv_pool import KvPool, LayerKv
+from molink.executor.cuda.fused_math import FusedOperators, PlainFused, Turn
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+
+__all__ = ["TOLERANCES", "FusedChoice", "difference"]
+
+TOLERANCES = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""Largest difference, relative to the largest result: another order of roundings."""
+
+INT8_STEP = 1 / 100
+"""A code is rounded to the other side where its number lies between two: the largest is 127."""
+
+PROBE_ROWS = 5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class FusedChoice:
+    """Fused operators of a device, as far as they are proven there."""
+
+    operators: FusedOperators | None
+    """None: torch computes everything."""
+    _tried: dict[Hashable, bool] = field(default_factory=dict)
+
+    def trusts(self, what: str, kind: Hashable, is_right: Callable[[], bool]) -> bool:
+        """Whether a kernel gives what it should, as `is_right` found for the first of a kind."""
+        if (what, kind) not in self._tried:
+            self._tried[what, kind] = self._found(what, is_right)
+        return self._tried[what, kind]
+
+    def writes(
+        self,
+        q_THA: torch.Tensor,
+        k_TKA: torch.Tensor,
+        v_TKV: torch.Tensor,
+        turn: Turn | None,
+        layer: LayerKv,
+    ) -> bool:
+        """Whether keys and values like these are stored right."""
+        rows = (q_THA, k_TKA, v_TKV)
+        kind = (
+            *(tuple(x.shape[1:]) for x in rows),
+            *(q_THA.dtype, layer.keys.rows_SKA.dtype),
+            None if turn is None else (turn.rotation, turn.cos_TW.dtype, turn.cos_TW.shape[1]),
+        )
+        return self.trusts(
+            "storing keys and values", kind, lambda: self._writes(*rows, turn, layer)
+        )
+
+    def _found(self, what: str, is_right: Callable[[], bool]) -> bool:
+        if self.operators is None:
+            return False
+        try:
+            with torch.inference_mode():
+                if is_right():
+                    return True
+            reason = "the kernel differs from torch on this card"
+        except Exception as error:  # Whatever a compiler or a driver says: torch goes on.
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        log.warning("%s is left to torch's operations: %s", what, reason)
+        return False
+
+    def _writes(
+        self,
+        q_THA: torch.Tensor,
+        k_TKA: torch.Tensor,
+        v_TKV: torch.Tensor,
+        turn: Turn | None,
+        layer: LayerKv,
+    ) -> bool:
+        generator = torch.Generator().manual_seed(0)
+
+        def random(rows: torch.Tensor) -> torch.Tensor:
+            numbers = torch.randn(PROBE_ROWS, *rows.shape[1:], generator=generator)
+            return numbers.to(rows.device, rows.dtype)
+
+        q, k, v = random(q_THA), random(k_TKA), random(v_TKV)
+        if turn is not None:
+            turn = Turn(turn.rotation, random(turn.cos_TW), random(turn.sin_TW))
+        slots_T = torch.randperm(BLOCK_TOKENS, generator=generator)[:PROBE_ROWS].to(q.device)
+        kv_dtype: KvDtype = "auto" if layer.keys.scales_SK is None else "int8"
+        results = []
+        assert self.operators is not None
+        for operators in (self.operators, PlainFused()):
+            into = KvPool(BLOCK_TOKENS, kv_dtype).layer_of(0, k, v)
+            q_out = operators.write(q, k, v, turn, slots_T, into)
+            stored = (rows.numbers(torch.float32) for rows in (into.keys, into.values))
+            results.append((q_out, *stored))
+        limit = max(TOLERANCES[q.dtype], INT8_STEP if kv_dtype == "int8" else 0.0)
+        return all(difference(got, wanted) <= limit for got, wanted in zip(*results, strict=True))
+
+
+def difference(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Largest difference, relative to the largest result; infinite for another format or shape."""
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return float("inf")
+    apart = (got.float() - wanted.float()).abs().max()
+    return float(apart / wanted.float().abs().max().clamp(min=1e-30))
