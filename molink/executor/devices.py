@@ -35,6 +35,7 @@ __all__ = [
     "choose_dtype",
     "free_memory_bytes",
     "memory_budget_bytes",
+    "pool_budget_bytes",
     "propose_kv_tokens",
     "propose_state_slots",
     "return_freed_memory",
@@ -148,6 +149,17 @@ def memory_budget_bytes(free_bytes: int, stages_here: int = 1) -> int:
     share the PC."""
     together = KV_SHARE_OF_FREE_TOGETHER / stages_here
     return int(free_bytes * min(KV_SHARE_OF_FREE, together))
+
+
+def pool_budget_bytes(kv_tokens: int | None, stages_here: int, lent_bytes: int | None) -> int:
+    """Bytes of main memory for a stage's KV and states. `lent_bytes` are those that are left of
+    what was lent beside its weights; None: nothing was said."""
+    free_bytes = free_memory_bytes()
+    budget_bytes = memory_budget_bytes(free_bytes, stages_here)
+    if lent_bytes is None:
+        return budget_bytes
+    is_planned = kv_tokens is not None  # And then states were, in what is lent beside it.
+    return min(free_bytes if is_planned else budget_bytes, lent_bytes)
 
 
 def propose_kv_tokens(token_bytes: int, budget_bytes: int) -> int:

@@ -18,8 +18,9 @@ from molink.checkpoint.layers_together import check_cuts
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.checkpoint.too_large import FOR_STAGE, stage_refusal
 from molink.errors import NoRoomError, UserError
-from molink.executor.architecture.self_test import check_architecture
+from molink.executor.architecture.self_test import check_architecture, survives_card_rewriting
 from molink.executor.cards.card import card_of
+from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.devices import (
     choose_device,
     choose_dtype,
@@ -27,6 +28,7 @@ from molink.executor.devices import (
     return_freed_memory,
 )
 from molink.executor.grammar import Grammars
+from molink.executor.graphs.recording import recorder_on
 from molink.executor.number_range import FP16_SAFE, largest_number
 from molink.executor.quantized.linear import QuantizedLinear
 from molink.executor.stage import StageExecutor
@@ -80,13 +82,27 @@ def load_stage(
         check_architecture(config, description)
     tokenizer = tokenizer_of(description) if part.is_tail else None
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
-    card = card_of(device)
+    card, recorder = card_of(device), recorder_on(device)
+    is_fused = card is not None and survives_card_rewriting(config, description)
 
     def load(dtype: torch.dtype) -> StageExecutor:
         _check_room(checkpoint, work, device, dtype, memory_bytes)
         weights = load_model(checkpoint, config, part, dtype, _within(progress, 0.0, OPENED))
         read_onto(weights, device, _within(progress, OPENED, READ))
-        stage = StageExecutor(weights, part, description, device, dtype, grammars, card=card)
+        attention = AttentionChoice.on(device)
+        if not is_fused:
+            attention.fused = None
+        stage = StageExecutor(
+            weights,
+            part,
+            description,
+            device,
+            dtype,
+            grammars,
+            attention,
+            card=card,
+            recorder=recorder,
+        )
         del weights
         room = (stages_here, work.kv_dtype, memory_bytes)
         stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), *room)

@@ -7,7 +7,8 @@ token ids into hidden states, the stages between pass hidden states on, the tail
 of them are this one class.
 
 A step sends its device one copy of all that it indexes by (`attention.step_plan`), and ends when
-its result is where a link can read it (`cards.transfers`).
+its result is where a link can read it (`cards.transfers`). On a card decode steps are recorded when
+the stage loads, and replayed (`graphs`).
 
 Shapes: T rows of a batch, D hidden size.
 """
@@ -22,11 +23,9 @@ from transformers.cache_utils import Cache
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import StageError
-from molink.executor.architecture.layer_calls import LayerCalls
 from molink.executor.architecture.pruning import fit_skips
-from molink.executor.architecture.token_inputs import takes_token_ids, token_inputs
 from molink.executor.attention.finding_latents import keep_latents
-from molink.executor.attention.function import AttentionStep, active_step
+from molink.executor.attention.function import AttentionStep
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.latent_expansion import LatentExpansion
 from molink.executor.attention.ragged_batch import TileRows
@@ -34,16 +33,19 @@ from molink.executor.attention.step_plan import StepPlan, plan_step
 from molink.executor.cards.card import Card
 from molink.executor.cards.room import make_room_on
 from molink.executor.cards.transfers import Transfers, transfers_on
-from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
 from molink.executor.cuda.attention_choice import AttentionChoice
+from molink.executor.cuda.rewriting import rewrite_for_card
 from molink.executor.devices import (
-    free_memory_bytes,
-    memory_budget_bytes,
+    pool_budget_bytes,
     propose_kv_tokens,
     propose_state_slots,
 )
+from molink.executor.forward import Forward
 from molink.executor.grammar import Grammars
+from molink.executor.graphs.decode_graphs import DecodeGraphs
+from molink.executor.graphs.recording import Recorder
+from molink.executor.graphs.static_inputs import StaticInputs
 from molink.executor.quantized.linear import use_cuda_kernels
 from molink.executor.recurrent.finding import TRIAL_TOKENS, stage_mixers
 from molink.executor.recurrent.library_mixers import settle_mixers
@@ -52,16 +54,15 @@ from molink.executor.recurrent.staged_mixer import (
     RecurrentSpan,
     RecurrentStep,
     StagedMixer,
-    active_recurrence,
     decode_index,
 )
 from molink.executor.recurrent.state_pool import StatePool
 from molink.executor.sampling.history import DrawnToken, SequenceHistory
 from molink.executor.sampling.tail_rows import TailRows
-from molink.executor.warm_up import WARM_UP_REQUEST_ID, run_span
-from molink.executor.weights import Progress, StagePart
+from molink.executor.warm_up import run_span
+from molink.executor.weights import Progress, StagePart, held_bytes
 from molink.wire.frames import PromptScore
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 
 __all__ = ["StageExecutor", "StepOutput"]
@@ -105,6 +106,8 @@ class StageExecutor:
     """Of a CUDA device; None on a CPU."""
     transfers: InitVar[Transfers | None] = None
     """Way of rows to the device and back; None: what suits it."""
+    recorder: Recorder | None = None
+    """Records decode steps, to be replayed; None: all steps are launched."""
     decode_rows_max: int | None = None
     """Decode rows that share a mixer's call; None: what suits the device."""
     kv: KvBlocks = field(default_factory=lambda: KvBlocks(1))
@@ -119,11 +122,13 @@ class StageExecutor:
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
     _tile_sizes: tuple[TileRows, ...] = ()
     """That layers have asked for, and will again."""
-    _calls: LayerCalls = field(init=False)
+    _graphs: DecodeGraphs | None = None
+    _forward: Forward = field(init=False)
     _transfers: Transfers = field(init=False)
 
     def __post_init__(self, transfers: Transfers | None) -> None:
-        self._calls = LayerCalls(self.description, self.model.config, self.layers)
+        given = (self.model, self.part, self.description, self.device, self.dtype)
+        self._forward = Forward(*given)
         self._transfers = transfers or transfers_on(self.device)
 
     @property
@@ -144,7 +149,7 @@ class StageExecutor:
     @property
     def takes_token_ids(self) -> bool:
         """Whether its layers read something of the token itself, so that ids go round with rows."""
-        return takes_token_ids(self.model)
+        return self._forward.takes_token_ids
 
     @property
     def hidden_size(self) -> int:
@@ -154,13 +159,7 @@ class StageExecutor:
     @property
     def weights_bytes(self) -> int:
         """Bytes of all weights that the stage holds."""
-        tensors = {t.data_ptr(): t for t in (*self.model.parameters(), *self.model.buffers())}
-        packed: int = sum(
-            module.weights_bytes
-            for module in self.model.modules()
-            if isinstance(module, PackedLinear)
-        )
-        return packed + sum(int(t.numel()) * int(t.element_size()) for t in tensors.values())
+        return held_bytes(self.model)
 
     @property
     def kv_token_bytes(self) -> int:
@@ -176,6 +175,11 @@ class StageExecutor:
     def attention_fallback(self) -> str | None:
         """Why torch computes attention on a card in place of our kernel; None: it does not."""
         return None if self.attention is None else self.attention.fallback
+
+    @property
+    def decode_fallback(self) -> str | None:
+        """Why decode steps of a card are launched, in place of replayed; None: they are not."""
+        return None if self._graphs is None else self._graphs.fallback
 
     def prepare(
         self,
@@ -197,8 +201,12 @@ class StageExecutor:
         self._mixers = stage_mixers(self.model, self._try_with)
         # Layers kept whole keys until here, and nobody has called a mixer yet.
         self._pool = KvPool(BLOCK_TOKENS, kv_dtype)
-        self._calls = LayerCalls(self.description, self.model.config, self.layers)
-        if self.device.type == "cpu":
+        self._forward.forget_calls()
+        if self.attention.fused is not None:
+            rewrite_for_card(
+                self.model, lambda: run_span(self, 0, TRIAL_TOKENS), self.attention.fused
+            )
+        elif self.device.type == "cpu":
             embeds = self.is_head or self.takes_token_ids
             rewrite(self.model, self._warm_up, embeds=embeds, progress=progress)
         else:
@@ -207,14 +215,11 @@ class StageExecutor:
         self._warm_up()
         if self.card is not None:
             make_room_on(self.card, self, kv_tokens, stages_here, memory_bytes)
-            return
-        free_bytes = free_memory_bytes()
-        budget_bytes = memory_budget_bytes(free_bytes, stages_here)
-        if memory_bytes is not None:
-            is_planned = kv_tokens is not None  # And then states were, in what is lent beside it.
-            most_bytes = free_bytes if is_planned else budget_bytes
-            budget_bytes = min(most_bytes, memory_bytes - self.weights_bytes)
-        self.make_room(kv_tokens, budget_bytes)
+        else:
+            lent_bytes = None if memory_bytes is None else memory_bytes - self.weights_bytes
+            self.make_room(kv_tokens, pool_budget_bytes(kv_tokens, stages_here, lent_bytes))
+        if self.recorder is not None:
+            self._graphs = DecodeGraphs.recorded(self, self.recorder)
 
     def make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
         """Make room for `kv_tokens` tokens (None: for as many as fit) and for states within so
@@ -228,19 +233,29 @@ class StageExecutor:
             left_bytes = budget_bytes - slots * state_bytes
             kv_tokens = propose_kv_tokens(self.kv_token_bytes, left_bytes)
         self.resize_kv(kv_tokens)
-        self.states = self.states.resized(slots)
+        self.states = self.states.resized(slots, self._padding)
 
     def resize_kv(self, kv_tokens: int) -> None:
         """Keep so many tokens' KV from now on, in whole blocks, and none of what was kept."""
         blocks = blocks_for(kv_tokens)
-        self.kv = KvBlocks(blocks)
-        self._pool = self._pool.resized(blocks * BLOCK_TOKENS)
+        self.kv, self._graphs = KvBlocks(blocks), None
+        self._pool = self._pool.resized((blocks + self._padding) * BLOCK_TOKENS)
+
+    def clear_kv(self) -> None:
+        """Hold zeros in place of KV."""
+        self._pool.clear()
+
+    @property
+    def _padding(self) -> int:
+        """Blocks, and state slots, that are kept for rows of nobody."""
+        return 0 if self.recorder is None else 1
 
     def admit(self, admission: Admission) -> None:
         """Learn of a request before its first span; `step` does this for the admissions of its
-        batch.
+        batch. One whose first tokens were kept goes on with the KV that there is.
         """
-        self.release(Release(admission.request_id))
+        if not admission.kept_tokens:
+            self.release(Release(admission.request_id))
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
             constraint = None
@@ -274,7 +289,8 @@ class StageExecutor:
         for admission in batch.admissions:
             self.admit(admission)
         self._grow(batch)
-        with torch.inference_mode(), self._transfers.timed() as time:
+        is_decode = batch.batch_class is DECODE
+        with torch.inference_mode(), self._transfers.timed(is_decode) as time:
             output = self._computed(batch, token_ids, hidden_TD, interrupt)
         passes_ids = self.takes_token_ids and not self.is_tail
         ids = tuple(token_ids or ()) if passes_ids else None
@@ -299,23 +315,55 @@ class StageExecutor:
         hidden_TD: torch.Tensor | None,
         interrupt: Callable[[], None] | None,
     ) -> StepOutput:
-        recurrent = self._recurrent(batch)
         wanted = TailRows.of(batch, self._histories) if self.is_tail else NO_ROWS
-        beside = self._ids(batch, token_ids), wanted.rows, decode_index(recurrent)
+        ids, rows_TD = self._ids(batch, token_ids), self._rows_in(batch, hidden_TD)
+        given = (batch, ids, rows_TD, wanted.rows)
+        out_TX = None if self._graphs is None else self._graphs.rows(*given)
+        if out_TX is None:
+            is_prompt = batch.batch_class is PREFILL
+            before_layer = self._transfers.bounded(interrupt) if is_prompt else interrupt
+            out_TX = self.launched_rows(*given, before_layer)
+        if not self.is_tail:
+            return StepOutput(self._transfers.rows_out(out_TX))
+        if not wanted.rows:
+            return StepOutput(None)
+        return StepOutput(None, *wanted.results(out_TX, self._histories, self._transfers.read))
+
+    def launched_rows(
+        self,
+        batch: Batch,
+        token_ids: Sequence[int],
+        rows_TD: torch.Tensor | None,
+        keep: Sequence[int],
+        interrupt: Callable[[], None] | None = None,
+    ) -> torch.Tensor:
+        """Rows [T, D] of a batch whose blocks have been grown, or on the tail logits of the rows
+        `keep` if there are any; each operation is launched. `token_ids` and `rows_TD`, on the
+        device, are those that the stage reads."""
+        recurrent = self._recurrent(batch)
+        beside = token_ids, keep, decode_index(recurrent)
         plan = plan_step(batch, self.kv, self.device, beside, self._tile_sizes)
-        ids_T, rows_R, mixed = plan.beside
-        attention = AttentionStep(
-            plan, self._pool, interrupt, latents=self._latents, choice=self.attention
-        )
-        called = attention.layers_called  # By mixers, too.
+        ids_T, keep_R, mixed = plan.beside
         rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
-        recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt, called)
-        inputs = self._inputs(batch, plan, ids_T, hidden_TD)
-        with active_step(attention), active_recurrence(recurrence):
-            output = self._forward(inputs, wanted, rows_R)
-        self._calls.check(called)
+        recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
+        attention = self._attention(plan, recurrence)
+        given = (ids_T, rows_TD, attention, recurrence)
+        out_TX = self._forward.rows(*given, keep_R if keep else None)
         self._tile_sizes = plan.batch.tile_sizes
-        return output
+        return out_TX
+
+    def static_rows(self, inputs: StaticInputs) -> torch.Tensor:
+        """Rows [R, D] of a decode step that reads nothing but `inputs`, on the tail logits of all:
+        what can be recorded."""
+        recurrence = RecurrentStep.of_decodes(inputs.state_slots_R, self.states)
+        attention = self._attention(inputs.plan(), recurrence)
+        given = (inputs.token_ids_R, inputs.hidden_RD, attention, recurrence)
+        return self._forward.rows(*given, 0 if self.is_tail else None)
+
+    def _attention(self, plan: StepPlan, recurrence: RecurrentStep) -> AttentionStep:
+        """The part of attention in a step; its calls are noted among those of mixers."""
+        interrupt, called = recurrence.before_mixer, recurrence.layers_called
+        return AttentionStep(plan, self._pool, interrupt, called, self._latents, self.attention)
 
     def _recurrent(self, batch: Batch) -> list[RecurrentSpan]:
         spans, row = [], 0
@@ -335,44 +383,16 @@ class StageExecutor:
             raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
         return token_ids
 
-    def _inputs(
-        self, batch: Batch, plan: StepPlan, ids_T: torch.Tensor, hidden_TD: torch.Tensor | None
-    ) -> dict[str, Any]:
-        inputs = {"position_ids": plan.positions_T[None]}
+    def _rows_in(self, batch: Batch, hidden_TD: torch.Tensor | None) -> torch.Tensor | None:
+        """Rows on the device, where the stage reads them."""
         if self.is_head:
-            return inputs | {"input_ids": ids_T[None]}
+            return None
         if hidden_TD is None or hidden_TD.shape != (batch.tokens, self.hidden_size):
             raise StageError(f"batch {batch.batch_id}: {batch.tokens} hidden rows are needed")
-        inputs["inputs_embeds"] = self._transfers.rows_in(hidden_TD, self.dtype)[None]
-        if self.takes_token_ids:
-            inputs["per_layer_inputs"] = token_inputs(self.model, ids_T)
-        return inputs
-
-    def _forward(
-        self, inputs: dict[str, Any], wanted: TailRows, rows_R: torch.Tensor
-    ) -> StepOutput:
-        if self.is_tail and wanted.rows:
-            logits_RW = self.model(**inputs, use_cache=False, logits_to_keep=rows_R).logits[0]
-            read = self._transfers.read
-            return StepOutput(None, *wanted.results(logits_RW, self._histories, read))
-        hidden_TD = self.model.get_decoder()(**inputs, use_cache=False).last_hidden_state[0]
-        return StepOutput(None if self.is_tail else self._transfers.rows_out(hidden_TD))
+        return self._transfers.rows_in(hidden_TD, self.dtype)
 
     def _try_with(self, cache: Cache | None = None) -> None:
-        """Run the decoder once, with a cache or without, over a few rows of one request."""
-        tokens = TRIAL_TOKENS
-        kv = KvBlocks(1)
-        kv.grow(WARM_UP_REQUEST_ID, tokens)
-        batch = Batch(0, BatchClass.PREFILL, 0, (Span(WARM_UP_REQUEST_ID, 0, tokens, False),))
-        hidden = torch.zeros(tokens, self.hidden_size, dtype=self.dtype)
-        with torch.inference_mode():
-            plan = plan_step(batch, kv, self.device, [[0] * tokens])
-            inputs = self._inputs(batch, plan, plan.beside[0], hidden)
-            step = AttentionStep(plan, KvPool(BLOCK_TOKENS), latents=self._latents)
-            with active_step(step):
-                self.model.get_decoder()(
-                    **inputs, past_key_values=cache, use_cache=cache is not None
-                )
+        self._forward.try_with(cache, self._latents)
 
     def _warm_up(self) -> None:
         run_span(self, 0, 1)

@@ -31,12 +31,20 @@ from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, sta
 from molink.executor.architecture.text_model import causal_class, text_part
 from molink.executor.architecture.token_inputs import keep_own_columns
 from molink.executor.attention.function import ATTENTION_NAME
+from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.quantized.filling import fill, stage_weights, with_shells
 from molink.executor.tensor_names import TensorNames
 from molink.executor.token_table import StoredTable
 
-__all__ = ["Progress", "StagePart", "build_stage_class", "load_model", "load_model_config"]
+__all__ = [
+    "Progress",
+    "StagePart",
+    "build_stage_class",
+    "held_bytes",
+    "load_model",
+    "load_model_config",
+]
 
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1, rising."""
@@ -302,3 +310,10 @@ def _refuse_incomplete(report: dict[str, Any], name: str) -> None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Bytes of all weights that a model holds."""
+    tensors = {t.data_ptr(): t for t in (*model.parameters(), *model.buffers())}
+    packed = [m.weights_bytes for m in model.modules() if isinstance(m, PackedLinear)]
+    return sum(packed) + sum(int(t.numel()) * int(t.element_size()) for t in tensors.values())

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import Assignment, PeerAddress, Services, StageLink
 from molink.errors import LinkLostError
-from molink.node.stage_manager import MoveLink, ring_terms
+from molink.node.stage_manager import MoveLink, resume_of, ring_terms
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
@@ -247,6 +247,7 @@ class RelayedRoutes:
             next_memory=None,
             next_key=next_link.public_key,
             coordinator_key=tail_link.public_key if tail_link else None,
+            resume=resume_of(assignment),
         )
 
     def _permitted(self, link: StageLink, reach: Reach) -> StageLink:

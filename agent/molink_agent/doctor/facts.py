@@ -42,6 +42,8 @@ class TorchAnswer:
     """Why Triton could not make kernels for the cards; empty: it could."""
     pinning_problem: str = ""
     """Why memory could not be pinned, which cards copy from on their own; empty: it could."""
+    graph_problem: str = ""
+    """Why a card would not record and replay; empty: it did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,15 @@ else:
                 answer["kernel_problem"] = "there is no C compiler"
             elif not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
                 answer["kernel_problem"] = "Python's C headers are not there"
+        try:
+            sums, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                sums.add_(1)
+            graph.replay()
+            if sums.item() != 1:
+                answer["graph_problem"] = "a recorded sum comes out wrong"
+        except Exception as error:
+            answer["graph_problem"] = f"nothing can be recorded ({error})"
     print(json.dumps(answer))
 """
 """Only computing something shows whether this build has code for the card."""
@@ -148,6 +157,7 @@ async def ask_torch(ask: Ask = answer_of) -> TorchAnswer:
             tuple(str(name) for name in answer.get("architectures", ())),
             _first_line(answer.get("kernel_problem", "")),
             _first_line(answer.get("pinning_problem", "")),
+            _first_line(answer.get("graph_problem", "")),
         )
     except (ValueError, IndexError, AttributeError):
         return TorchAnswer(

@@ -109,6 +109,9 @@ def torch(facts: DoctorFacts) -> Finding:
             f"{found}, but waits for copies: no memory can be pinned ({answer.pinning_problem})"
         )
         return warn(name, waiting, MEMORY_OF_WSL if facts.wsl else MEMORY)
+    if answer.graph_problem:
+        slower = f"{found}, slower than it could: {answer.graph_problem}"
+        return warn(name, slower, "Update the NVIDIA driver; decode steps are launched until then.")
     return ok(name, found)
 
 

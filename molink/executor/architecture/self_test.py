@@ -11,6 +11,7 @@ It takes about half a second and runs on the CPU whatever device the stage will 
 """
 
 import copy
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +26,9 @@ from molink.executor.architecture.miniature import shrink_config
 from molink.executor.architecture.text_model import causal_class
 from molink.executor.architecture.token_inputs import keep_own_columns
 from molink.executor.attention.function import ATTENTION_NAME
+from molink.executor.cuda.attention_choice import AttentionChoice
+from molink.executor.cuda.fused_choice import FusedChoice
+from molink.executor.cuda.fused_math import PlainFused
 from molink.executor.recurrent.library_mixers import settle_mixers
 from molink.executor.sampling.history import DrawnToken
 from molink.executor.stage import StageExecutor
@@ -32,7 +36,9 @@ from molink.executor.weights import StagePart, build_stage_class
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
 
-__all__ = ["check_architecture"]
+__all__ = ["check_architecture", "survives_card_rewriting"]
+
+log = logging.getLogger(__name__)
 
 DIFFERENCE_MAX = 2e-3
 """In standard deviations of the log-probabilities: some models scale their logits down to a
@@ -79,6 +85,22 @@ def check_architecture(config: Any, description: ModelDescription) -> None:
         )
 
 
+def survives_card_rewriting(config: Any, description: ModelDescription) -> bool:
+    """Whether stages that are rewritten as for a card compute what the whole model does, with torch
+    in the place of a card's kernels; where they do not, the reason is logged."""
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(SEED)
+            small = _miniature(config, description.name)
+            worst = _largest_difference(small, description, FusedChoice(PlainFused()))
+        reason = None if worst <= DIFFERENCE_MAX else f"log-probabilities differ by {worst:.2g}"
+    except Exception as error:
+        reason = _reason(error)
+    if reason is not None:
+        log.warning("%s keeps the library's operations: %s", description.name, reason)
+    return reason is None
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, KeyError) and error.args == (ATTENTION_NAME,):
         return "it computes attention in a way of its own"
@@ -102,14 +124,16 @@ def _miniature(config: Any, what: str) -> Any:
     return small
 
 
-def _largest_difference(small: Any, description: ModelDescription) -> float:
+def _largest_difference(
+    small: Any, description: ModelDescription, fused: FusedChoice | None = None
+) -> float:
     generator = torch.Generator().manual_seed(SEED)
     whole = _whole_model(small, generator)
     tokens = [
         torch.randint(1, small.vocab_size, (count,), generator=generator).tolist()
         for count in SEQUENCE_TOKENS
     ]
-    stages = _stages(small, description, whole.state_dict())
+    stages = _stages(small, description, whole.state_dict(), fused)
     wanted = [_reference_logprobs(whole, ids) for ids in tokens]
     differences = [
         _difference(drawn, wanted[sequence][end - 1])
@@ -135,7 +159,10 @@ def _whole_model(small: Any, generator: torch.Generator) -> Any:
 
 
 def _stages(
-    small: Any, description: ModelDescription, weights: dict[str, torch.Tensor]
+    small: Any,
+    description: ModelDescription,
+    weights: dict[str, torch.Tensor],
+    fused: FusedChoice | None,
 ) -> list[StageExecutor]:
     count = small.num_hidden_layers
     together = layers_together(small.to_dict(), count)
@@ -150,7 +177,7 @@ def _stages(
         together=together,
     )
     return [
-        _stage(small, small_description, StagePart(range(start, end), count), weights)
+        _stage(small, small_description, StagePart(range(start, end), count), weights, fused)
         for start, end in pairwise(cuts)
     ]
 
@@ -160,6 +187,7 @@ def _stage(
     description: ModelDescription,
     part: StagePart,
     weights: dict[str, torch.Tensor],
+    fused: FusedChoice | None,
 ) -> StageExecutor:
     model = build_stage_class(small, part)(copy.deepcopy(small)).float().eval()
     missing, _ = model.load_state_dict(weights, strict=False)
@@ -175,6 +203,7 @@ def _stage(
         description,
         torch.device("cpu"),
         torch.float32,
+        attention=AttentionChoice(torch.device("cpu"), None, fused=fused),
         decode_rows_max=len(SEQUENCE_TOKENS),  # Together, as on a GPU: alone they are, too, below.
     )
     stage.prepare(kv_tokens=256)

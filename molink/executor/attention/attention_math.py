@@ -94,11 +94,13 @@ def _attend_in_pieces(
     for first in range(0, keys, step):
         part = slice(first, min(first + step, keys))
         hidden = mask[..., part] if isinstance(mask, torch.Tensor) else mask and mask(part)
-        piece = _attend_some(q_BKRA, k_BKNA[:, :, part], v_BKNV[:, :, part], hidden, variant)
+        of = q_BKRA, k_BKNA[:, :, part], v_BKNV[:, :, part]
+        piece = _attend_some(*of, hidden, variant, is_all=step >= keys)
         result = piece if result is None else _joined(result, piece)
     assert result is not None, "rows see a key at least, their own"
     out_BKRV, log_sums = result
     if variant.sinks_H is not None:
+        assert log_sums is not None
         # A sink is one more score, that takes weight and gives no value.
         out_BKRV = out_BKRV * torch.sigmoid(log_sums - _sinks_of_rows(variant.sinks_H, log_sums))
     return out_BKRV.to(v_BKNV.dtype)
@@ -110,27 +112,36 @@ def _attend_some(
     v_BKNV: torch.Tensor,
     mask: torch.Tensor | None,
     variant: AttentionVariant,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    *,
+    is_all: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention to some of the keys, and the logarithm of the sum of each row's exponentials [B,
-    K, R, 1]."""
+    K, R, 1]; None where these are all keys and nothing is weighed against them."""
     # In the order of the reference implementations: scale, softcap, mask, softmax.
-    scores = (q_BKRA @ k_BKNA.transpose(-1, -2)).float().mul_(variant.scale)
+    scores = (q_BKRA @ k_BKNA.transpose(-1, -2)).float()
     if variant.softcap is not None:
-        scores = scores.div_(variant.softcap).tanh_().mul_(variant.softcap)
-    if mask is not None:
-        # A row may see none of these keys.
-        scores = scores.add_(mask).clamp_(min=SCORE_MIN)
+        scores = scores.mul_(variant.scale / variant.softcap).tanh_().mul_(variant.softcap)
+        scores = scores if mask is None else scores.add_(mask)
+    elif mask is not None:
+        scores = torch.add(mask, scores, alpha=variant.scale)
+    else:
+        scores = scores.mul_(variant.scale)
+    if mask is not None and not is_all:
+        scores = scores.clamp_(min=SCORE_MIN)  # A row may see none of these keys.
     weights = torch.softmax(scores, -1)
+    if is_all and variant.sinks_H is None:
+        return weights.to(v_BKNV.dtype) @ v_BKNV, None
     # The largest weight is the exponential of the largest score less that logarithm.
     log_sums = scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
     return weights.to(v_BKNV.dtype) @ v_BKNV, log_sums
 
 
 def _joined(
-    one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
+    one: tuple[torch.Tensor, torch.Tensor | None], other: tuple[torch.Tensor, torch.Tensor | None]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention to the keys of both."""
     (one_BKRV, one_sums), (other_BKRV, other_sums) = one, other
+    assert one_sums is not None and other_sums is not None
     share = torch.sigmoid(other_sums - one_sums)
     out_BKRV = one_BKRV.float().lerp(other_BKRV.float(), share)
     return out_BKRV, torch.logaddexp(one_sums, other_sums)

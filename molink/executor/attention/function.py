@@ -25,14 +25,22 @@ from transformers import AttentionInterface
 
 from molink.errors import UnsupportedModelError
 from molink.executor.attention.attention_math import AttentionVariant
-from molink.executor.attention.kv_pool import KvPool
+from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.latent_attention import LatentRows
 from molink.executor.attention.latent_expansion import LatentExpansion
 from molink.executor.attention.layer_rows import LayerRows
 from molink.executor.attention.step_plan import StepPlan
 from molink.executor.cuda.attention_choice import AttentionChoice
+from molink.executor.cuda.rotations import PutOff, RotaryCall
 
-__all__ = ["ATTENTION_NAME", "AttentionStep", "active_step"]
+__all__ = [
+    "ATTENTION_NAME",
+    "AttentionStep",
+    "active_step",
+    "begin_layer",
+    "current_step",
+    "observed_attention",
+]
 
 ATTENTION_NAME = "molink"
 """The name under which the library knows this function."""
@@ -66,6 +74,29 @@ class AttentionStep:
     choice: AttentionChoice | None = None
     """Which layers a card's kernel computes; None: none."""
 
+    def written(
+        self,
+        layer_index: int,
+        q_THA: torch.Tensor,
+        k_TKA: torch.Tensor,
+        v_TKV: torch.Tensor,
+        put_off: PutOff | None,
+    ) -> tuple[torch.Tensor, LayerKv]:
+        """Store a layer's keys and values, turned first if that was put off; returns the queries
+        to attend with, and what holds the layer."""
+        fused = self.choice.fused if self.choice else None
+        fused = put_off.choice if put_off else fused
+        if fused is None or fused.operators is None:
+            return q_THA, self.pool.write(layer_index, self.plan.slots_T, k_TKA, v_TKV)
+        turn = put_off.turn if put_off else None
+        layer = self.pool.layer_of(layer_index, k_TKA, v_TKV)
+        if fused.writes(q_THA, k_TKA, v_TKV, turn, layer):
+            rows = (q_THA, k_TKA, v_TKV, turn, self.plan.slots_T, layer)
+            return fused.operators.write(*rows), layer
+        if turn is not None:
+            q_THA, k_TKA = fused.operators.rotated(q_THA, k_TKA, turn)
+        return q_THA, self.pool.write(layer_index, self.plan.slots_T, k_TKA, v_TKV)
+
 
 _active: ContextVar[AttentionStep] = ContextVar("molink_attention_step")
 
@@ -78,6 +109,20 @@ def active_step(step: AttentionStep) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+def current_step() -> AttentionStep:
+    """The step that models are computed in. Raises LookupError outside of one."""
+    return _active.get()
+
+
+def begin_layer(layer_index: int) -> AttentionStep:
+    """The step under way, which notes that this layer attends. Steps that interrupt it run here."""
+    step = current_step()
+    if step.before_attention is not None:
+        step.before_attention()
+    step.layers_called.append(layer_index)
+    return step
 
 
 def attend(
@@ -98,10 +143,10 @@ def attend(
     effect: block selections and biases may only show in sequences longer than the self-test's.
     """
     _refuse_unknown(module, {"attention_mask": attention_mask} | others)
-    step = _active.get()
-    if step.before_attention is not None:
-        step.before_attention()
-    step.layers_called.append(module.layer_idx)
+    # Before other steps run inside, which come by this module, too.
+    rotary_call: RotaryCall | None = module.__dict__.get("rotary_call")
+    put_off = None if rotary_call is None else rotary_call.taken(query, key)
+    step = begin_layer(module.layer_idx)
     variant = AttentionVariant(
         query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux
     )
@@ -109,16 +154,15 @@ def attend(
     expansion = step.latents.get(module.layer_idx)
     if expansion is not None:
         return _attend_latents(step, module, key, expansion, q_THA, window, variant)
-    layer = step.pool.write(
-        module.layer_idx, step.plan.slots_T, key[0].transpose(0, 1), value[0].transpose(0, 1)
-    )
+    rows = (q_THA, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    q_THA, layer = step.written(module.layer_idx, *rows, put_off)
     if step.choice is not None:
         kernels = step.choice.kernels_for(q_THA, layer, window, variant)
         if kernels is not None:
             attended = kernels.attend(q_THA, layer, step.plan.batch, window, variant)
             return attended.out_THV[None], None
-    rows = LayerRows(step.plan.batch, step.pool, layer, q_THA, window, variant)
-    return rows.attend()[None], None
+    layer_rows = LayerRows(step.plan.batch, step.pool, layer, q_THA, window, variant)
+    return layer_rows.attend()[None], None
 
 
 def _attend_latents(
@@ -145,3 +189,18 @@ def _refuse_unknown(module: Any, given: dict[str, Any]) -> None:
 
 
 AttentionInterface.register(ATTENTION_NAME, attend)
+
+
+@contextmanager
+def observed_attention(observe: Callable[..., None]) -> Iterator[None]:
+    """Let `observe` see what models call attention with, inside the block."""
+
+    def attend_observed(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        observe(*args, **kwargs)
+        return attend(*args, **kwargs)
+
+    AttentionInterface.register(ATTENTION_NAME, attend_observed)
+    try:
+        yield
+    finally:
+        AttentionInterface.register(ATTENTION_NAME, attend)

@@ -53,7 +53,8 @@ class KvPool:
     latents: dict[int, KvRows] = field(default_factory=dict)
     """Of the layers that keep latent rows, [S, vectors, L / vectors]."""
     _gathered: dict[tuple[torch.dtype, int, int], torch.Tensor] = field(default_factory=dict)
-    """Scratch that gathers reuse: fresh memory costs six times the copy, in page faults."""
+    """Scratch that gathers reuse on a CPU: fresh memory costs six times the copy, in page faults.
+    On a card steps of two streams, or a recorded one and others, would write it at once."""
 
     def __post_init__(self) -> None:
         if self.slots < BLOCK_TOKENS or self.slots % BLOCK_TOKENS:
@@ -73,14 +74,21 @@ class KvPool:
         values_TKV: torch.Tensor,
     ) -> LayerKv:
         """Store a step's keys and values, and return the layer that now holds them."""
+        layer = self.layer_of(layer_index, keys_TKA, values_TKV)
+        layer.keys.write(slots_T, keys_TKA)
+        layer.values.write(slots_T, values_TKV)
+        return layer
+
+    def layer_of(
+        self, layer_index: int, keys_TKA: torch.Tensor, values_TKV: torch.Tensor
+    ) -> LayerKv:
+        """A layer's tensors; they are made for keys and values like these if there are none."""
         layer = self.layers.get(layer_index)
         if layer is None:
             layer = self.layers[layer_index] = LayerKv(
                 KvRows.zeros(self.slots, keys_TKA, self.kv_dtype),
                 KvRows.zeros(self.slots, values_TKV, self.kv_dtype),
             )
-        layer.keys.write(slots_T, keys_TKA)
-        layer.values.write(slots_T, values_TKV)
         return layer
 
     def write_latents(
@@ -104,7 +112,7 @@ class KvPool:
 
     def gather(self, source: KvRows, blocks_B: torch.Tensor, which: int = 0) -> KvRows:
         """Copy scattered blocks together; valid until the next gather of the same kind (`which`: 0
-        keys, 1 values).
+        keys, 1 values), on a card for good.
         """
         rows = self._copied(source.rows_SKA, blocks_B, which)
         if source.scales_SK is None:
@@ -113,14 +121,25 @@ class KvPool:
 
     def _copied(self, source: torch.Tensor, blocks_B: torch.Tensor, which: int) -> torch.Tensor:
         count, width = len(blocks_B), BLOCK_TOKENS * source[0].numel()
+        rows = source.view(-1, width)
+        if source.device.type != "cpu":
+            return torch.index_select(rows, 0, blocks_B).view(-1, *source.shape[1:])
         key = (source.dtype, width, which)
         scratch = self._gathered.get(key)
         if scratch is None or len(scratch) < count:
             blocks = max(count, min(2 * count, self.slots // BLOCK_TOKENS))
             scratch = self._gathered[key] = source.new_empty(blocks, width)
         out = scratch[:count]
-        torch.index_select(source.view(-1, width), 0, blocks_B, out=out)
+        torch.index_select(rows, 0, blocks_B, out=out)
         return out.view(-1, *source.shape[1:])
+
+    def clear(self) -> None:
+        """Hold zeros in the same place."""
+        rows = [rows for layer in self.layers.values() for rows in (layer.keys, layer.values)]
+        for one in (*rows, *self.latents.values()):
+            one.rows_SKA.zero_()
+            if one.scales_SK is not None:
+                one.scales_SK.zero_()
 
     def resized(self, slots: int) -> "KvPool":
         """An empty pool of another size with the same layers."""

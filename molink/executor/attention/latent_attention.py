@@ -18,7 +18,12 @@ from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.kv_rows import KvRows
 from molink.executor.attention.latent_expansion import LatentExpansion
 from molink.executor.attention.layer_rows import LayerRows
-from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan, uploaded
+from molink.executor.attention.ragged_batch import (
+    DecodeTables,
+    RaggedBatch,
+    RaggedSpan,
+    uploaded,
+)
 from molink.executor.attention.torch_rows import Select, TorchRows
 from molink.executor.cpu import native_attention
 
@@ -43,6 +48,8 @@ class LatentRows:
 
     def attend(self) -> torch.Tensor:
         """Attend all rows; [T, H, V]."""
+        if isinstance(self.batch, DecodeTables):
+            return self._absorbed(self.batch, self.q_THA)
         made, few, few_rows = self.batch.once(
             ("latent", self.expansion.sizes), self._spans_by_method
         )
@@ -79,7 +86,7 @@ class LatentRows:
     def _absorbed(self, batch: RaggedBatch, q_THA: torch.Tensor) -> torch.Tensor:
         q_THL = self.expansion.absorbed(q_THA)
         call = (self.window, self.variant)
-        if not self._suits_kernels(q_THL):
+        if isinstance(batch, DecodeTables) or not self._suits_kernels(q_THL):
             torch_rows = TorchRows(batch, q_THL, self.expansion.rank, self._numbers, *call)
             return self.expansion.values(torch_rows.attend(self.pool))
         if self.rows.scales_SK is None:

@@ -1,6 +1,7 @@
 """Attention of one layer's query rows over its keys and values in the pool.
 
-Our CPU kernels compute all rows where they suit, else torch does (`torch_rows`).
+Our CPU kernels compute all rows where they suit, else torch does (`torch_rows`): also in a recorded
+step, which may be made of torch's operations and a card's kernels only.
 
 Shapes: T rows, H query heads, A head size of keys, V of values.
 """
@@ -12,7 +13,7 @@ import torch
 from molink.executor.attention.attention_math import AttentionVariant
 from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.kv_rows import KvRows
-from molink.executor.attention.ragged_batch import RaggedBatch
+from molink.executor.attention.ragged_batch import DecodeTables, RaggedBatch
 from molink.executor.attention.torch_rows import Select, TorchRows
 from molink.executor.cpu import native_attention
 
@@ -34,7 +35,7 @@ class LayerRows:
         """Attend all rows; [T, H, V]."""
         call = (self.window, self.variant)
         kernels = native_attention.kernels_for(self.q_THA, self.layer)
-        if kernels is not None:
+        if kernels is not None and not isinstance(self.batch, DecodeTables):
             return kernels.attend(self.q_THA, self.layer, self.batch, *call)
         size = self.layer.values.size
         return TorchRows(self.batch, self.q_THA, size, self._numbers, *call).attend(self.pool)

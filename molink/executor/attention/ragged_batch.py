@@ -31,6 +31,7 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = [
     "FEW_SPAN_ROWS",
+    "DecodeTables",
     "RaggedBatch",
     "RaggedSpan",
     "SeenKeys",
@@ -177,12 +178,30 @@ class RaggedBatch:
 
     def tiles(self, size: TileRows) -> SplitTiles:
         """The batch cut into tiles of this size."""
-
-        def cut() -> SplitTiles:
-            return SplitTiles.of(iter(uploaded(host_tiles(self.spans, size), self.row_S.device)))
-
-        tiles: SplitTiles = self.once(size, cut)
+        tiles: SplitTiles = self.once(size, lambda: self._cut(size))
         return tiles
+
+    def _cut(self, size: TileRows) -> SplitTiles:
+        return SplitTiles.of(iter(uploaded(host_tiles(self.spans, size), self.row_S.device)))
+
+
+@dataclass(frozen=True)
+class DecodeTables(RaggedBatch):
+    """Batch of one row for each span, told by tensors alone, which a recorded step
+    (`executor.graphs`) reads anew each time. Of its spans the host knows nothing but the number."""
+
+    @classmethod
+    def over(
+        cls, start_S: torch.Tensor, keys_S: torch.Tensor, blocks_SB: torch.Tensor
+    ) -> "DecodeTables":
+        """The rows of a step in order."""
+        row_S = torch.arange(len(keys_S), dtype=torch.int32, device=keys_S.device)
+        return cls((), row_S, torch.ones_like(row_S), start_S, keys_S, blocks_SB)
+
+    def _cut(self, size: TileRows) -> SplitTiles:
+        none = self.row_S[:0]
+        few = Tiles(self.row_S, torch.zeros_like(self.row_S))
+        return SplitTiles(few, self.row_S, self.row_S, Tiles(none, none))
 
 
 def host_geometry(spans: Sequence[RaggedSpan]) -> list[np.ndarray]:

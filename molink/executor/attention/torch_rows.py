@@ -5,7 +5,8 @@ torch takes one tensor of keys for a call, so a sequence in neighbouring blocks 
 pool, and any other is gathered. On a CPU each span is a call of its own: it reads its keys once and
 copies none, which a shared call could not do. On a card what counts is the number of launches:
 there decode rows are gathered together, those of about the same length, so that padding stays below
-what counts.
+what counts. A recorded step knows no lengths: it gathers whole tables and masks what is behind
+their ends.
 
 Shapes: T rows, N keys, H query heads, K kv heads, A head size of keys, V of values, R decode rows
 of a call, B blocks of the longest of them.
@@ -27,10 +28,15 @@ from molink.executor.attention.attention_math import (
 )
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.kv_rows import KvRows
-from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan, uploaded
+from molink.executor.attention.ragged_batch import (
+    DecodeTables,
+    RaggedBatch,
+    RaggedSpan,
+    uploaded,
+)
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
-__all__ = ["Select", "TorchRows"]
+__all__ = ["GATHERED_BLOCKS_MAX", "Select", "TorchRows"]
 
 GATHERED_BLOCKS_MAX = 2**11
 """Blocks that are gathered for one call, at least one row's: 32,768 tokens, 128 MB of an 8B model's
@@ -67,11 +73,26 @@ class DecodeRows:
         ends = [s.keys - n + h for s, n, h in zip(spans, firsts, hidden, strict=True)]
         numbers = np.array([[span.row for span in spans], hidden, ends], np.int32)
         blocks, (rows_R, hidden_R, end_R) = uploaded([blocks_RB.ravel(), numbers], like.device)
-        n = torch.arange(blocks_RB.shape[1] * BLOCK_TOKENS, device=like.device)
-        is_hidden = (n < hidden_R[:, None]) | (n >= end_R[:, None])
-        mask = torch.zeros(is_hidden.shape, dtype=like.dtype, device=like.device)
-        mask.masked_fill_(is_hidden, float("-inf"))
-        return cls(rows_R.long(), blocks, mask[:, None, None])
+        mask = _mask(blocks_RB.shape[1], hidden_R, end_R, like)
+        return cls(rows_R.long(), blocks, mask)
+
+    @classmethod
+    def over(cls, tables: DecodeTables, window: int | None, like: torch.Tensor) -> "DecodeRows":
+        """All rows of a recorded step. One without keys sees the first slot of its table: that
+        gives numbers, which nobody reads, and alone a mask that hides everything gives none."""
+        end_R = tables.keys_S.clamp(min=1)
+        first_R = torch.zeros_like(end_R) if window is None else end_R - window
+        mask = _mask(tables.blocks_SB.shape[1], first_R, end_R, like)
+        return cls(tables.row_S.long(), tables.blocks_SB.flatten(), mask)
+
+
+def _mask(
+    blocks: int, first_R: torch.Tensor, end_R: torch.Tensor, like: torch.Tensor
+) -> torch.Tensor:
+    n = torch.arange(blocks * BLOCK_TOKENS, device=like.device)
+    is_hidden = (n < first_R[:, None]) | (n >= end_R[:, None])
+    mask = torch.zeros(is_hidden.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(is_hidden, float("-inf"))[:, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +121,8 @@ class TorchRows:
 
     def _calls(self) -> tuple[list[int], list[DecodeRows]]:
         """Numbers of the spans that get a call each, and decode rows that share some."""
+        if isinstance(self.batch, DecodeTables):
+            return [], [DecodeRows.over(self.batch, self.window, self.q_THA)]
         spans = self.batch.spans
         if self.q_THA.device.type == "cpu":
             return list(range(len(spans))), []

@@ -20,6 +20,7 @@ import torch
 from molink.checkpoint.stage_size import KV_TOKENS_MIN
 from molink.errors import NoRoomError
 from molink.executor.cards.card import Card, processes_beside
+from molink.executor.graphs.static_inputs import BUCKETS
 from molink.executor.warm_up import run_span
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -40,6 +41,9 @@ __all__ = [
 SPAN_ROWS_MEASURED = 512
 """Rows of the span that is run for its memory: four times what a span has by default. A ring whose
 operator sets longer ones cuts them where they do not fit."""
+
+RECORDING_BYTES = 32 * 2**20
+"""Of the driver's for each recorded step, beside its tensors: others report 10 to 50 MB."""
 
 KV_KEPT_SHARE = 0.75
 """Of the KV that a long context's step had no room beside: from 128K tokens to none that is worth
@@ -94,6 +98,8 @@ def make_room_on(
 
     stage.resize_kv(min(SPAN_ROWS_MEASURED, stage.description.model_len_max))
     step_bytes = measured_step_bytes(card, run_longest)
+    if stage.recorder is not None:
+        step_bytes += _recordings_bytes(card, stage)
     stage.resize_kv(BLOCK_TOKENS)
     card.return_freed()
     room = room_on(card, step_bytes, stages_here, lent_bytes)
@@ -102,6 +108,15 @@ def make_room_on(
     stage.make_room(fitting, room.for_kv)
     card.hold_to(room.most)
     settle_kv(card, stage.kv.tokens_capacity, stage.resize_kv, run_longest)
+
+
+def _recordings_bytes(card: Card, stage: "StageExecutor") -> int:
+    """What recorded steps take: the largest one's memory, which no other step may use, what the
+    driver keeps, and a block and a state slot for rows that belong to nobody."""
+    rows = min(BUCKETS[0], stage.description.model_len_max)
+    step_bytes = measured_step_bytes(card, lambda _: run_span(stage, 0, rows))
+    padding_bytes = BLOCK_TOKENS * stage.kv_token_bytes + stage.states.request_bytes
+    return step_bytes + len(BUCKETS) * RECORDING_BYTES + padding_bytes
 
 
 def room_on(

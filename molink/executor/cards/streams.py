@@ -10,33 +10,46 @@ own in this place. No card has run these lines.
 """
 
 import logging
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
 
-__all__ = ["CardStreams", "HostMemory", "host_memory"]
+__all__ = ["FIRST", "CardStreams", "HostMemory", "host_memory"]
+
+FIRST = -1
+"""Priority of a stream whose work goes before that of others: a card takes it up as soon as blocks
+of running kernels end."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class CardStreams:
-    """Streams of a graphics card: one that computes, and one for copies each way."""
+    """Streams of a graphics card: one that computes, one that computes decode steps first, and one
+    for copies each way."""
 
     device: torch.device
+    decoding: Any = field(init=False)
     to_card: Any = field(init=False)
     to_host: Any = field(init=False)
 
     def __post_init__(self) -> None:
         stream: Any = torch.cuda.Stream
         self.to_card, self.to_host = stream(self.device), stream(self.device)
+        self.decoding = stream(self.device, priority=FIRST)
 
     @property
     def computing(self) -> Any:
         """The one that operations of this thread are launched into."""
         return torch.cuda.current_stream(self.device)
+
+    def entered(self, stream: Any) -> AbstractContextManager[Any]:
+        """Launch what this thread computes into the stream, inside the block."""
+        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return context
 
     def empty(self, shape: torch.Size, dtype: torch.dtype, stream: Any) -> torch.Tensor:
         """Memory of the card that `stream` may write at once."""

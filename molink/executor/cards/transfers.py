@@ -1,4 +1,5 @@
-"""Rows of a step on their way to its device and back, and how long the device took for the step.
+"""Steps of a stage on its device: their rows on the way there and back, their place among other
+steps, and how long the device took for them.
 
 On a CPU rows are where they have to be. On a card they go through pinned buffers, in streams of
 their own: what came from a link is laid into a buffer and copied while the card still computes
@@ -14,11 +15,17 @@ A step's time is the card's own, between its begin and its end, without that of 
 host's clock would give a decode step the layers of a prompt that it waits for, and take them off
 the prompt.
 
+Decode steps have a stream of their own, whose work goes first. One that comes while a prompt is
+computed is launched between two of its layers and waits for none of those that are queued; so that
+few are, the host goes no further than two layers ahead of its card. Nothing orders the streams
+against each other: whatever one step leaves to another has ended on the host.
+
 Shapes: T rows of a batch, D hidden size.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +34,10 @@ import torch
 from molink.executor.cards.streams import CardStreams, HostMemory, host_memory
 
 __all__ = ["CardTransfers", "HostTransfers", "StepTime", "Transfers", "transfers_on"]
+
+LAYERS_AHEAD = 2
+"""Layers of a prompt that are launched before an earlier one is done: enough that the card never
+waits, and little that a decode step finds before it."""
 
 SPARE = 1.5
 """How much larger than what it is first wanted for a buffer is made: the next may be larger."""
@@ -47,9 +58,13 @@ class HostTransfers:
     device: torch.device
 
     @contextmanager
-    def timed(self) -> Iterator[StepTime]:
+    def timed(self, is_decode: bool = False) -> Iterator[StepTime]:
         """Enclose a step."""
         yield StepTime()
+
+    def bounded(self, before_layer: Callable[[], None] | None) -> Callable[[], None] | None:
+        """What is to be called before each layer of a prompt: `before_layer`."""
+        return before_layer
 
     def rows_in(self, hidden_TD: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The rows in the device's number format."""
@@ -79,20 +94,38 @@ class CardTransfers:
         self._incoming, self._outgoing = _Buffers(self.memory), _Buffers(self.memory)
 
     @contextmanager
-    def timed(self) -> Iterator[StepTime]:
+    def timed(self, is_decode: bool = False) -> Iterator[StepTime]:
         """Enclose a step; leaving it waits until the card has computed it."""
-        time, step = StepTime(), _UnderWay(self.streams.record(self.streams.computing))
-        self._under_way.append(step)
-        try:
-            yield time
-            ended = step.ended or self.streams.record(self.streams.computing)
-            ended.synchronize()
-        finally:
-            self._under_way.pop()
+        streams = self.streams
+        if is_decode and not self._under_way:  # Pools may have been made or cleared since the last.
+            streams.hold(streams.decoding, streams.record(streams.computing))
+        with streams.entered(streams.decoding) if is_decode else nullcontext():
+            time, step = StepTime(), _UnderWay(streams.record(streams.computing))
+            self._under_way.append(step)
+            try:
+                yield time
+                ended = step.ended or streams.record(streams.computing)
+                ended.synchronize()
+            finally:
+                self._under_way.pop()
         whole_s = step.began.elapsed_time(ended) / 1000
         time.seconds = max(0.0, whole_s - step.inside_s)
         if self._under_way:
             self._under_way[-1].inside_s += whole_s
+
+    def bounded(self, before_layer: Callable[[], None] | None) -> Callable[[], None] | None:
+        """What is to be called before each layer of a prompt: it waits until the card is near
+        behind, and calls `before_layer`."""
+        launched = deque[Any]()
+
+        def wait_and_call() -> None:
+            launched.append(self.streams.record(self.streams.computing))
+            if len(launched) > LAYERS_AHEAD:
+                launched.popleft().synchronize()
+            if before_layer is not None:
+                before_layer()
+
+        return wait_and_call
 
     def rows_in(self, hidden_TD: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The rows on the card, in its number format."""

@@ -97,6 +97,14 @@ class RecurrentStep:
     layers_called: list[int] = field(default_factory=list)
     _calls: dict[bool, list[MixerCall]] = field(default_factory=dict)
 
+    @classmethod
+    def of_decodes(cls, slots_R: torch.Tensor, pool: StatePool) -> "RecurrentStep":
+        """Step of one row for each of R requests, which is told by tensors alone."""
+        count = len(slots_R)
+        spans = [RecurrentSpan(row, 1, 0, True) for row in range(count)]
+        calls = [MixerCall(torch.arange(count, device=slots_R.device), slots_R, True)]
+        return cls(spans, pool, slots_R, count, _calls={True: calls, False: calls})
+
     @property
     def rows(self) -> int:
         """T: how many rows the step has."""

@@ -7,6 +7,8 @@ with its release. Nobody clears it: a request that has no state yet starts from 
 What a mixer stores (the last columns of a convolution, the matrices of a recurrence) is known when
 it has stored it once; the tensors are made then.
 
+Recorded decode steps (`executor.graphs`) have a slot for rows that belong to nobody.
+
 Shapes: S slots, B sequences of a call.
 """
 
@@ -23,7 +25,8 @@ from molink_scheduler.kv.blocks import OutOfBlocks
 __all__ = ["Slots", "StateKey", "StatePool"]
 
 Slots = Sequence[int] | torch.Tensor
-"""Of several requests also as a tensor on the pool's device, so that nothing is sent there."""
+"""Also as a tensor on the pool's device, so that nothing is sent there, nor read there: however few
+they are, their states are gathered."""
 
 StateKey = tuple[str, int]
 """Which state of a layer: "conv" or "recurrent", and its number where a layer has several."""
@@ -36,6 +39,8 @@ class StatePool:
     """Pool of one stage's states: for each layer and state a tensor [S, ...]."""
 
     slots: int
+    padding: int = 0
+    """Slots behind these that are given to nobody."""
     layers: dict[int, dict[StateKey, torch.Tensor]] = field(default_factory=dict)
     _slot_of: dict[int, int] = field(default_factory=dict)
     _free: list[int] = field(init=False)
@@ -70,11 +75,11 @@ class StatePool:
         if request_id in self._slot_of:
             self._free.append(self._slot_of.pop(request_id))
 
-    def resized(self, slots: int) -> "StatePool":
+    def resized(self, slots: int, padding: int = 0) -> "StatePool":
         """An empty pool of another size with the same layers."""
-        pool = StatePool(slots)
+        pool, count = StatePool(slots, padding), slots + padding
         for index, tensors in self.layers.items():
-            pool.layers[index] = {key: _zeros(slots, like) for key, like in tensors.items()}
+            pool.layers[index] = {key: _zeros(count, like) for key, like in tensors.items()}
         return pool
 
     def load(self, layer: int, states_count: int, slots: Slots) -> LinearAttentionLayer:
@@ -82,7 +87,8 @@ class StatePool:
         so that the mixer writes straight into the pool."""
         cached: Any = LinearAttentionLayer(number_of_states=states_count)
         for (kind, number), pool in self.layers.get(layer, {}).items():
-            state = pool[slots[0] : slots[0] + 1] if len(slots) == 1 else pool[_index(slots, pool)]
+            alone = _only(slots)
+            state = pool[_index(slots, pool)] if alone is None else pool[alone : alone + 1]
             getattr(cached, f"{kind}_states")[number] = state
             getattr(cached, f"is_{kind}_states_initialized")[number] = True
             cached.has_previous_state[number] = True
@@ -101,12 +107,17 @@ class StatePool:
     def _store(self, key: StateKey, layer: int, state: torch.Tensor, slots: Slots) -> None:
         tensors = self.layers.setdefault(layer, {})
         if key not in tensors:
-            tensors[key] = _zeros(self.slots, state)
-        pool = tensors[key]
-        if len(slots) > 1:
+            tensors[key] = _zeros(self.slots + self.padding, state)
+        pool, alone = tensors[key], _only(slots)
+        if alone is None:
             pool[_index(slots, pool)] = state
-        elif state.data_ptr() != pool[slots[0]].data_ptr():
-            pool[slots[0]] = state[0]
+        elif state.data_ptr() != pool[alone].data_ptr():
+            pool[alone] = state[0]
+
+
+def _only(slots: Slots) -> int | None:
+    """The slot of a call for one request, whose state is a view; None where it is gathered."""
+    return None if isinstance(slots, torch.Tensor) or len(slots) > 1 else slots[0]
 
 
 def _index(slots: Slots, pool: torch.Tensor) -> torch.Tensor:

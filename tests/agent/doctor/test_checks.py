@@ -84,6 +84,7 @@ def test_under_wsl_the_driver_belongs_to_windows():
         ({"torch": TorchAnswer("2.9.0+cpu")}, Result.FAIL),
         ({"torch": replace(TORCH, kernel_problem="there is no C compiler")}, Result.WARN),
         ({"torch": replace(TORCH, pinning_problem="out of memory")}, Result.WARN),
+        ({"torch": replace(TORCH, graph_problem="nothing can be recorded")}, Result.WARN),
         ({"torch": TorchAnswer("2.9.0+cpu"), "gpus": NO_GPU}, Result.OK),
         ({"torch": TorchAnswer("2.9.0+cpu"), "limits": Limits(device="cpu")}, Result.OK),
         ({"torch": replace(TORCH, gpus=(), problem="no kernel image")}, Result.FAIL),

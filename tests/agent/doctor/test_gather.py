@@ -64,9 +64,10 @@ async def test_torch_s_answer_is_read():
 
 async def test_why_no_kernels_can_be_made_is_read():
     said = {"version": "2.9.0", "gpus": ["RTX"], "kernel_problem": "there is no C compiler\nmore"}
-    answer = await ask_torch(saying(json.dumps(said | {"pinning_problem": "CUDA error\nadvice"})))
+    said |= {"pinning_problem": "CUDA error\nadvice", "graph_problem": "wrong\nmore"}
+    answer = await ask_torch(saying(json.dumps(said)))
     assert (answer.problem, answer.kernel_problem) == ("", "there is no C compiler")
-    assert answer.pinning_problem == "CUDA error"
+    assert (answer.pinning_problem, answer.graph_problem) == ("CUDA error", "wrong")
 
 
 @pytest.mark.parametrize("said", ["", "Killed", "[]", "{", "3"])

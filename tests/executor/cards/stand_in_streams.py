@@ -5,6 +5,7 @@ too soon, or read too early, shows in the numbers. Time passes by what is done: 
 """
 
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
@@ -42,11 +43,20 @@ class StandInStreams:
     random: Random | None = None
     """Does some of what waits whenever something is launched; None: nothing before it has to."""
     computing: Stream = field(default_factory=lambda: Stream("computing"))
+    decoding: Stream = field(default_factory=lambda: Stream("decoding"))
     to_card: Stream = field(default_factory=lambda: Stream("to card"))
     to_host: Stream = field(default_factory=lambda: Stream("to host"))
     now_s: float = 0.0
     log: list[str] = field(default_factory=list)
     kept: list[tuple[torch.Tensor, Stream]] = field(default_factory=list)
+
+    @contextmanager
+    def entered(self, stream):
+        before, self.computing = self.computing, stream
+        try:
+            yield
+        finally:
+            self.computing = before
 
     def empty(self, shape, dtype, stream):
         return torch.full(shape, float("nan"), dtype=dtype)
@@ -95,7 +105,7 @@ class StandInStreams:
                 one()
 
     def _some(self) -> None:
-        streams = (self.computing, self.to_card, self.to_host)
+        streams = (self.computing, self.decoding, self.to_card, self.to_host)
         while self.random is not None and self.random.random() < 0.4:
             stream = self.random.choice(streams)
             if stream.waiting:

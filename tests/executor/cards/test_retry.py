@@ -11,6 +11,7 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import SamplingParams
 from tests.executor.cards.stand_in import GB, StandInCard
 from tests.executor.cpu_stages import cpu_stage
+from tests.executor.graphs.tape import TapeRecorder
 from tests.executor.tiny_models import LAYERS, save_tiny
 
 SAMPLING = SamplingParams(max_tokens=8, temperature=0.0)
@@ -148,3 +149,15 @@ def test_a_stage_makes_the_room_that_its_card_has(checkpoint, monkeypatch):
     assert ran == [(0, 256), (0, 256)]  # The model's length.
     assert card.held_to == card.total_bytes - context - kept
     assert stage.kv.tokens_used == 0
+
+
+def test_recorded_steps_have_room_of_their_own(checkpoint, monkeypatch):
+    """As much again as the largest takes, what the driver keeps, and a block for padding."""
+    monkeypatch.setattr(room, "BUCKETS", (4, 1))
+    stage = cpu_stage(checkpoint, range(2))
+    stage.recorder = TapeRecorder()
+    card = stage.card = StandInCard(held_bytes=GB, step=GB)
+    recordings = GB + 2 * room.RECORDING_BYTES + 16 * stage.kv_token_bytes
+    card.total_bytes = GB // 2 + 2 * GB + GB // 2 + recordings + 3_000 * stage.kv_token_bytes
+    stage.prepare(None)
+    assert stage.kv.tokens_capacity == 2_992

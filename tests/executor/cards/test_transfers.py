@@ -122,6 +122,61 @@ def test_a_step_that_fails_is_forgotten():
     assert torch.equal(got_TD, rows(8)) and time.seconds == 3
 
 
+def test_a_prompt_is_launched_two_layers_ahead_and_no_further():
+    way, ahead, launched, done = transfers(), [], [], []
+    with way.timed():
+        before_layer = way.bounded(lambda: ahead.append(len(launched) - len(done)))
+        while len(launched) < 9:
+            before_layer()
+            launched.append(1)
+            way.streams.launch(way.streams.computing, lambda: done.append(1))
+    assert ahead == [0, 1, 2, 2, 2, 2, 2, 2, 2]
+    assert len(done) == 9
+
+
+def test_decode_between_two_layers_waits_for_none_of_them():
+    way, done = transfers(), []
+    streams = way.streams
+
+    def layer(name: str) -> None:
+        streams.launch(streams.computing, lambda: done.append(name))
+
+    with way.timed():
+        layer("first")
+        layer("second")
+        with way.timed(is_decode=True):
+            layer("decode")
+        assert done == ["decode"], "it went first, and the host has seen its end"
+        layer("third")
+    assert done == ["decode", "first", "second", "third"]
+    assert "decoding waits for computing" not in streams.log
+
+
+def test_decode_after_whatever_was_done_to_pools_comes_after_it():
+    way, done = transfers(), []
+    way.streams.launch(way.streams.computing, lambda: done.append("cleared"))
+    with way.timed(is_decode=True):
+        way.streams.launch(way.streams.computing, lambda: done.append("decode"))
+    assert done == ["cleared", "decode"]
+    assert way.streams.computing.name == "computing"
+
+
+def test_steps_of_a_stage_take_the_streams_of_their_kind(tmp_path):
+    save_tiny("llama", tmp_path)
+    stage = cpu_stage(tmp_path, range(2))
+    stage._transfers = CardTransfers(StreamsOfACpu(), HostMemory(pins=False))
+    streams, decode = stage._transfers.streams, (Span(0, 7, 8, samples=True),)
+    inside = []
+
+    def between_layers() -> None:
+        inside.append(streams.computing.name)
+
+    stage.step(ADMITTED, [5, 6, 7, 8, 9, 10, 11], None, between_layers)
+    assert inside == ["computing"] * 2
+    stage.step(Batch(1, BatchClass.DECODE, 0, decode), [5], None, between_layers)
+    assert inside[2:] == ["decoding"] * 2
+
+
 def test_rows_in_another_format_become_the_cards():
     way = transfers()
     got_TD = way.rows_in(rows(1.5).bfloat16(), torch.float16)

@@ -13,6 +13,7 @@ WITHOUT_KERNEL = frozenset(
         "alias",
         "detach",
         "detach_",
+        "dropout",
         "empty",
         "empty_like",
         "empty_strided",
@@ -21,13 +22,13 @@ WITHOUT_KERNEL = frozenset(
         "new_empty_strided",
     }
 )
-"""Operations that launch nothing, beside views."""
+"""Operations that launch nothing, beside views; nobody trains, so nothing is dropped out."""
 
-FUSED = frozenset({"scaled_dot_product_attention"})
+FUSED = frozenset({"dropout", "rms_norm", "scaled_dot_product_attention"})
 """Operations that torch could put together of others, but that are one where it matters."""
 
 
-class _Watching(TorchDispatchMode):
+class Watching(TorchDispatchMode):
     """Dispatch mode that sees what operations are put together of, rather than their shells."""
 
     def __torch_dispatch__(
@@ -47,7 +48,7 @@ class _Watching(TorchDispatchMode):
         raise NotImplementedError
 
 
-class OperationCount(_Watching):
+class OperationCount(Watching):
     """Count of operations that a GPU would be given to compute, by name."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ def _is_view(function: Any) -> bool:
     return any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
 
 
-class HostReads(_Watching):
+class HostReads(Watching):
     """The places at which numbers of tensors on the meta device are read; all are read as zero.
 
     There tensors have shapes and no numbers, so a stage computes as on a GPU and nothing comes of

@@ -1,6 +1,7 @@
 """Stages on the meta device: they compute as on a GPU, and nothing comes of it."""
 
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -8,6 +9,10 @@ import torch
 from molink.checkpoint.description import ModelDescription
 from molink.executor import stage as stage_module
 from molink.executor.attention.function import ATTENTION_NAME
+from molink.executor.attention.kv_pool import KvPool
+from molink.executor.cards.transfers import transfers_on
+from molink.executor.cuda.attention_choice import AttentionChoice
+from molink.executor.cuda.fused_choice import FusedChoice
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.stage import DECODE_ROWS_TOGETHER, StageExecutor, StepOutput
 from molink.executor.weights import StagePart, build_stage_class
@@ -15,7 +20,9 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import SamplingParams
 from tests.executor.steps.dispatched import HostReads
-from tests.executor.tiny_models import tiny_config
+from tests.executor.tiny_models import tiny_config, with_weights_that_matter
+
+DTYPE, TOKENS = torch.bfloat16, 4096
 
 LENGTH_NAMES = {"gpt2": "n_layer"}
 """What an architecture calls its number of layers, where that is not the usual."""
@@ -35,21 +42,45 @@ SAMPLED = SamplingParams(
 
 def meta_stage(name: str, layers: range, count: int) -> StageExecutor:
     """A stage of `layers` of an architecture in bfloat16, with room for 4,096 tokens."""
-    meta, dtype = torch.device("meta"), torch.bfloat16
+    meta = torch.device("meta")
+    config = _config(name, count)
+    with meta:
+        model = build_stage_class(config, StagePart(layers, count))(config).to(DTYPE).eval()
+    stage = _stage(name, config, model, StagePart(layers, count), meta)
+    with HostReads(), mock.patch.object(stage_module, "pool_budget_bytes", lambda *_: 0):
+        stage.prepare(kv_tokens=TOKENS)
+    return stage
+
+
+def card_stage(name: str, layers: range, count: int, fused: FusedChoice) -> StageExecutor:
+    """The same, rewritten as for a card: that takes numbers, so it comes to the meta device only
+    when it is ready."""
+    config = _config(name, count)
+    part = StagePart(layers, count)
+    model = with_weights_that_matter(build_stage_class(config, part)(config)).to(DTYPE)
+    stage = _stage(name, config, model, part, torch.device("cpu"))
+    stage.attention = AttentionChoice(stage.device, None, fused=fused)
+    stage.prepare(kv_tokens=TOKENS)
+    stage.model.to("meta")
+    stage.device, stage._pool = torch.device("meta"), KvPool(TOKENS)
+    stage._transfers = transfers_on(stage.device)
+    return stage
+
+
+def _config(name: str, count: int) -> Any:
     config = tiny_config(name, **{LENGTH_NAMES.get(name, "num_hidden_layers"): count})
     config._attn_implementation, config._experts_implementation = ATTENTION_NAME, EXPERTS_NAME
-    part = StagePart(layers, count)
-    with meta:
-        model = build_stage_class(config, part)(config).to(dtype).eval()
-    sizes = (count, config.hidden_size, config.vocab_size, 256)
-    description = ModelDescription(
-        name, Path(name), config.model_type, *sizes, (2,), str(dtype).removeprefix("torch.")
-    )
+    return config
+
+
+def _stage(
+    name: str, config: Any, model: Any, part: StagePart, device: torch.device
+) -> StageExecutor:
+    sizes = (part.layers_total, config.hidden_size, config.vocab_size, 256)
+    dtype = str(DTYPE).removeprefix("torch.")
+    description = ModelDescription(name, Path(name), config.model_type, *sizes, (2,), dtype)
     rows_max = DECODE_ROWS_TOGETHER["cuda"]
-    stage = StageExecutor(model, part, description, meta, dtype, decode_rows_max=rows_max)
-    with HostReads(), mock.patch.object(stage_module, "memory_budget_bytes", lambda *_: 0):
-        stage.prepare(kv_tokens=4096)
-    return stage
+    return StageExecutor(model, part, description, device, DTYPE, decode_rows_max=rows_max)
 
 
 def prompts(stage: StageExecutor, rows: int, tokens: int, sampling=SAMPLED) -> StepOutput:

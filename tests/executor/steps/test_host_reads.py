@@ -26,10 +26,10 @@ def test_a_step_reads_at_most_once(name, place):
 
 SENT = {
     "head": ["on_host.to(device"],
-    "middle": ["on_host.to(device", "hidden_TD.to(self.device"],
-    "tail": ["on_host.to(device", "hidden_TD.to(self.device", *["numbers.to(device"] * 2],
+    "middle": ["hidden_TD.to(self.device", "on_host.to(device"],
+    "tail": ["hidden_TD.to(self.device", "on_host.to(device", *["numbers.to(device"] * 2],
 }
-"""Geometry, token ids and all other indices at once; rows; on a tail what requests ask for, changes
+"""Rows; geometry, token ids and all other indices at once; on a tail what requests ask for, changes
 of logits and settings of draws."""
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from molink.executor.cuda.attention_choice import AttentionChoice
+from molink.executor.graphs.decode_graphs import DecodeGraphs
 from molink.executor.stage import StageExecutor
 from molink_scheduler.batch import Span
 from tools.experiments.cards.figures import Figure, card_options, keep
@@ -89,13 +90,11 @@ def _after_idle(stage: StageExecutor, context: int) -> Iterator[Figure]:
 
 def _ways(stage: StageExecutor) -> dict[str, Way]:
     """What makes the stage compute its steps in each way that it knows."""
-    kernels, graphs = stage.attention, getattr(stage, "_graphs", None)
+    kernels, graphs = stage.attention, stage._graphs
 
-    def taking(attention: AttentionChoice | None, recorded: object) -> Way:
+    def taking(attention: AttentionChoice | None, recorded: DecodeGraphs | None) -> Way:
         def take() -> None:
-            stage.attention = attention
-            if hasattr(stage, "_graphs"):
-                stage._graphs = recorded
+            stage.attention, stage._graphs = attention, recorded
 
         return take
 

@@ -14,6 +14,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.cards.card import card_of
 from molink.executor.experts import EXPERTS_NAME
+from molink.executor.graphs.recording import recorder_on
 from molink.executor.stage import StageExecutor
 from molink.executor.weights import StagePart, build_stage_class
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
@@ -72,7 +73,8 @@ def random_stage(
     sizes = (config.num_hidden_layers, shape.hidden, config.vocab_size, MODEL_LEN)
     name = str(dtype).removeprefix("torch.")
     description = ModelDescription("llama", Path(), "llama", *sizes, (), name)
-    stage = StageExecutor(model, part, description, device, dtype, card=card_of(device))
+    given = (model, part, description, device, dtype)
+    stage = StageExecutor(*given, card=card_of(device), recorder=recorder_on(device))
     stage.prepare(kv_tokens)
     for layer in stage._pool.layers.values():
         for rows in (layer.keys, layer.values):

@@ -88,7 +88,8 @@ _EXACTNESS = tuple(
 PARTS = (
     Part("facts", "what is this machine", 30, "facts"),
     Part("kernel", "is attention right, and the same alone", 80, "attention_check", _SLICES),
-    Part("exactness", "do stages answer right", 90, "pytest", _EXACTNESS),
+    Part("exactness", "do stages answer right", 80, "pytest", _EXACTNESS),
+    Part("graphs", "do steps replay", 30, "pytest", (("tests/gpu/test_graphs.py",),)),
     Part("transfers", "do streams keep order", 20, "pytest", (("tests/gpu/test_transfers.py",),)),
     Part("decode", "what does a layer take", 80, "decode_steps"),
     Part("attention", "how near is the kernel to memory", 60, "attention_speed"),

@@ -1,0 +1,160 @@
+"""Decode steps of a stage that are recorded when it loads, and replayed while it serves.
+
+There is one for each bucket of rows, and a step takes the smallest that holds it. All of the pruned
+model is recorded, on the tail the logits too; sampling stays outside. Nothing is believed: each is
+compared with the step that it stands for, and where it cannot be recorded, or gives other numbers,
+steps of that many rows go on being launched, and the reason is told (`fallback`).
+
+Prefill is never recorded: its products are large enough to hide the host.
+
+Shapes: R rows of a bucket, T rows of a step, X hidden size or, on the tail, words.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from molink.executor.attention.ragged_batch import uploaded
+from molink.executor.attention.torch_rows import GATHERED_BLOCKS_MAX
+from molink.executor.graphs.proof import Proof
+from molink.executor.graphs.recording import Recorder, Recording
+from molink.executor.graphs.static_inputs import BUCKETS, DecodeRow, StaticInputs, decode_rows
+from molink_scheduler.batch import Batch
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+
+if TYPE_CHECKING:
+    from molink.executor.stage import StageExecutor
+
+__all__ = ["DecodeGraphs", "RecordedStep"]
+
+REASON_CHARACTERS_MAX, REASONS_CHARACTERS_MAX = 120, 200
+"""Libraries explain themselves in pages; the first line tells what is wrong. Of several reasons a
+message carries so much."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """A decode step of R rows, recorded."""
+
+    inputs: StaticInputs
+    recording: Recording
+
+    def computed(self, rows: Sequence[DecodeRow], hidden_TD: torch.Tensor | None) -> torch.Tensor:
+        """[T, X] of at most R rows; the next replay overwrites it."""
+        self.inputs.fill(rows, hidden_TD)
+        self.recording.replay()
+        return self.recording.out[: len(rows)]
+
+
+@dataclass(slots=True)
+class DecodeGraphs:
+    """Recorded decode steps of one stage, over its pools as they are now."""
+
+    stage: "StageExecutor"
+    steps: dict[int, RecordedStep] = field(default_factory=dict)
+    """By rows; those that have been proven."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """By rows, why steps of so many are launched."""
+
+    @classmethod
+    def recorded(cls, stage: "StageExecutor", recorder: Recorder) -> "DecodeGraphs":
+        """Record and prove all that the stage may need."""
+        graphs = cls(stage)
+        with torch.inference_mode():
+            for rows in graphs._buckets():
+                graphs._record(rows, recorder)
+            try:
+                graphs._prove()
+            except Exception as error:  # Whatever a driver or a library says: steps are launched.
+                graphs.refused |= dict.fromkeys(graphs.steps, _first_line(error))
+        for rows in graphs.refused:
+            graphs.steps.pop(rows, None)
+        if graphs.fallback is not None:
+            log.warning("decode on %s is launched: %s", stage.device, graphs.fallback)
+        return graphs
+
+    @property
+    def fallback(self) -> str | None:
+        """Why some decode steps are launched; None: all are replayed."""
+        reasons = [
+            f"{', '.join(str(rows) for rows, _ in group)} rows: {reason}"
+            for reason, group in groupby(self.refused.items(), lambda item: item[1])
+        ]
+        return "; ".join(reasons)[:REASONS_CHARACTERS_MAX] or None
+
+    def rows(
+        self,
+        batch: Batch,
+        token_ids: Sequence[int],
+        hidden_TD: torch.Tensor | None,
+        keep: Sequence[int],
+    ) -> torch.Tensor | None:
+        """[T, X] of a batch whose blocks have been grown, on the tail of the rows `keep` if there
+        are any; arguments as those of `StageExecutor.launched_rows`. None where its kind of step is
+        not recorded."""
+        step = self._step_for(batch)
+        if step is None:
+            return None
+        out = step.computed(decode_rows(self.stage, batch, token_ids), hidden_TD)
+        if not keep:
+            return out.clone()  # The next step overwrites it.
+        if list(keep) == list(range(len(out))):
+            return out  # Sampling is over before the next step.
+        (keep_R,) = uploaded([np.array(keep, np.int32)], out.device)
+        return out[keep_R]
+
+    def _step_for(self, batch: Batch) -> RecordedStep | None:
+        rows = len(batch.spans)
+        if batch.tokens != rows:
+            return None
+        if self.stage.state_slots is not None and any(span.start == 0 for span in batch.spans):
+            return None  # There is no state yet, and what stands in its slot is somebody else's.
+        bucket = min((tried for tried in self._tried if tried >= rows), default=0)
+        return self.steps.get(bucket)
+
+    @property
+    def _tried(self) -> list[int]:
+        return [*self.steps, *self.refused]
+
+    # -- recording --------------------------------------------------------------------------------
+
+    def _buckets(self) -> list[int]:
+        """Buckets that steps of the stage may need: each row holds a block and a state slot."""
+        most = min(self.stage.kv.blocks_total, self.stage.state_slots or BUCKETS[0])
+        return [rows for rows in BUCKETS if rows == 1 or rows // 2 < most]
+
+    def _prove(self) -> None:
+        if not self.steps:
+            return
+        with Proof.over(self.stage, max(self.steps)) as proof:
+            for rows, step in self.steps.items():
+                if trouble := proof.trouble(step):
+                    self.refused[rows] = trouble
+
+    def _record(self, rows: int, recorder: Recorder) -> None:
+        stage, kv = self.stage, self.stage.kv
+        blocks = blocks_for(min(stage.description.model_len_max, kv.tokens_capacity))
+        has_kernel = stage.attention is not None and stage.attention.computes_all
+        if not has_kernel and rows * blocks > GATHERED_BLOCKS_MAX:
+            self.refused[rows] = f"torch would read {blocks * BLOCK_TOKENS:,} tokens for each"
+            return
+        padding = kv.blocks_total * BLOCK_TOKENS, stage.state_slots or 0
+        inputs = StaticInputs(rows, blocks, stage.hidden_size, stage.dtype, stage.device, padding)
+        try:
+            recording = recorder.record(lambda: stage.static_rows(inputs))
+        except Exception as error:  # Whatever a driver or a library says: steps are launched.
+            self.refused[rows] = _first_line(error)
+            return
+        self.steps[rows] = RecordedStep(inputs, recording)
+
+
+def _first_line(error: Exception) -> str:
+    line = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_CHARACTERS_MAX]
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
