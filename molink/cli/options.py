@@ -9,7 +9,7 @@ import click
 from molink.config.parsers import AUTO, REASONING_PARSERS, TOOL_PARSERS
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["access_options", "chat_options", "key_option", "ring_options", "some_ring_options"]
@@ -112,6 +112,15 @@ _RING_OPTIONS = (
     _auto_or_count(
         "--span-tokens", "span_tokens", "auto|T", "Prompt tokens computed and sent at a time."
     ),
+    click.option(
+        "--replay-log-gb",
+        type=float,
+        default=REPLAY_LOG_GB,
+        show_default=True,
+        metavar="X",
+        help="Memory of each stage for rows that it has sent, from which a lost neighbour is "
+        "replaced; requests beyond it are computed anew.",
+    ),
 )
 
 
@@ -192,12 +201,15 @@ def _with_options(command: Command, options: Sequence[Option]) -> Command:
     return command
 
 
+TERMS = ("micro_batch_count", "span_tokens", "policy", "replay_log_gb")
+
+
 def _with_terms(command: Command) -> Command:
-    """Give the command one `ring` for three of the options."""
+    """Give the command one `ring` for four of the options."""
 
     @wraps(command)
     def run(**options: Any) -> Any:
-        terms = {name: options.pop(name) for name in ("micro_batch_count", "span_tokens", "policy")}
+        terms = {name: options.pop(name) for name in TERMS}
         try:
             ring = RingTerms(**terms)
         except ValueError as error:

@@ -20,7 +20,8 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
-from molink.coordinator.rings.ring_supervisor import Assigner, RingEndpoint, RingSupervisor
+from molink.coordinator.rings.ring_building import RingEndpoint
+from molink.coordinator.rings.ring_supervisor import Assigner, RingSupervisor
 from molink.serving.service import ModelCard
 
 __all__ = ["Cluster", "given_by_pc", "run_cluster"]

@@ -189,11 +189,13 @@ class StageHandle:
         self.loaded = fact
         return fact
 
-    async def join(self, command: JoinRing) -> None:
-        """Put it into the ring, and wait until all of its links stand."""
+    async def join(self, command: JoinRing) -> tuple[int, ...]:
+        """Put it into the ring, or into the ring's next epoch, and wait until all of its links
+        stand; the requests that it cannot go on with."""
         self._send(command)
-        while not isinstance(await self._next_fact(), StageReady):
+        while not isinstance(fact := await self._next_fact(), StageReady):
             pass
+        return fact.missing
 
     async def watch(
         self, path_moved: Callable[[PathMoved], None], health_changed: asyncio.Event

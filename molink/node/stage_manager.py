@@ -2,7 +2,7 @@
 
 An assignment is the whole of what a node shall do. So there is one task, which is cancelled when
 another assignment comes, and one stage process, which is kept where the new assignment wants the
-same layers and has not been in a ring yet.
+same layers and it has not been in a ring yet, or where its own ring goes on in another epoch.
 """
 
 import asyncio
@@ -37,6 +37,7 @@ from molink.stage_protocol.messages import (
 )
 from molink.tasks import cancel, spawn, task_group
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.resume import Resume
 
 __all__ = [
     "LinkRoutes",
@@ -44,6 +45,7 @@ __all__ = [
     "StageLauncher",
     "StageManager",
     "StageState",
+    "resume_of",
     "ring_terms",
 ]
 
@@ -202,7 +204,7 @@ class StageManager:
                 await self._stop_process(assignment)
             elif assignment.join is None:
                 await self._load(assignment, assignment.work)
-            elif self._is_loaded(assignment.work):
+            elif self._may_join(assignment, assignment.work):
                 await self._join(assignment)
             else:
                 raise StageError("Its stage ended before it joined its ring.")
@@ -255,9 +257,9 @@ class StageManager:
         assert handle is not None, "only a loaded stage joins"
         command = await self.routes.join_command(assignment, handle.move_path)
         self._epoch = assignment.epoch  # From here on it is of no use to another ring.
-        await handle.join(command)
+        missing = await handle.join(command)
         self.state = "serving"
-        await self._fact(assignment, "ready")
+        await self._fact(assignment, "ready", missing=missing)
         await handle.watch(self.routes.path_moved, self.health_changed)
 
     async def _watch_unjoined(self, handle: StageHandle) -> None:
@@ -267,8 +269,17 @@ class StageManager:
 
     def _is_loaded(self, work: AssignedWork) -> bool:
         """Whether the process holds just this and has been in no ring."""
+        return self._holds(work) and self._epoch is None
+
+    def _may_join(self, assignment: Assignment, work: AssignedWork) -> bool:
+        """Whether the process is new to rings, or is in this one, which goes on without a stage
+        that it has lost."""
+        goes_on = self._epoch is not None and isinstance(assignment.resume, Resume)
+        return self._is_loaded(work) or (self._holds(work) and goes_on)
+
+    def _holds(self, work: AssignedWork) -> bool:
         alive = self.handle is not None and self.handle.child.process.returncode is None
-        return alive and self._work == work and self._epoch is None
+        return alive and self._work == work
 
     def _progress(
         self,
@@ -308,6 +319,13 @@ class StageManager:
         finally:
             if handle is not None:
                 await handle.child.stop()
+
+
+def resume_of(assignment: Assignment) -> Resume | None:
+    """What the stage keeps, where its ring goes on. Raises StageError when it cannot be read."""
+    if assignment.resume is not None and not isinstance(assignment.resume, Resume):
+        raise StageError("The coordinator speaks another version: update MoLink.")
+    return assignment.resume
 
 
 def ring_terms(assignment: Assignment) -> RingTerms:

@@ -23,6 +23,7 @@ EventKind = Literal[
     "node_removed",
     "plan",
     "ring_serving",
+    "ring_resumed",
     "ring_ended",
     "codec",
     "ready",

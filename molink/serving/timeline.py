@@ -151,6 +151,13 @@ class RequestTimeline:
         """Its ring has ended, or left it lying: another will go on."""
         self.attempts[-1].moved_because, self.attempts[-1].ended_at = reason, now
 
+    def resumed(self, reason: str, now: float) -> None:
+        """Its ring has lost a stage, and goes on with it."""
+        if self.attempts:
+            last = self.attempts[-1]
+            self.moved(reason, now)
+            self.submitted(last.ring, last.stages, now)
+
     def finished(self, reason: str, now: float, error: str = "") -> None:
         """It has ended; what is said later of its end does not count."""
         if self.finished_at is not None:

@@ -57,6 +57,10 @@ class HealthReports:
         self._send(self._health(time.monotonic()))
         threading.Thread(target=self._repeat, name="reports", daemon=True).start()
 
+    def follow(self, core: StageCore) -> None:
+        """Report of another core from now on: the ring is in its next epoch."""
+        self.core, self._busy_reported_s = core, 0.0
+
     def end(self) -> None:
         """End the thread that repeats reports."""
         self._ended.set()

@@ -29,7 +29,7 @@ from molink.stage_protocol.messages import (
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.inbound import Arrived, InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.thread import STALE, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
     FROM_COORDINATOR,
@@ -69,7 +69,8 @@ class StageLinks:
     """Inbox and outgoing links of one stage."""
 
     name: str
-    _inbox: "queue.SimpleQueue[Arrived]"
+    _inbox: "queue.SimpleQueue[Arrived | None]"
+    """None: somebody has called `wake`."""
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
     _links: ProcessLinks = field(init=False)
@@ -77,6 +78,8 @@ class StageLinks:
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
     _pending: list[Arrived] = field(default_factory=list)
+    _far_ends: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    """Address and key that each outgoing link was opened with."""
     _last_link: InboundLink | None = None
     """That brought the message which `receive` returned last."""
     _lost: StageError | None = None
@@ -93,7 +96,7 @@ class StageLinks:
     ) -> "StageLinks":
         """Listen for the neighbours that will connect, before the ring is known; with `keys`,
         encrypted."""
-        inbox: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+        inbox: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
         roles = (FROM_TAIL, FROM_COORDINATOR) if is_head else (FROM_STAGE,)
         stage = cls(name, inbox, report)
         stage._links = ProcessLinks.bind(name, host, roles, inbox.put, stage._on_failure, keys)
@@ -105,19 +108,36 @@ class StageLinks:
         return tuple(link.port for link in self._links.inbound)
 
     def connect(self, command: JoinRing) -> None:
-        """Open the links that leave here. Raises StageError when a neighbour does not answer."""
+        """Open the links that leave here, but for those that lead where they are to lead already;
+        what comes of another epoch is dropped from now on. Raises StageError when a neighbour does
+        not answer."""
         self._links.epoch = command.epoch
         if command.upload_bytes_per_s is not None:
             self._budget.set_cap(command.upload_bytes_per_s)
-        self._next = self._open(
-            "next", command.next_address, command.next_key, command.ring.policy, command.next_memory
-        )
+        following = (command.next_address, command.next_key)
+        self._next = self._opened("next", following, self._next, command)
         if command.coordinator_address is not None:
-            address, key = command.coordinator_address, command.coordinator_key
-            memory = command.coordinator_memory
-            self._coordinator = self._open("coordinator", address, key, command.ring.policy, memory)
+            coordinator = (command.coordinator_address, command.coordinator_key)
+            self._coordinator = self._opened("coordinator", coordinator, self._coordinator, command)
 
-    def handle(self, command: Steering) -> None:
+    def _opened(
+        self,
+        name: OutgoingLink,
+        far_end: tuple[str, str | None],
+        present: PacedLink | None,
+        command: JoinRing,
+    ) -> PacedLink:
+        """The present link where it leads there, else a new one in its place."""
+        if present is not None and self._far_ends.get(name) == far_end:
+            return present
+        if present is not None:
+            self._links.thread.close(present)
+        memory = command.next_memory if name == "next" else command.coordinator_memory
+        link = self._open(name, *far_end, command, memory)
+        self._far_ends[name] = far_end
+        return link
+
+    def handle(self, command: Steering | JoinRing) -> None:
         """Carry out a command about the links at once, from any thread."""
         match command:
             case SetAllowed(keys):
@@ -130,6 +150,8 @@ class StageLinks:
             case SetUploadCap(bytes_per_s):
                 self._budget.set_cap(bytes_per_s)
                 self._links.thread.wake()
+            case JoinRing():
+                self.wake()  # The loop carries it out.
             case _:
                 assert_never(command)
 
@@ -154,11 +176,17 @@ class StageLinks:
             self._next.sender.set_decode_result_due(due_at)
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a message has arrived, or after `timeout_s`."""
+        """Return when a message has arrived, after `wake`, or after `timeout_s`."""
         try:
-            self._pending.append(self._inbox.get(timeout=timeout_s))
+            arrived = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
             return
+        if arrived is not None:
+            self._pending.append(arrived)
+
+    def wake(self) -> None:
+        """Have `wait` return, from any thread."""
+        self._inbox.put(None)
 
     def receive(self) -> Iterator[Message]:
         """All messages that have arrived, of this epoch and well-formed. Raises StageError when a
@@ -170,8 +198,10 @@ class StageLinks:
                 arrived = self._pending.pop() if self._pending else self._inbox.get_nowait()
             except queue.Empty:
                 return
+            if arrived is None:
+                continue
             message = self._links.decode(arrived)
-            if message is not None:
+            if message is not None and message is not STALE:
                 self._last_link = arrived.link
                 yield message
 
@@ -243,14 +273,21 @@ class StageLinks:
             self._links.move(link, address, done)
 
     def _open(
-        self, name: str, address: str, key: str | None, policy: str, memory: LinkMemory | None
+        self,
+        name: str,
+        address: str,
+        key: str | None,
+        command: JoinRing,
+        memory: LinkMemory | None,
     ) -> PacedLink:
-        queue_, pacer = make_transmission(policy), LinkPacer(memory, self._budget)
+        """Users wait while a ring goes on in another epoch: then the link is not measured first."""
+        queue_ = make_transmission(command.ring.policy)
+        pacer = LinkPacer(memory, self._budget)
         try:
             link = self._links.connect(name, address, key, queue_, pacer, self._on_silence)
         except ValueError as error:
             raise StageError(f"{self.name} cannot encrypt its link: {error}.") from None
-        if not self._links.open(link):
+        if not self._links.open(link, measure=command.resume is None):
             raise LinkLostError(
                 f"{self.name} got no answer from its neighbour: check the link.", name
             )

@@ -9,7 +9,7 @@ during a step anyway.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -23,12 +23,15 @@ from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks, event_of
 from molink.stage.packing import Packing
+from molink.stage.resuming import SentLog, new_core
 from molink.stage.tail import EndRules
+from molink.stage_protocol.messages import Fact, JoinRing, StageReady
 from molink.wire.frames import Activations, Forget, Message
-from molink_scheduler.batch import PREFILL
+from molink_scheduler.batch import PREFILL, Release
 from molink_scheduler.events import (
     BatchArrived,
     Decision,
+    KeepRows,
     Piece,
     Refuse,
     RunBatch,
@@ -39,6 +42,7 @@ from molink_scheduler.events import (
     WaitUntil,
 )
 from molink_scheduler.recording.event_log import RecordedCore
+from molink_scheduler.resume import Resume
 
 __all__ = ["StageLoop"]
 
@@ -58,6 +62,10 @@ class StageLoop:
     end_rules: EndRules
     reports: HealthReports
     events: EventFiles
+    sent: SentLog
+    next_join: Callable[[], JoinRing | None]
+    """The command to go on in the ring's next epoch, if there is one."""
+    report: Callable[[Fact], None]
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     """[T, D] of each batch that has arrived and is not computed."""
     _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
@@ -74,6 +82,8 @@ class StageLoop:
         try:
             while True:
                 self.reports.moved()
+                if (command := self.next_join()) is not None:
+                    self._go_on(command)
                 self._take_messages()
                 self._step()
         except Exception as error:  # Whatever it was: it is raised again once its events are kept.
@@ -81,6 +91,28 @@ class StageLoop:
             raise
         finally:
             self.reports.end()
+
+    def _go_on(self, command: JoinRing) -> None:
+        """Enter the ring's next epoch, with the weights and what else survivors keep."""
+        resume = command.resume or Resume()
+        missing = resume.missing(self.core.core.source.computed_tokens(), self.sent.log.has)
+        kept = resume.without(missing)
+        for request_id in self.executor.kv.holders() - dict(kept.requests).keys():
+            self._forget(Release(request_id))
+        self.sent.go_on(kept)
+        self._rows.clear()
+        self._token_ids.clear()
+        core = new_core(self.executor, command, missing)
+        self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
+        self.reports.follow(core)
+        self.links.connect(command)
+        self.report(StageReady(missing))
+
+    def _forget(self, release: Release) -> None:
+        self.executor.release(release)
+        self.reports.kv_freed()
+        self.end_rules.forget(release.request_id)
+        self.sent.log.forget(release.request_id)
 
     def _step(self) -> None:
         self._wait_until = None
@@ -129,9 +161,7 @@ class StageLoop:
                     self._compute(decision)
                     computed = True
                 case SendRelease(release):
-                    self.executor.release(release)
-                    self.reports.kv_freed()
-                    self.end_rules.forget(release.request_id)
+                    self._forget(release)
                     if not self.core.is_tail:
                         self.links.send_next(Forget(release))
                 case WaitUntil(at):
@@ -189,15 +219,22 @@ class StageLoop:
             return torch.cat(rows)
         return rows[0] if rows else None
 
-    def _pass_on(self, decision: SendRows | SendTokens, output: StepOutput) -> None:
+    def _pass_on(self, decision: SendRows | SendTokens | KeepRows, output: StepOutput) -> None:
         match decision:
-            case SendRows(planned, next_decode_due_at):
+            case SendRows(planned, next_decode_due_at, replays):
                 batch = self.reports.recent.with_waits(planned)
                 assert output.hidden_TD is not None, "every stage but the tail has rows"
                 self.links.set_next_decode_due(next_decode_due_at)
+                for admission in replays:
+                    for replayed in self.sent.messages(batch, admission):
+                        self.links.send_next(replayed, PREFILL)
                 header, buffer = self.packing.pack(output.hidden_TD, batch.codec)
                 message = Activations(batch, header, buffer, output.token_ids)
                 self.links.send_next(message, batch.batch_class)
+                self.sent.keep(batch, output.hidden_TD, output.token_ids or ())
+            case KeepRows(batch):
+                if output.hidden_TD is not None:
+                    self.sent.keep(batch, output.hidden_TD, output.token_ids or ())
             case SendTokens(planned):
                 batch = self.reports.recent.with_waits(planned)
                 returned, copies = self.end_rules.sampled(batch, output.drawn, output.scores)

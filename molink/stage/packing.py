@@ -55,6 +55,11 @@ class Packing:
         self.bytes_saved += header.raw_bytes - len(buffer)
         return header, buffer
 
+    def rows_of(self, raw: bytes, dtype: torch.dtype) -> torch.Tensor:
+        """[T, D] of rows that were kept as bytes."""
+        rows = torch.frombuffer(bytearray(raw), dtype=dtype)
+        return rows.view(-1, self.hidden_size)
+
     def unpack(self, message: Activations) -> torch.Tensor:
         """[T, D] on the CPU. Raises FrameError when the rows are not this model's, or cannot be
         read."""

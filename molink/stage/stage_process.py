@@ -115,7 +115,8 @@ class FactOutlet:
 class SupervisorPipe:
     """The other end of our standard streams.
 
-    LoadStage and JoinRing come once each, in this order, and are waited for. What steers a running
+    LoadStage and JoinRing come in this order, and are waited for; JoinRing comes again when the
+    ring goes on without a stage that it has lost. What steers a running
     stage is carried out by the thread that reads it; what comes before there are links to steer is
     kept, the last of each kind.
     """
@@ -126,7 +127,7 @@ class SupervisorPipe:
         self._queue: queue.SimpleQueue[LoadStage | JoinRing] = queue.SimpleQueue()
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
-        self._handle: Callable[[Steering], None] | None = None
+        self._handle: Callable[[Steering | JoinRing], None] | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
@@ -141,8 +142,17 @@ class SupervisorPipe:
         assert isinstance(command, JoinRing), f"expected JoinRing, got {command}"
         return command
 
-    def steer(self, handle: Callable[[Steering], None]) -> None:
-        """From now on `handle` is called with each command that steers a running stage."""
+    def next_join(self) -> JoinRing | None:
+        """The command to go on in the ring's next epoch, the last one if there are several."""
+        latest: LoadStage | JoinRing | None = None
+        while not self._queue.empty():
+            latest = self._queue.get()
+        assert not isinstance(latest, LoadStage), f"a stage loads once, got {latest}"
+        return latest
+
+    def steer(self, handle: Callable[[Steering | JoinRing], None]) -> None:
+        """From now on `handle` is called with each command that steers a running stage, and when
+        `next_join` has one."""
         with self._steering_lock:
             self._handle = handle
             for command in self._early.values():
@@ -170,8 +180,12 @@ class SupervisorPipe:
 
     def _take(self, line: bytes) -> None:
         match decode_line(line):
-            case LoadStage() | JoinRing() as command:
+            case LoadStage() as command:
                 self._queue.put(command)
+            case JoinRing(resume=resume) as command:
+                self._queue.put(command)
+                if resume is not None and self._handle is not None:
+                    self._handle(command)
             case SetAllowed() | MovePath() | SetUploadCap() as steering:
                 self._take_steering(steering)
             case fact:
@@ -222,7 +236,8 @@ def main() -> None:
         from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
 
         load = supervisor.expect_load()
-        talk = supervisor.report, supervisor.expect_join, supervisor.steer
+        joins = supervisor.expect_join, supervisor.next_join
+        talk = supervisor.report, *joins, supervisor.steer
         loop = start_stage(load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:

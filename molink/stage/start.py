@@ -22,6 +22,7 @@ from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing, dtype_name
 from molink.stage.recent_work import RecentWork
+from molink.stage.resuming import SentLog, new_core
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
     Fact,
@@ -32,15 +33,7 @@ from molink.stage_protocol.messages import (
     StageReady,
     Steering,
 )
-from molink.wire.frames import TOKEN_ID
-from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
-from molink_scheduler.request import ModelLimits
-from molink_scheduler.stage.book import StageBook
-from molink_scheduler.stage.core import StageCore, WorkSource
-from molink_scheduler.stage.queue import StageQueue
 
 __all__ = ["start_stage"]
 
@@ -56,10 +49,12 @@ def start_stage(
     load: LoadStage,
     report: Callable[[Fact], None],
     expect_join: Callable[[], JoinRing],
-    steer: Callable[[Callable[[Steering], None]], None],
+    next_join: Callable[[], JoinRing | None],
+    steer: Callable[[Callable[[Steering | JoinRing], None]], None],
     event_log: Path | None = None,
 ) -> StageLoop:
-    """Load, report, wait for the ring, connect; the links are steered from when they listen.
+    """Load, report, wait for the ring, connect; the links are steered from when they listen. The
+    loop asks `next_join` whether its ring goes on in another epoch.
     `event_log` is a file in which to write all that the stage is told.
 
     Raises UserError or StageError with one sentence.
@@ -78,7 +73,7 @@ def start_stage(
     links.connect(join)
     _yield_to_links()
     report(StageReady())
-    core = StageCore(_source(executor, join), executor.is_tail)
+    core = new_core(executor, join)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
     packing = Packing(executor.hidden_size, token_ids_below=ids_below)
@@ -91,6 +86,9 @@ def start_stage(
         EndRules(tokenizer_of(executor.description) if executor.is_tail else None),
         HealthReports(core, executor, links, packing, report, recent),
         events,
+        SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9),
+        next_join,
+        report,
     )
 
 
@@ -131,22 +129,5 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
         state_slots=executor.state_slots,
         kv_dtype=executor.kv_dtype,
         attention_fallback=executor.attention_fallback,
+        decode_fallback=executor.decode_fallback,
     )
-
-
-def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
-    if not executor.is_head:
-        rows_max = join.ring.span_tokens or SPAN_TOKENS
-        return StageQueue.for_steps_of(rows_max, _book(executor), join.ring.cut_tokens)
-    row_bytes = executor.hidden_size * executor.dtype.itemsize
-    row_bytes += TOKEN_ID.itemsize * executor.takes_token_ids
-    return HeadScheduler(HeadSettings(join.ring, row_bytes, limits=_limits(executor)))
-
-
-def _book(executor: StageExecutor) -> StageBook:
-    return StageBook(KvLedger(executor.kv.blocks_total, executor.state_slots), _limits(executor))
-
-
-def _limits(executor: StageExecutor) -> ModelLimits:
-    model = executor.description
-    return ModelLimits(model.model_len_max, model.vocabulary_size)

@@ -28,6 +28,7 @@ from molink.errors import MolinkError
 from molink.executor.architecture.miniature import shorten_config
 from molink.executor.cards.card import card_of
 from molink.executor.devices import choose_device, choose_dtype
+from molink.executor.graphs.recording import recorder_on
 from molink.executor.loading import read_onto
 from molink.executor.memory_limit import limit_memory
 from molink.executor.quantized.random_weights import quantize_at_random
@@ -98,7 +99,9 @@ def _random_stage(directory: str, device: str, dtype: str, layers: int) -> Stage
         quantize_at_random(model, read_declared(checkpoint), number_format)
     torch.set_default_dtype(torch.float32)
     read_onto(model, chosen)
-    stage = StageExecutor(model, part, description, chosen, number_format, card=card_of(chosen))
+    card, recorder = card_of(chosen), recorder_on(chosen)
+    given = (model, part, description, chosen, number_format)
+    stage = StageExecutor(*given, card=card, recorder=recorder)
     stage.prepare(PROBE_KV_TOKENS)
     return stage
 

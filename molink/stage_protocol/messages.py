@@ -18,6 +18,7 @@ from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import LinkMemory, LinkReport
+from molink_scheduler.resume import RESUMED_MAX, Resume
 
 __all__ = [
     "FIGURE_MAX",
@@ -25,6 +26,7 @@ __all__ = [
     "LOADED",
     "PIECES_MAX",
     "PROMPTS_MAX",
+    "RESUME",
     "STEPS_MAX",
     "TERMS",
     "Command",
@@ -132,6 +134,9 @@ class JoinRing:
     """The next stage's public key in Z85; None where links are not encrypted..."""
     coordinator_key: str | None = None
     """...and the coordinator's."""
+    resume: Resume | None = None
+    """With which a ring goes on that has lost a stage; None: it begins. A stage that has joined
+    may be sent this command again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +194,17 @@ class StageLoaded:
     kv_dtype: KvDtype = "auto"
     attention_fallback: Reason | None = None
     """Why torch computes attention on a card in place of our kernel; None: it does not."""
+    decode_fallback: Reason | None = None
+    """Why a card's decode steps are launched, all or some, in place of replayed; None: they are
+    not."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageReady:
     """Fact: every link that leaves here was answered."""
+
+    missing: Annotated[tuple[int, ...], MaxLen(RESUMED_MAX)] = ()
+    """Requests of `JoinRing.resume` that this stage cannot go on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +348,7 @@ REPORTED = Rules(least=0, most=FIGURE_MAX, text_max=40, unknown_ok=True)
 """Of what comes from a stranger's PC, perhaps of a newer version, and is computed with."""
 
 HEALTH, LOADED = Schema(StageHealth, REPORTED), Schema(StageLoaded, REPORTED)
-TERMS = Schema(RingTerms, REPORTED)
+TERMS, RESUME = Schema(RingTerms, REPORTED), Schema(Resume, REPORTED)
 """As nodes and coordinator pass them on."""
 
 

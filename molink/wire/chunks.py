@@ -92,6 +92,9 @@ class LinkHello:
     """Opens a connection: repeated until anything comes back, because a connection may be accepted
     by a proxy before the far end listens."""
 
+    stream: int = 0
+    """Of this sender: another number than the last one's means that its chunks count from 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
@@ -112,9 +115,9 @@ class Missing:
 LinkFrame = ChunkHeader | Ack | LinkHello | Welcome | Missing
 
 
-def encode_hello() -> bytes:
+def encode_hello(stream: int = 0) -> bytes:
     """One frame that asks whether somebody listens."""
-    packed: bytes = msgpack.packb((PROTOCOL_VERSION, HELLO, ()))
+    packed: bytes = msgpack.packb((PROTOCOL_VERSION, HELLO, (stream,)))
     return packed
 
 
@@ -147,7 +150,7 @@ def decode_link_frame(frame: Frame) -> LinkFrame:
         if kind == ACK:
             return Ack(_integers(fields))
         if kind == HELLO:
-            return LinkHello()
+            return LinkHello(*_integers(fields))
         if kind == CHUNK:
             return _checked(ChunkHeader(*_integers(fields)))
         if kind in (WELCOME, MISSING):
@@ -198,6 +201,15 @@ class Reassembly:
     _open: dict[int, _Open] = field(default_factory=dict)
     _open_bytes: int = 0
     """Announced; the largest transfer of each class may be open at a time."""
+    _stream: int = 0
+    """Of the sender whose chunks are counted."""
+
+    def greeted(self, stream: int) -> None:
+        """A connection begins; with another sender's number, what the last one had begun is void
+        and chunks are counted anew."""
+        if stream != self._stream:
+            self._stream, self.next_sequence, self._open_bytes = stream, 0, 0
+            self._open.clear()
 
     def take(self, header: ChunkHeader, piece: Frame) -> list[memoryview] | None:
         """The message's frames when this piece completes it."""

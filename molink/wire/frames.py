@@ -162,7 +162,7 @@ class Sampled:
 Message = SetCodec | Submit | Cancel | Activations | Forget | Sampled
 
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised with every change of the schema; peers of another version are refused."""
 
 HEADER_BYTES_MAX = 4 * 2**20

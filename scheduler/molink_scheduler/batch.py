@@ -86,6 +86,8 @@ class Admission:
     """Tokens generated before this admission (recomputation, replay)."""
     waited_s: float = 0.0
     """For how long the request had waited on the head, for whoever asks; nothing depends on it."""
+    kept_tokens: int = 0
+    """Its first tokens, of which stages hold KV from the ring's epoch before."""
 
 
 def bulk_bytes(admissions: Iterable[Admission]) -> int:
@@ -109,6 +111,8 @@ class Batch:
     """Codec of the batch's activations between stages."""
     stamps: tuple[StageStamp, ...] = ()
     """One from each stage that has computed a decode batch so far."""
+    replay: bool = False
+    """Whether its rows only rebuild KV that a replaced stage lacks, see `resume`."""
     tokens: int = field(init=False, repr=False, compare=False)
     """Rows of the batch's tensor: asked for at every hand, so counted once."""
 
@@ -125,6 +129,7 @@ class Batch:
             self.admissions,
             self.codec,
             (*self.stamps, stamp),
+            self.replay,
         )
 
 

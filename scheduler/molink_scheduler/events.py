@@ -7,7 +7,7 @@ its own, and a decision names them by it. So facts and decisions can be logged a
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from molink_scheduler.batch import Batch, BatchClass, Release, Span
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -17,6 +17,7 @@ __all__ = [
     "CodecChosen",
     "Decision",
     "HeadEvent",
+    "KeepRows",
     "Piece",
     "Refuse",
     "ReleaseArrived",
@@ -145,6 +146,14 @@ class SendRows(NamedTuple):
     batch: Batch
     next_decode_due_at: float | None
     """When the link will carry decode again; None when no decode is expected."""
+    replays: tuple[Admission, ...] = ()
+    """Requests whose rows, sent once to the stage that was replaced, go to the next one before."""
+
+
+class KeepRows(NamedTuple):
+    """Decision: send nothing; the replayed batch was computed for its KV alone."""
+
+    batch: Batch
 
 
 class SendTokens(NamedTuple):

@@ -65,6 +65,11 @@ class Program:
         assert done and found(), (wanted, self.lines)
         return found()[0]
 
+    def stage_pids(self) -> list[int]:
+        """Ids of the stage processes that it parents."""
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        return [one.pid for one in family if "molink.stage.stage_process" in one.cmdline()]
+
     def ended(self) -> int:
         return self.process.wait(timeout=STOP_WITHIN_S)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 
+import psutil
 import pytest
 
 from molink.control.broker.mosquitto import find_mosquitto
@@ -87,6 +88,25 @@ def test_an_owner_sees_what_the_pc_does(three):
 def test_an_operator_sees_who_has_joined(three):
     listed = json.loads(three.operator("node", "list", "--json").stdout)
     assert {node["name"] for node in listed} == {"anna", "ben", "cleo"}
+
+
+async def test_an_answer_goes_on_when_a_stage_of_a_pc_dies(three, tools, tiny_llama):
+    """The other PCs keep their processes, and the relinked ring says so."""
+    asked = asyncio.create_task(answers(tools, three, [PROMPTS[0]], LONG_TOKENS))
+
+    async def some_tokens_are_there():
+        told = (await tools.get(three.url, "/cluster/requests"))["requests"]
+        return any(one["finish_reason"] is None and one["tokens"] > 20 for one in told)
+
+    await tools.eventually(some_tokens_are_there, within_s=60)
+    before = {name: agent.stage_pids() for name, agent in three.agents.items()}
+    lost = next(name for name, pids in before.items() if pids)
+    psutil.Process(before[lost][0]).kill()
+    assert await asked == tools.greedy_reference(tiny_llama, [PROMPTS[0]], LONG_TOKENS)
+    after = {name: agent.stage_pids() for name, agent in three.agents.items()}
+    assert {name for name in before if before[name] != after[name]} == {lost}
+    events = (await tools.get(three.url, "/cluster/events"))["events"]
+    assert [one["kind"] for one in events].count("ring_resumed") == 1
 
 
 async def test_an_answer_survives_a_pc_that_is_switched_off(three, tools, tiny_llama):

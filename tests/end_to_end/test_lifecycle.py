@@ -99,45 +99,82 @@ def test_stages_do_not_outlive_a_killed_server(tools, tiny_llama):
         assert not alive
 
 
-def stage_of(server, cluster) -> psutil.Process:
-    return psutil.Process(cluster["stages"][1]["pid"])
+async def told_of_the_request(tools, server) -> dict:
+    (told,) = (await tools.get(server.url, "/cluster/requests"))["requests"]
+    return told
 
 
-def emulator_of(server, cluster) -> psutil.Process:
-    return next(c for c in server.children() if "molink.transport.emulator" in c.cmdline())
+async def until_tokens(tools, server, count: int) -> dict:
+    """The cluster once the answer has so many tokens."""
+
+    async def has_them():
+        cluster = await tools.get(server.url, "/cluster")
+        requests = (await tools.get(server.url, "/cluster/requests"))["requests"]
+        return cluster if requests and requests[0]["tokens"] >= count else None
+
+    return await tools.eventually(has_them, within_s=60.0)
 
 
-@pytest.mark.parametrize("find, name", [(stage_of, "stage 1"), (emulator_of, "link emulator")])
-async def test_an_answer_goes_on_when_a_process_of_the_ring_dies(tools, tiny_llama, find, name):
+async def kinds_of_events(tools, server, ring: int) -> list[str]:
+    events = (await tools.get(server.url, "/cluster/events"))["events"]
+    return [one["kind"] for one in events if one["ring"] == ring]
+
+
+def asking(tools, server, tokens: int) -> asyncio.Task:
+    body = {"prompt_token_ids": [5], "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    return asyncio.create_task(tools.post(server.url, "/generate", body))
+
+
+async def test_an_answer_goes_on_when_stages_die_and_the_others_stay(tools, tiny_llama):
+    """Middle, head and tail in turn: the others keep their processes, which load once, and the
+    KV; no token is lost or comes twice."""
+    options = ("--nodes", "3", "--dtype", "float32", "--link", "100:20")
+    with tools.serving(str(tiny_llama), *options) as server:
+        asked = asking(tools, server, tokens=80)
+        for count, place in enumerate([1, 0, 2]):
+            before = await until_tokens(tools, server, 5 + 20 * count)
+            psutil.Process(before["stages"][place]["pid"]).kill()
+            after = await until_tokens(tools, server, 15 + 20 * count)
+            pids = [[one["pid"] for one in cluster["stages"]] for cluster in (before, after)]
+            stayed = [one == other for one, other in zip(*pids, strict=True)]
+            assert stayed == [index != place for index in range(3)]
+            assert after["epoch"] > before["epoch"]
+        status, answer = await asked
+        [expected] = tools.greedy_reference(tiny_llama, [[5]], 80)
+        assert (status, answer["token_ids"]) == (200, expected)
+        told = await told_of_the_request(tools, server)
+        assert [one["ring"] for one in told["attempts"]] == [0, 0, 0, 0]
+        assert sum(one["tokens"] for one in told["attempts"]) == told["tokens"] == 80
+        kinds = await kinds_of_events(tools, server, ring=0)
+        assert kinds.count("ring_resumed") == 3
+        assert not {"ring_ended", "request_moved"} & set(kinds)
+        assert server.stop() == 0
+        said = "".join(server.stderr)
+        assert said.count("with the KV of 1 requests") == 3 and "Traceback" not in said
+
+
+async def test_an_answer_goes_on_when_the_link_emulator_dies(tools, tiny_llama):
     """In the ring that replaces the lost one, and no token is lost or comes twice."""
     options = ("--nodes", "2", "--dtype", "float32", "--link", "10:50")
     with tools.serving(str(tiny_llama), *options) as server:
-        body = {"prompt_token_ids": [5], "max_tokens": 60, "temperature": 0, "ignore_eos": True}
-        asked = asyncio.create_task(tools.post(server.url, "/generate", body))
-
-        async def some_tokens_are_there():
-            cluster = await tools.get(server.url, "/cluster")
-            sent = [one["messages_sent"] for one in cluster["links"] if one["to"] == "stage 0"]
-            return cluster if sent and sent[-1] > 5 else None
-
-        before = await tools.eventually(some_tokens_are_there)
-        find(server, before).kill()
+        asked = asking(tools, server, tokens=60)
+        before = await until_tokens(tools, server, 5)
+        emulator = next(c for c in server.children() if "molink.transport.emulator" in c.cmdline())
+        emulator.kill()
         status, answer = await asked
         after = await tools.get(server.url, "/cluster")
-        assert status == 200
         [expected] = tools.greedy_reference(tiny_llama, [[5]], 60)
-        assert answer["token_ids"] == expected
+        assert (status, answer["token_ids"]) == (200, expected)
         assert after["epoch"] > before["epoch"] and after["unready_reason"] is None
-        (told,) = (await tools.get(server.url, "/cluster/requests"))["requests"]
+        told = await told_of_the_request(tools, server)
         first, second = told["attempts"]
         assert first["tokens"] + second["tokens"] == told["tokens"] == 60
         assert first["moved_because"] and told["finish_reason"] == "length"
-        events = (await tools.get(server.url, "/cluster/events"))["events"]
-        of_first = [one["kind"] for one in events if one["ring"] == first["ring"]]
-        assert {"ring_serving", "request_moved", "ring_ended"} <= set(of_first)
+        kinds = await kinds_of_events(tools, server, first["ring"])
+        assert {"ring_serving", "request_moved", "ring_ended"} <= set(kinds)
         assert server.stop() == 0
         said = "".join(server.stderr)
-        assert name in said and "requests are answered" in said
+        assert "link emulator" in said and "requests are answered" in said
         assert "Traceback" not in said
 
 

@@ -315,6 +315,19 @@ def assignment_to_join_as_the_tail():
 
 
 @PAYLOADS.value
+def assignment_to_go_on():
+    resume = {"requests": [[7, 40], [2**40, 131_071]], "fresh": True, "next_fresh": False}
+    return ASSIGNMENT, Assignment(
+        revision=8, ring=2, epoch=9, stages=2, work=WORK, join=JOIN, next_link=LINK, resume=resume
+    )
+
+
+@PAYLOADS.value
+def fact_ready_without_some():
+    return FACT, StageFact(revision=8, kind="ready", missing=(7, 2**40))
+
+
+@PAYLOADS.value
 def accepted():
     return ACCEPTED, Accepted(incarnation="0123456789abcdef", started_unix_s=1_700_000_000.125)
 

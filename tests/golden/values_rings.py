@@ -25,7 +25,7 @@ from molink.coordinator.members.node_book import Contribution, Node
 from molink.coordinator.members.ring import AgentStage, JoinTerms
 from molink.coordinator.requests.ledger import LEDGER_FILE, Ledger
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
-from molink.coordinator.rings.ring_supervisor import RingRoutes, build_ring
+from molink.coordinator.rings.ring_building import RingRoutes, build_ring
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     JoinRing,
@@ -47,6 +47,7 @@ from molink.stage_protocol.messages import (
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import LinkMemory, LinkReport
+from molink_scheduler.resume import Resume
 from tests.golden.codec import Codec, from_text, text
 from tests.golden.values_joining import schema
 
@@ -152,6 +153,13 @@ def join_ring_in_the_middle():
     return JoinRing(1, "tcp://h:1", None, RingTerms(64, None, (), None, "fifo"), None)
 
 
+@LINES.value
+def join_ring_again():
+    resume = Resume(((7, 40), (2**40, 131_071)), fresh=False, next_fresh=True)
+    terms = RingTerms(64, None, (), None, "fifo", replay_log_gb=2.5)
+    return JoinRing(2, "tcp://h:1", None, terms, None, resume=resume)
+
+
 LINES.add(
     set_allowed=lambda: SetAllowed((KEY, OTHER_KEY)),
     set_allowed_nobody=lambda: SetAllowed(()),
@@ -163,6 +171,7 @@ LINES.add(
     stage_loaded_head=lambda: StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40),
     stage_loaded=lambda: StageLoaded(65_535, None, "cpu", "float32", 64, 0),
     stage_ready=StageReady,
+    stage_ready_without_some=lambda: StageReady((7, 2**40)),
     path_moved=lambda: PathMoved("next", "tcp://10.0.0.2:7000", True, ""),
     path_not_moved=lambda: PathMoved("coordinator", "tcp://h:1", False, "nobody answers – yet"),
     stage_failed=lambda: StageFailed("Der Speicher reicht nicht.\nUse fewer --kv-tokens.", False),

@@ -173,7 +173,8 @@ def a_link_sends():
             receiver.linger = 0
             port = receiver.bind_to_random_port("tcp://127.0.0.1")
             address = f"tcp://127.0.0.1:{port}"
-            link = PacedLink.connect(context, "next", address, make_transmission(), LinkPacer())
+            with fixed_random():  # Its number.
+                link = PacedLink.connect(context, "next", address, make_transmission(), LinkPacer())
             link.send_hello()
             sender, *said = heard_of(receiver)
             receiver.send_multipart([sender, encode_welcome(0)])

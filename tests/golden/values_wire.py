@@ -168,6 +168,19 @@ def activations_of_a_prefill_batch():
 
 
 @FRAMES.value
+def activations_that_are_replayed():
+    batch = Batch(6, BatchClass.PREFILL, -1, (Span(1, 0, 3, False),), replay=True)
+    return Activations(batch, TensorHeader("float16", 3, 2), bytes(range(12))), 5
+
+
+@FRAMES.value
+def activations_after_what_was_kept():
+    admission = Admission(1, 3, 20, SAMPLING, output=(8,), kept_tokens=3)
+    batch = Batch(7, BatchClass.PREFILL, -1, (Span(1, 3, 4, True),), (admission,))
+    return Activations(batch, TensorHeader("float16", 1, 2), bytes(range(4))), 6
+
+
+@FRAMES.value
 def activations_with_token_ids():
     batch = Batch(6, BatchClass.PREFILL, -1, (Span(1, 0, 3, True),))
     header = TensorHeader("float16", 3, 2)
@@ -260,8 +273,8 @@ def encode_link_frame(frame) -> bytes:
             return frame.encode()
         case Ack(sequences):
             return encode_ack(sequences)
-        case LinkHello():
-            return encode_hello()
+        case LinkHello(stream):
+            return encode_hello(stream)
         case Welcome(first):
             return encode_welcome(first)
         case Missing(first):
@@ -273,6 +286,7 @@ CHUNKS = Codec("wire-chunks", hexed(encode_link_frame), unhexed(decode_link_fram
 
 CHUNKS.add(
     hello=LinkHello,
+    hello_of_a_sender=lambda: LinkHello(2**62 - 1),
     welcome_to_a_new_link=lambda: Welcome(0),
     welcome_back=lambda: Welcome(2**40),
     missing=lambda: Missing(17),

@@ -48,6 +48,8 @@ class FakeHandle:
     health_changed: asyncio.Event | None = None
     lost: Exception | None = None
     """What joining fails with."""
+    missing: tuple = ()
+    """Requests that it cannot go on with."""
 
     async def wait_loaded(self, progressed):
         progressed(0.5)
@@ -63,6 +65,7 @@ class FakeHandle:
         if self.lost is not None:
             raise self.lost
         self.joined = command
+        return self.missing
 
     async def watch(self, path_moved, health_changed):
         self.health_changed = health_changed

@@ -12,6 +12,7 @@ from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.resume import Resume
 from tests.coordinator.examples import WORK
 from tests.node.fake_stage import FakeHandle
 
@@ -172,3 +173,35 @@ async def test_a_stage_ends_although_its_routes_cannot_be_left():
             await made.manager.stop()
         made.manager.routes = usual
         assert made.handles[0].child.returncode == 0
+
+
+GOES_ON = JOINED.model_copy(
+    update={"revision": 3, "epoch": 6, "resume": Resume(((1, 4), (2, 9)), next_fresh=True)}
+)
+
+
+async def test_a_stage_goes_on_in_the_next_epoch_of_its_ring_as_it_is():
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        await h.manager.assign(JOINED)
+        await h.until("ready")
+        (handle,) = h.handles
+        handle.missing = (2,)
+        h.facts.clear()
+        await h.manager.assign(GOES_ON)
+        ready = await h.until("ready")
+        assert h.handles == [handle] and not handle.child.ended.is_set()
+        assert (handle.joined.epoch, handle.joined.resume) == (6, GOES_ON.resume)
+        assert ready.missing == (2,) and len(h.facts) == 1, "nothing was loaded"
+
+
+async def test_a_stage_that_has_ended_does_not_go_on():
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        await h.manager.assign(JOINED)
+        await h.until("ready")
+        h.handles[0].child.ended.set()
+        await h.manager.assign(GOES_ON)
+        assert "ended before it joined" in (await h.until("failed")).message

@@ -16,8 +16,9 @@ from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
+from molink.stage.resuming import SentLog
 from molink.stage.tail import EndRules
-from molink.stage_protocol.messages import JoinRing, StageHealth
+from molink.stage_protocol.messages import JoinRing, StageHealth, StageReady
 from molink.wire.codecs import CODECS
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations, Forget, Sampled
@@ -26,6 +27,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, SamplingParams
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
@@ -47,13 +49,21 @@ class EchoTail:
     """Computes nothing; keeps the rows that it was given."""
 
     is_tail = True
+    is_head = False
     card = None
     state_slots = None
     dtype = torch.float32
-    kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
+    description = SimpleNamespace(model_len_max=1024, vocabulary_size=100)
+    held: set[int] = field(default_factory=set)
+    kv: SimpleNamespace = field(init=False)
     rows: list[torch.Tensor] = field(default_factory=list)
     computed_s: float | None = None
     in_prefill: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self):
+        self.kv = SimpleNamespace(
+            tokens_used=0, blocks_total=KV_BLOCKS, holders=lambda: frozenset(self.held)
+        )
 
     def step(self, batch, token_ids, hidden_TD, interrupt=None):
         if batch.batch_class is BatchClass.PREFILL:
@@ -61,17 +71,19 @@ class EchoTail:
             while not self.rows:
                 interrupt()
         self.rows.append(hidden_TD)
+        self.held |= {span.request_id for span in batch.spans}
         return StepOutput(None, computed_s=self.computed_s)
 
     def release(self, release):
         self.kv.tokens_used = 0
+        self.held.discard(release.request_id)
         if release.request_id == LAST_REQUEST:
             raise Ended
 
 
-def join(next_port: int) -> JoinRing:
-    address = f"tcp://127.0.0.1:{next_port}"
-    return JoinRing(1, address, None, RingTerms(64, None, (1,), None, "molink"), None)
+def join(next_port: int, epoch: int = 1, resume: Resume | None = None) -> JoinRing:
+    address, terms = f"tcp://127.0.0.1:{next_port}", RingTerms(64, None, (1,), None, "molink")
+    return JoinRing(epoch, address, None, terms, None, resume=resume)
 
 
 @dataclass
@@ -83,6 +95,8 @@ class Neighbours:
     executor: EchoTail = field(default_factory=EchoTail)
     reports: queue.SimpleQueue[StageHealth] = field(default_factory=queue.SimpleQueue)
     answers: list[Sampled] = field(default_factory=list)
+    joins: list[JoinRing] = field(default_factory=list)
+    facts: queue.SimpleQueue[StageReady] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self):
         packing = Packing(HIDDEN)
@@ -93,7 +107,11 @@ class Neighbours:
         events = EventFiles(EventLog(), "layers 0-4")
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
-        loop = StageLoop(recorded, self.executor, self.stage, packing, rules, reports, events)
+        sent = SentLog(packing, torch.float32, 1e9)
+        loop = StageLoop(
+            *(recorded, self.executor, self.stage, packing, rules, reports, events),
+            *(sent, self.next_join, self.facts.put),
+        )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()
 
@@ -102,6 +120,9 @@ class Neighbours:
             loop.run()
         except Ended:
             return
+
+    def next_join(self) -> JoinRing | None:
+        return self.joins.pop() if self.joins else None
 
     def answer(self) -> Sampled:
         """The next one; several may come at once."""
@@ -285,3 +306,23 @@ def test_a_stage_that_fails_leaves_what_it_was_told(neighbours, tmp_path):
     assert found.difference is found.error is None, "the core decided what it always does"
     last_call = path.read_text().splitlines()[-2]
     assert last_call.startswith('["next_step"') and '"RunBatch"' in last_call
+
+
+def test_a_stage_goes_on_in_the_next_epoch_with_what_it_keeps(neighbours):
+    """It holds a token of requests 0 and 1; of request 1 the others hold more."""
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().spans
+    ports = neighbours.peer.ports[0], neighbours.stage.ports[0]
+    neighbours.joins.append(join(ports[0], 2, Resume(((0, 1), (1, 5)))))
+    neighbours.stage.wake()
+    assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S) == StageReady(missing=(1,))
+    assert neighbours.executor.held == {0}
+    neighbours.peer.send_next(message(batch(Span(0, 1, 2, True), admits=False)))  # Of epoch 1.
+    neighbours.peer.connect(join(ports[1], 2))
+    kept = Admission(0, 1, 512, SamplingParams(max_tokens=512), kept_tokens=1)
+    goes_on = Batch(9, BatchClass.PREFILL, -1, (Span(0, 1, 2, True),), (kept,))
+    neighbours.peer.send_next(message(goes_on), BatchClass.PREFILL)
+    assert neighbours.answer().spans == goes_on.spans
+    assert neighbours.stage.frames_refused == 0, "what came of the epoch before is nobody's fault"
+    assert [len(rows) for rows in neighbours.executor.rows] == [2, 1]
+    neighbours.end()

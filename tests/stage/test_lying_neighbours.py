@@ -16,6 +16,7 @@ from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
+from molink.stage.resuming import SentLog
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing
 from molink.transport.link.thread import LinkThread
@@ -88,7 +89,11 @@ class Ring:
         )
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
-        loop = StageLoop(recorded, self.executor, self.head, packing, rules, reports, events)
+        sent = SentLog(packing, torch.float32, 1e9)
+        loop = StageLoop(
+            *(recorded, self.executor, self.head, packing, rules, reports, events),
+            *(sent, lambda: None, lambda fact: None),
+        )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()
 

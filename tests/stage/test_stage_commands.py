@@ -25,6 +25,7 @@ from molink.stage_protocol.messages import (
     encode_line,
 )
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.resume import Resume
 from tests.coordinator.rings.world import REPORT
 
 LOAD = LoadStage("demo", StageWork((0, 4), "cpu", "auto"), "127.0.0.1")
@@ -146,3 +147,16 @@ def test_a_stage_ends_with_its_input_and_on_what_is_no_command(lines, code):
         [sys.executable, "-c", program], input=lines, capture_output=True, timeout=60, check=False
     )
     assert ended.returncode == code
+
+
+def test_a_stage_that_has_joined_is_told_that_its_ring_goes_on(pipes):
+    obeyed: queue.SimpleQueue = queue.SimpleQueue()
+    pipes.say(LOAD, JOIN)
+    pipes.stage.expect_load()
+    pipes.stage.steer(obeyed.put)
+    assert pipes.stage.expect_join() == JOIN
+    assert pipes.stage.next_join() is None
+    epochs = [replace(JOIN, epoch=epoch, resume=Resume(((1, 5),))) for epoch in (2, 3)]
+    pipes.say(*epochs)
+    assert [obeyed.get(timeout=30) for _ in epochs] == epochs
+    assert pipes.stage.next_join() == epochs[-1], "an epoch that is over is not entered"

@@ -113,3 +113,16 @@ def test_link_frames_come_back_as_they_were():
 def test_noise_is_a_frame_error(frame):
     with pytest.raises(FrameError):
         decode_link_frame(frame)
+
+
+def test_chunks_count_from_zero_when_another_sender_greets():
+    reassembly = Reassembly()
+    reassembly.greeted(7)
+    whole = ChunkHeader(0, 0, 0, 4, 2)
+    assert reassembly.take(whole, b"head") is not None
+    assert reassembly.take(ChunkHeader(1, 1, 0, 8, 2), b"half") is None
+    reassembly.greeted(7)
+    assert reassembly.next_sequence == 2, "the same sender, over another connection"
+    reassembly.greeted(8)
+    assert reassembly.take(ChunkHeader(2, 1, 4, 8, 2), b"rest") is None
+    assert reassembly.take(whole, b"next") is not None

@@ -38,12 +38,14 @@ from molink.control.messages.base import (
 from molink.stage_protocol.messages import (
     HEALTH,
     LOADED,
+    RESUME,
     TERMS,
     StageHealth,
     StageLoaded,
     StageWork,
 )
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.resume import RESUMED_MAX, Resume
 
 __all__ = [
     "SENTENCE_CHARACTERS_MAX",
@@ -295,6 +297,8 @@ class Assignment(Message):
     """Of the tail."""
     reason: Sentence = ""
     """Why the node shall do this, for its owner."""
+    resume: Annotated[Resume | Unreadable, Embedded(RESUME)] | None = None
+    """What the stage keeps, where a ring that lost another one goes on; None: the ring begins."""
 
 
 class StageFact(Message):
@@ -313,6 +317,8 @@ class StageFact(Message):
     """Of "failed": whether what was asked for cannot be, as opposed to this node."""
     about: Annotated[str, Field(pattern=r"^([a-z2-7]{16}|coordinator)?$")] = ""
     """Of "failed": whom its lost link led to, a node id or "coordinator"; empty: it was no link."""
+    missing: Annotated[tuple[Number, ...], Field(max_length=RESUMED_MAX)] = ()
+    """Of "ready": requests of `Assignment.resume` that the stage cannot go on with."""
 
 
 class NodeHealth(Message):

@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import LOCAL_ADDRESS
@@ -21,7 +21,7 @@ from molink.coordinator.requests.cluster_report import known_links
 from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_links import RingClientLinks
-from molink.coordinator.rings.ring_supervisor import RingRoutes
+from molink.coordinator.rings.ring_building import RingRoutes
 from molink.errors import StageError
 from molink.node.stage_handle import ChildProcess
 from molink.serving.service import ModelCard
@@ -39,21 +39,19 @@ class LinkEmulator:
     """Emulator that runs. Made by `start`; its child is to be stopped."""
 
     child: ChildProcess
-    routes: RingRoutes
-    """The links as they were, led through its ports."""
+    ports: dict[str, str]
+    """By the address at which a link ends, the one that leads there."""
 
     @classmethod
-    async def start(cls, schedule: LinkSchedule, routes: RingRoutes) -> "LinkEmulator":
-        """Emulate on every link. Raises StageError when it does not start."""
-        links = (routes.requests, *routes.next_of, routes.sampled)
-        targets = [link.addresses[-1] for link in links]
+    async def start(cls, schedule: LinkSchedule, targets: Sequence[str]) -> "LinkEmulator":
+        """Emulate links to these addresses. Raises StageError when it does not start."""
         child = await ChildProcess.start(EMULATOR_MODULE, [schedule.text, *targets])
         try:
-            first, *middle, last = _through(links, await _ports(child))
+            addresses = [f"{LOCAL_ADDRESS}:{port}" for port in await _ports(child)]
         except BaseException:
             await child.stop()
             raise
-        return cls(child, replace(routes, requests=first, next_of=tuple(middle), sampled=last))
+        return cls(child, dict(zip(targets, addresses, strict=True)))
 
     async def watch(self) -> None:
         """Until it has ended, then raises StageError."""
@@ -76,7 +74,7 @@ class LocalEndpoint:
     """Where what is seen of links is kept; None: they are never met again."""
     epoch: int
     _links: RingClientLinks | None = None
-    _emulator: LinkEmulator | None = None
+    _emulators: list[LinkEmulator] = field(default_factory=list)
 
     async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
         """Listen for the tail."""
@@ -93,15 +91,28 @@ class LocalEndpoint:
         return JoinTerms(self.terms, link, self.plan.upload_mbps, emulated)
 
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
-        """The links through an emulator, if they are to be emulated."""
+        """The links through an emulator, if they are to be emulated; those that are already keep
+        theirs."""
         if self.plan.link is None:
             return routes
-        self._emulator = await LinkEmulator.start(self.plan.link, routes)
-        return self._emulator.routes
+        links = (routes.requests, *routes.next_of, routes.sampled)
+        targets = [link.addresses[-1] for link in links]
+        if new := [target for target in targets if target not in self._ports]:
+            self._emulators.append(await LinkEmulator.start(self.plan.link, new))
+        first, *middle, last = (
+            link.model_copy(update={"addresses": (self._ports[target],)})
+            for link, target in zip(links, targets, strict=True)
+        )
+        return replace(routes, requests=first, next_of=tuple(middle), sampled=last)
+
+    @property
+    def _ports(self) -> dict[str, str]:
+        """Where emulated links begin, by the address at which they end."""
+        return {end: start for one in self._emulators for end, start in one.ports.items()}
 
     async def watch(self, ring: Ring) -> None:
         """Keep what is seen of links between hosts. Raises StageError when the emulator ends."""
-        watches = [self._emulator.watch()] if self._emulator is not None else []
+        watches = [emulator.watch() for emulator in self._emulators]
         if self.memory is not None:
             watches.append(keep_up_to_date(self.memory, lambda: self._links_seen(ring)))
         await gathered(watches)
@@ -109,23 +120,31 @@ class LocalEndpoint:
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
-        for stage, node in zip(ring.stages, self.nodes, strict=True):
-            stage.pid = node.pid
+        self._note_pids(ring)
         address = f"tcp://{ring.requests_link.addresses[-1]}"
         await self._links.connect(address, self.plan.memory(COORDINATOR, 0))
         card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
         return RingClient(card, ring, self._links, head_silent=lambda: None)
 
+    async def go_on(self, ring: Ring) -> None:
+        """Lead to the head of the ring's next epoch. Raises RingError."""
+        assert self._links is not None, "a ring goes on that was connected"
+        self._note_pids(ring)
+        await self._links.go_on(ring.epoch, f"tcp://{ring.requests_link.addresses[-1]}")
+
+    def _note_pids(self, ring: Ring) -> None:
+        for stage, node in zip(ring.stages, self.nodes, strict=True):
+            stage.pid = node.pid
+
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
         links, self._links = self._links, None
-        emulator, self._emulator = self._emulator, None
+        emulators, self._emulators = self._emulators, []
         try:
             if links is not None:
                 await asyncio.to_thread(links.close)
         finally:
-            if emulator is not None:
-                await emulator.child.stop()
+            await gathered(emulator.child.stop() for emulator in emulators)
 
     def _links_seen(self, ring: Ring) -> Iterator[tuple[str, str, KnownLink]]:
         assert self._links is not None, "links are seen until they are closed"
@@ -137,10 +156,3 @@ async def _ports(child: ChildProcess) -> list[int]:
     if not line:
         raise StageError("The link emulator did not start: run the command again.")
     return [int(port) for port in json.loads(line)["ports"]]
-
-
-def _through(links: Sequence[StageLink], ports: Sequence[int]) -> list[StageLink]:
-    return [
-        link.model_copy(update={"addresses": (f"{LOCAL_ADDRESS}:{port}",)})
-        for link, port in zip(links, ports, strict=True)
-    ]

@@ -17,7 +17,7 @@ from molink.coordinator.local.fixed_plan import RingPlan, stage_name
 from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
-from molink.node.stage_manager import MoveLink, StageManager, ring_terms
+from molink.node.stage_manager import MoveLink, StageManager, resume_of, ring_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink.tasks import task_group
 from molink_scheduler.link.facts import LinkMemory
@@ -94,6 +94,7 @@ class DirectRoutes:
             upload_bytes_per_s=self.upload_bytes_per_s(),
             next_memory=self.next_memory,
             coordinator_memory=self.coordinator_memory if tail_link is not None else None,
+            resume=resume_of(assignment),
         )
 
     def path_moved(self, moved: PathMoved) -> None:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from molink.config.link_schedule import LinkShape
@@ -20,6 +20,7 @@ from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.resume import Resume
 
 __all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring", "StageFailure"]
 
@@ -118,16 +119,61 @@ class AgentStage:
         self.loaded = self._checked(fact)
         return self.loaded
 
-    async def join(self, ring: RingTerms, to_next: StageLink, sampled: StageLink | None) -> None:
+    async def join(
+        self,
+        ring: RingTerms,
+        to_next: StageLink,
+        sampled: StageLink | None,
+        resume: Resume | None = None,
+    ) -> tuple[int, ...]:
         """Put it into the ring, until all of its links stand: the one to the next stage, and of the
-        tail the one to the coordinator. Raises StageError."""
-        links = {"next_link": to_next, "coordinator_link": sampled}
+        tail the one to the coordinator. With `resume` the ring goes on after a loss, and the result
+        is what the stage cannot go on with. Raises StageError."""
+        links = {"next_link": to_next, "coordinator_link": sampled, "resume": resume}
         self.next_id = to_next.to
         self._reports = ReportWatch(stall_max_s(self.node.profile, ring.span_tokens))
         assignment = self.assignment.model_copy(update={"join": ring, **links})
         await self.commands.assign(self.node, assignment)
-        await self._fact("ready", lambda fraction: None)
+        fact = await self._fact("ready", lambda fraction: None)
         self.has_joined = True
+        return fact.missing
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its process, or its node, is gone."""
+        given, fact = self.node.assignment, self.node.current_fact
+        is_free = given is None or given.work is None
+        has_ended = fact is not None and fact.kind in ("failed", "stopped")
+        return not self._is_same_node or is_free or has_ended
+
+    @property
+    def may_load_again(self) -> bool:
+        """Whether its node is still there and serves, and it was no link that the stage lost: to
+        its neighbour it would find no way either."""
+        fact = self.node.current_fact
+        lost_link = fact is not None and fact.kind == "failed" and fact.about != ""
+        return self._is_same_node and self.node.wants == "serve" and not lost_link
+
+    @property
+    def _is_same_node(self) -> bool:
+        presence = self.node.presence
+        return (
+            self.node.is_here and presence is not None and presence.incarnation == self.incarnation
+        )
+
+    def in_epoch(self, epoch: int) -> "AgentStage":
+        """The same stage on its way into the ring's next epoch."""
+        assignment = self.assignment.model_copy(update={"epoch": epoch})
+        return replace(self, assignment=assignment, has_joined=False, failure=None, _reports=None)
+
+    def replaced(self, kv_tokens: int) -> "AgentStage":
+        """The stage that takes its place on its node, with room for so many tokens as the ring
+        counts with; its layers are to be loaded."""
+        work = self.assignment.work
+        assert work is not None, "a stage holds layers"
+        given = replace(work, kv_tokens=kv_tokens)
+        assignment = self.assignment.model_copy(update={"work": given})
+        return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)
 
     def fail(self, reason: str, about: str = "") -> StageError:
         """Hold a failure against its node, and against the neighbour `about`; the error to

@@ -3,6 +3,10 @@
 It is not on the path of a round: the tail sends each token to the head, which starts the next
 round, and a copy here for the user.
 
+When the ring loses a stage and goes on (`pause`, `go_on`), its sequences wait. Each goes on from
+the tokens that have come here, which all survivors have computed: a token that was drawn and has
+not come is drawn again, the same.
+
 What the tail says is checked before anything is made of it: tokens of a request that nobody made,
 outside of the vocabulary, or more than were asked for end the ring, and the tail is to blame. Its
 requests go on in the next ring. To drop such a message was rejected: the tokens that belong in its
@@ -11,7 +15,7 @@ place never come, and users would wait for them.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
@@ -19,6 +23,7 @@ from typing import Any, assert_never
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import CodecProbe, await_trial
+from molink.coordinator.requests.live_sequence import LiveSequence
 from molink.coordinator.requests.prompt_scores import PromptScores, untrue
 from molink.coordinator.requests.ring_links import (
     HeadLost,
@@ -27,7 +32,7 @@ from molink.coordinator.requests.ring_links import (
     TailRefused,
 )
 from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.stage_protocol.messages import StageHealth
@@ -41,21 +46,16 @@ from molink.wire.frames import (
     TokenSample,
 )
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
-from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.resume import requests_to_resume
 
 __all__ = ["RequestStalledError", "RingClient", "Served"]
+
+LOSSES_MAX = 8
+"""A request that has met so many losses of a stage is failed: it may be what ends them."""
 
 REQUESTS_MAX = 4096
 """Sequences accepted at a time, running and waiting; beyond it users get 503 instead of a long
 wait."""
-
-_FINISH_REASONS = {
-    FinishReason.NONE: None,
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-}
-"""By the tail's reason, but for a grammar that failed: that is an error."""
-
 
 TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
 """Between two tokens of a sequence, and until the first, before another ring is tried: who was
@@ -85,30 +85,6 @@ class Served:
 
 
 @dataclass(slots=True)
-class _Sequence:
-    """Sequence whose tokens a user waits for."""
-
-    sampling: SamplingParams
-    text: TextStream | None
-    tokens: int
-    """Of prompt and answer together, at most."""
-    generated_tokens: int
-    """Those of rings before among them."""
-    known_tokens: int
-    """That the ring computes before the first that it generates."""
-    moved_at: float
-    """When it was submitted, or its latest token came."""
-    patience: float
-    """How many times as long as usual it may lie."""
-    timeline: RequestTimeline | None = None
-    scores: PromptScores | None = None
-    """Where the prompt's tokens are scored, and have not been before."""
-    has_token: bool = False
-    """Whether this ring has generated one."""
-    events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
-
-
-@dataclass(slots=True)
 class RingClient:
     """A `GenerationService` over one ring, while `run` runs."""
 
@@ -124,17 +100,19 @@ class RingClient:
     """Tokens handed to users since the start."""
     _round_s: float = 0.0
     """Smoothed time between two tokens of a sequence; 0: not known yet."""
-    _live: dict[int, _Sequence] = field(default_factory=dict)
+    _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
+    _is_paused: bool = False
+    """Whether the ring has lost a stage and does not go on yet."""
 
     def __post_init__(self) -> None:
         self._idle.set()
 
     async def run(self) -> None:
-        """Hand out tokens until cancelled; then what runs fails and what comes is refused. Raises
-        StageError when the head is lost, RingError when our own links have failed."""
+        """Hand out tokens until cancelled. Raises StageError when the head is lost, RingError when
+        our own links have failed; then what runs fails and what comes is refused."""
         try:
             while True:
                 match await self.links.next_event():
@@ -148,8 +126,9 @@ class RingClient:
                         raise RingError(reason) if is_ours else self.ring.stages[0].fail(reason)
                     case other:
                         assert_never(other)
-        finally:
-            self._end("The ring has ended.")
+        except Exception:
+            self.end("The ring has ended.")
+            raise
 
     async def until_idle(self) -> None:
         """Until no sequence runs or waits."""
@@ -195,21 +174,73 @@ class RingClient:
 
         `output` is what another ring has generated of it: those tokens are computed again and not
         sent again. `patience`: how many times as long as usual it may lie."""
-        request_id, live = self._submit(request, output, patience)
+        live = self._submit(request, output, patience)
         try:
             while True:
                 event = await live.events.get()
                 if isinstance(event, MolinkError):
                     raise event
                 if event.finish_reason is not None:
-                    self._forget(request_id)
+                    self._forget(live)
                 yield event
                 if event.finish_reason is not None:
                     return
         finally:
-            if self._forget(request_id) and self.unready_reason is None:
+            if self._forget(live) and self.unready_reason is None and not self._is_paused:
                 with suppress(RingError):  # `run` hears of it too.
-                    self.links.send(Cancel(request_id))
+                    self.links.send(Cancel(live.request_id))
+
+    # -- when the ring loses a stage -------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Take no more tokens and send nothing, until the ring goes on."""
+        self._is_paused = True
+
+    def to_resume(self) -> tuple[tuple[int, int], ...]:
+        """The sequences that can go on where they are, as `Resume` lists them. A state of a
+        recurrent layer cannot go back, so none does where layers keep states."""
+        if self.ring.terms.ring.state_slots is not None:
+            return ()
+        return requests_to_resume({one: live.held_tokens for one, live in self._live.items()})
+
+    def go_on(
+        self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str
+    ) -> None:
+        """Submit all sequences in the ring's next epoch: those that were `listed` go on where they
+        are, but for those that some stage is `missing`; others are computed anew. `reason`: why
+        there is another epoch."""
+        now = time.monotonic()
+        self.ring, self._is_paused = ring, False
+        self.links.send(SetCodec(self.codec.codec))
+        resumed = {one for one in listed if one in self._live} - set(missing)
+        for request_id in set(listed) - resumed:
+            self.links.send(Cancel(request_id))
+        for live in list(self._live.values()):
+            live.losses += 1
+            if live.losses > LOSSES_MAX:
+                self._give_up(live, is_held=live.request_id in resumed)
+                continue
+            if live.request_id not in resumed:
+                self._number_anew(live)
+            live.held_tokens, live.moved_at = 0, now
+            if live.timeline is not None:
+                live.timeline.resumed(reason, now)
+            self.links.send(Submit(live.request))
+
+    def _number_anew(self, live: LiveSequence) -> None:
+        """For the ring it is a new request, of which nothing is held."""
+        del self._live[live.request_id]
+        live.request_id, live.has_token = self._take_number(), False
+        live.scores = PromptScores.of(live.request)
+        self._live[live.request_id] = live
+
+    def _give_up(self, live: LiveSequence, *, is_held: bool) -> None:
+        live.events.put_nowait(
+            StageError(f"The request has met {LOSSES_MAX} losses of a stage: send it again later.")
+        )
+        if is_held:
+            self.links.send(Cancel(live.request_id))
+        self._forget(live)
 
     async def choose_codec(self, wanted: str) -> None:
         """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
@@ -234,14 +265,15 @@ class RingClient:
         report = ring_report(self.card.name, self.ring, self.links.report, len(self._live))
         return report | {"wire": asdict(self.codec)}
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """Fail what runs, and refuse what comes."""
         self.unready_reason = reason
         for live in self._live.values():
             live.events.put_nowait(RingError(reason))
 
     def _submit(
         self, request: GenerationRequest, output: tuple[int, ...], patience: float
-    ) -> tuple[int, _Sequence]:
+    ) -> LiveSequence:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
@@ -253,8 +285,6 @@ class RingClient:
                 f"The prompt's {len(request.prompt_token_ids)} tokens and max_tokens "
                 f"{sampling.max_tokens} exceed the model's {self.card.model_len_max}: shorten one."
             )
-        request_id = self._next_request_id
-        self._next_request_id += 1
         tokenizer = self.card.tokenizer
         text = None
         if tokenizer is not None:
@@ -264,27 +294,33 @@ class RingClient:
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         prompt = request.prompt_token_ids
-        asked = Request(request_id, prompt, sampling, output, request.priority)
-        self.links.send(Submit(asked))
-        self._idle.clear()
-        known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
-        live = _Sequence(
+        live = LiveSequence(
+            self._take_number(),
+            prompt,
+            request.priority,
             sampling,
             text,
             tokens,
-            len(output),
-            known_tokens,
-            now,
+            list(output),
+            len(prompt) + len(output),
+            time.monotonic(),
             patience,
             request.timeline,
-            PromptScores.of(asked),
         )
-        self._live[request_id] = live
-        return request_id, live
+        live.scores = PromptScores.of(live.request)
+        if not self._is_paused:
+            self.links.send(Submit(live.request))
+        self._idle.clear()
+        self._live[live.request_id] = live
+        return live
 
-    def _forget(self, request_id: int) -> bool:
+    def _take_number(self) -> int:
+        self._next_request_id += 1
+        return self._next_request_id - 1
+
+    def _forget(self, live: LiveSequence) -> bool:
         """False for a sequence that has ended before."""
-        was_live = self._live.pop(request_id, None) is not None
+        was_live = self._live.pop(live.request_id, None) is not None
         if not self._live:
             self._idle.set()
         return was_live
@@ -302,9 +338,10 @@ class RingClient:
             if (objection := self._objection(token, live)) is not None:
                 raise self._tail_error(objection)
             if live is not None:
-                live.generated_tokens += 1
+                live.output.append(token.token_id)
+                live.held_tokens = len(live.prompt) + live.generated_tokens - 1
                 self.tokens_sent += 1
-                event = self._event(live, token)
+                event = live.event(token, self.card.eos_token_ids)
                 self._note_token(live, now)
                 live.events.put_nowait(event)
 
@@ -328,7 +365,7 @@ class RingClient:
     def _timeline(self, request_id: int) -> RequestTimeline | None:
         return live.timeline if (live := self._live.get(request_id)) is not None else None
 
-    def _note_token(self, live: _Sequence, now: float) -> None:
+    def _note_token(self, live: LiveSequence, now: float) -> None:
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
         if live.has_token:
             weight = ROUND_WEIGHT if self._round_s else 1.0
@@ -337,7 +374,7 @@ class RingClient:
         if live.timeline is not None:
             live.timeline.tokens_came(1, now)
 
-    def _objection(self, token: TokenSample, live: _Sequence | None) -> str | None:
+    def _objection(self, token: TokenSample, live: LiveSequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""
         if (
             objection := untrue(token, self._next_request_id, self.card.vocabulary_size)
@@ -360,36 +397,3 @@ class RingClient:
         """The end of the ring for something that its tail sent, which is held against it."""
         tail = self.ring.stages[-1]
         return tail.fail(f"{tail.name} has sent {what}.")
-
-    def _event(self, live: _Sequence, token: TokenSample) -> TokenEvent | MolinkError:
-        if token.finish is FinishReason.GRAMMAR_FAILED:
-            return InvalidRequestError(
-                f"The grammar could not be followed beyond {live.generated_tokens - 1} tokens of "
-                "the answer: simplify it; if all grammars end so, this model's tokenizer suits "
-                "none."
-            )
-        logprobs: tuple[TokenLogprob, ...] = ()
-        if token.logprob is not None:
-            logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
-        text, reason = _text(live, token), _FINISH_REASONS[token.finish]
-        stop_reason, scores = self._stop_reason(live, token), live.scores
-        told = () if scores is None or live.has_token else scores.all()
-        return TokenEvent((token.token_id,), text, logprobs, reason, stop_reason, told)
-
-    def _stop_reason(self, live: _Sequence, token: TokenSample) -> str | int | None:
-        """The stop string or token of the request with which it ends."""
-        if token.finish is not FinishReason.STOP:
-            return None
-        if live.text is not None and live.text.stopped_at is not None:
-            return live.text.stopped_at
-        asked = set(live.sampling.stop_token_ids) - set(self.card.eos_token_ids)
-        return token.token_id if token.token_id in asked else None
-
-
-def _text(live: _Sequence, token: TokenSample) -> str:
-    """Text that became final; a stop token's own text is never shown."""
-    if live.text is None:
-        return ""
-    is_stop_token = token.token_id in live.sampling.stop_token_ids
-    text = "" if is_stop_token else live.text.push((token.token_id,))
-    return text + live.text.finish() if token.finish is not FinishReason.NONE else text

@@ -14,7 +14,7 @@ from molink.errors import (
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.inbound import Arrived
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.thread import STALE, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
     FROM_TAIL,
@@ -61,6 +61,8 @@ class RingClientLinks:
     head: PacedLink | None = None
     _events: "asyncio.Queue[Arrived | HeadSilent | HeadLost]" = field(default_factory=asyncio.Queue)
     _links: ProcessLinks = field(init=False)
+    _head_address: str = ""
+    """That its link was opened with."""
 
     @classmethod
     def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":
@@ -82,10 +84,15 @@ class RingClientLinks:
         return self.head.report() if self.head is not None else None
 
     async def connect(
-        self, head_address: str, memory: LinkMemory | None = None, head_key: str | None = None
+        self,
+        head_address: str,
+        memory: LinkMemory | None = None,
+        head_key: str | None = None,
+        *,
+        measure: bool = True,
     ) -> None:
         """Open the link to the head; `memory` is what was last known of it, `head_key` the head's
-        public key in Z85 where links are encrypted.
+        public key in Z85 where links are encrypted; `measure`: find its rate out first.
 
         Raises RingError when it does not answer, ValueError when keys are given for one end only.
         """
@@ -93,17 +100,28 @@ class RingClientLinks:
         self.head = self._links.connect(
             "head", head_address, head_key, queue, pacer, self._on_silence
         )
-        if not await asyncio.to_thread(self._links.open, self.head):
+        self._head_address = head_address
+        if not await asyncio.to_thread(self._links.open, self.head, measure=measure):
             raise RingError("The head does not answer: check its link.")
 
     async def next_event(self) -> LinkEvent:
         """The next batch of tokens that the tail has finished, or what becomes of the head. Nothing
         more is read from the tail while much of what it sent waits for this call."""
-        event = await self._events.get()
-        if not isinstance(event, Arrived):
-            return event
-        message = self._links.decode(event)
-        return message if isinstance(message, Sampled) else TailRefused()
+        while True:
+            event = await self._events.get()
+            if not isinstance(event, Arrived):
+                return event
+            message = self._links.decode(event)
+            if message is not STALE:
+                return message if isinstance(message, Sampled) else TailRefused()
+
+    async def go_on(self, epoch: int, head_address: str, head_key: str | None = None) -> None:
+        """Take messages of the ring's next epoch only, and lead to its head, which may be another
+        one. Raises RingError when that does not answer."""
+        self._links.epoch = epoch
+        if self.head is not None and head_address != self._head_address:
+            self._links.thread.close(self.head)
+            await self.connect(head_address, None, head_key, measure=False)
 
     def send(self, message: Submit | Cancel | SetCodec) -> None:
         """Send to the head. When too much waits for it already, it counts as lost, and RingError is

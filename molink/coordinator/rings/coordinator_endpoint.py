@@ -15,7 +15,7 @@ from molink.control.messages.payloads import StageLink
 from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_links import RingClientLinks
-from molink.coordinator.rings.ring_supervisor import RingRoutes
+from molink.coordinator.rings.ring_building import RingRoutes
 from molink.coordinator.services import CoordinatorRelay, own_host
 from molink.errors import RingError
 from molink.serving.service import ModelCard
@@ -74,6 +74,8 @@ class CoordinatorEndpoint:
 
     async def watch(self, ring: Ring) -> None:
         """Find a path to the head, and a better one later, until cancelled."""
+        self.path = Path("none")
+        self._found.clear()
         link = ring.requests_link
         caller = self.relay.caller if link.relay else None
         reach = await asyncio.to_thread(Reach.of, [self.public_host])
@@ -84,15 +86,25 @@ class CoordinatorEndpoint:
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head once there is a path to it. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
+        await self._path_found()
+        key = ring.requests_link.public_key
+        await self._links.connect(f"tcp://{self.path.address}", None, key)
+        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        return RingClient(card, ring, self._links, lambda: self._failed(self.path))
+
+    async def go_on(self, ring: Ring) -> None:
+        """Lead to the head of the ring's next epoch. Raises RingError."""
+        assert self._links is not None, "a ring goes on that was connected"
+        await self._path_found()
+        key = ring.requests_link.public_key
+        await self._links.go_on(ring.epoch, f"tcp://{self.path.address}", key)
+
+    async def _path_found(self) -> None:
         try:
             async with asyncio.timeout(PATH_WITHIN_S):
                 await self._found.wait()
         except TimeoutError:
             raise RingError("The coordinator finds no way to the ring's head.") from None
-        key = ring.requests_link.public_key
-        await self._links.connect(f"tcp://{self.path.address}", None, key)
-        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
-        return RingClient(card, ring, self._links, lambda: self._failed(self.path))
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""

@@ -25,13 +25,10 @@ from molink.coordinator.planning.cluster_plan import (
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.failover import Failover
+from molink.coordinator.rings.recovery import Recovery
+from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
-from molink.coordinator.rings.ring_supervisor import (
-    Assigner,
-    RingEndpoint,
-    RingState,
-    RingSupervisor,
-)
+from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["ClusterManager", "ManagerSettings"]
@@ -274,15 +271,17 @@ class ClusterManager:
     def _begin(self, plan: PlannedRing) -> None:
         number, self._next_ring = self._next_ring, self._next_ring + 1
         stages = self.assigner.stages(plan, number)
+        endpoint = self.new_endpoint(stages[0].epoch)
         ring = RingSupervisor(
             number=number,
             plan=plan,
             stages=stages,
-            endpoint=self.new_endpoint(stages[0].epoch),
+            endpoint=endpoint,
             codec=self.settings.codec,
             service=self.service,
             stand_by=self.assigner.stand_by,
             wake=self.book.changed,
+            recovery=Recovery(endpoint, self.assigner.next_epoch),
         )
         self.rings.append(ring)
         self.service.events.add("plan", plan_sentence(number, plan, stages), ring=number)

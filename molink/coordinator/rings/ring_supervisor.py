@@ -2,47 +2,33 @@
 
 `run` is a task of its own; the manager drains or cancels it, and sees in `state` how far it is.
 However it ends, its members stand by, unless they were assigned something else since.
-
-From a planned ring to one that has joined: all stages load, then all join.
-
-Nothing is started here: nodes get assignments, and report when they have carried them out.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
 
-from molink.control.messages.payloads import Assignment, StageLink
+from molink.control.messages.payloads import Assignment
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.members.ring import AgentStage, JoinTerms, NodeCommands, Ring
+from molink.coordinator.members.ring import AgentStage, NodeCommands, Ring
 from molink.coordinator.members.stage_watch import LoadLimits
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.rings.recovery import Recovery, Resumption
+from molink.coordinator.rings.ring_building import RingEndpoint, build_ring
 from molink.coordinator.rings.ring_progress import RingPace, RingProgress, Stuck
 from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
-from molink.stage_protocol.messages import StageLoaded, StageProgress
+from molink.stage_protocol.messages import StageProgress
 from molink.tasks import background_tasks, gathered, unless
 
-__all__ = [
-    "Assigner",
-    "RingEndpoint",
-    "RingRoutes",
-    "RingState",
-    "RingSupervisor",
-    "build_ring",
-    "link_to",
-]
-
-ADDRESSES_MAX = 16
-"""Of a link, as messages allow."""
+__all__ = ["Assigner", "RingState", "RingSupervisor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,117 +75,7 @@ class Assigner:
         await self.commands.assign(node, Assignment(revision=0, reason="No ring needs it now."))
 
 
-@dataclass(frozen=True, slots=True)
-class RingRoutes:
-    """Every link of a ring: where its sender is to connect."""
-
-    requests: StageLink
-    """The coordinator to the head."""
-    next_of: tuple[StageLink, ...]
-    """Each stage to the one after it, the tail to the head."""
-    sampled: StageLink
-    """The tail to the coordinator."""
-
-
-Reroute = Callable[[RingRoutes], Awaitable[RingRoutes]]
-"""Leads links through something between, once it is known where they end."""
-
-
-async def build_ring(
-    stages: Sequence[AgentStage],
-    terms: JoinTerms,
-    progressed: Callable[[int, float], None],
-    reroute: Reroute,
-) -> Ring:
-    """Load and join all stages. Raises StageError or UserError when one cannot."""
-
-    def report(index: int) -> Callable[[float], None]:
-        return lambda fraction: progressed(index, fraction)
-
-    async with _deadline(BUILD_TIMEOUT_S, stages, _has_loaded, "has not loaded its layers"):
-        loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
-    capacity = min(stage.kv_tokens_capacity for stage in loaded)
-    slots = [stage.state_slots for stage in loaded if stage.state_slots is not None]
-    routes = await reroute(_routes(stages, loaded, terms.coordinator))
-    ring = replace(
-        terms.ring,
-        kv_tokens_capacity=capacity,
-        state_slots=min(slots, default=None),
-        micro_batch_candidates=tuple(range(1, 2 * len(stages) + 1)),
-    )
-    async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):
-        await gathered(
-            stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
-            for stage, to_next in zip(stages, routes.next_of, strict=True)
-        )
-    return Ring(stages, replace(terms, ring=ring), routes.requests)
-
-
-@asynccontextmanager
-async def _deadline(
-    within_s: float, stages: Sequence[AgentStage], is_done: Callable[[AgentStage], bool], what: str
-) -> AsyncIterator[None]:
-    """Bound on a block. Raises StageError when it is over, and blames all stages that are late."""
-    try:
-        async with asyncio.timeout(within_s):
-            yield
-    except TimeoutError:
-        late = [stage for stage in stages if not is_done(stage)]
-        errors = [stage.fail(f"{stage.name} {what} within {within_s:.0f} s.") for stage in late]
-        raise (errors or [StageError("The ring was not built in time.")])[0] from None
-
-
-def _has_loaded(stage: AgentStage) -> bool:
-    return stage.loaded is not None
-
-
-def _has_joined(stage: AgentStage) -> bool:
-    return stage.has_joined
-
-
-def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
-    """A link to a port of a node, at the hosts where it reports that it can be reached."""
-    profile = node.profile
-    assert profile is not None and node.public_key, "only measured members are in a ring"
-    hosts = [address.rpartition(":")[0] for address in profile.addresses]
-    addresses = tuple(dict.fromkeys(f"{host}:{port}" for host in hosts)) if profile.direct else ()
-    return StageLink(
-        to=node.node_id,
-        public_key=node.public_key,
-        addresses=addresses,
-        port_name=port_name,
-        relay=relay,
-    )
-
-
-def _routes(
-    stages: Sequence[AgentStage], loaded: Sequence[StageLoaded], coordinator: StageLink
-) -> RingRoutes:
-    head_port, relay = loaded[0].coordinator_port, coordinator.relay
-    assert head_port is not None, "what a head reports was checked"
-    ports = [(stage.node, one.port) for stage, one in zip(stages, loaded, strict=True)]
-    if len(stages) > 1:
-        next_of = tuple(link_to(*port, "ring", relay) for port in (*ports[1:], ports[0]))
-    else:
-        next_of = (_link_to_itself(*ports[0]),)
-    return RingRoutes(link_to(stages[0].node, head_port, "requests", relay), next_of, coordinator)
-
-
-def _link_to_itself(node: Node, port: int) -> StageLink:
-    """Of a ring of one PC."""
-    link = link_to(node, port, "ring", "")
-    addresses = (f"127.0.0.1:{port}", *link.addresses)[:ADDRESSES_MAX]
-    return link.model_copy(update={"addresses": addresses})
-
-
 log = logging.getLogger(__name__)
-
-BUILD_TIMEOUT_S = 3600.0
-"""Loading includes a download over a home line: 5 GB at 20 Mbps take 35 minutes."""
-
-JOIN_S = 120.0
-"""From loaded to joined: a node looks for a path to the next one for a minute at most, and waits
-for an answer there for less; then it says so itself."""
 
 OPEN_TIMEOUT_S = 180.0
 """From joined to serving: a path to the head, and the check of a codec over slow links."""
@@ -216,28 +92,10 @@ class RingState(StrEnum):
 
     LOADING = "loading"
     SERVING = "serving"
+    RESUMING = "resuming"
+    """It has lost a stage, and its requests wait for it to go on."""
     DRAINING = "draining"
     ENDED = "ended"
-
-
-class RingEndpoint(Protocol):
-    """The coordinator's ends of the links to one ring."""
-
-    async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
-        """Listen for the tail; what the stages are to join with."""
-
-    async def reroute(self, routes: RingRoutes) -> RingRoutes:
-        """The links as they shall be used, once it is known where they end."""
-
-    async def watch(self, ring: Ring) -> None:
-        """Keep both links of a ring that has joined going, until cancelled. Raises StageError when
-        one cannot go on."""
-
-    async def connect(self, ring: Ring) -> RingClient:
-        """Open the link to the head, while `watch` runs. Raises RingError."""
-
-    async def close(self) -> None:
-        """Close both links; a second call does nothing."""
 
 
 @dataclass(slots=True)
@@ -255,6 +113,7 @@ class RingSupervisor:
     """Has a node hold nothing, if its last assignment was for this epoch."""
     wake: asyncio.Event
     """Set for the manager when something has changed."""
+    recovery: Recovery
     state: RingState = RingState.LOADING
     has_served: bool = False
     served_s: float = 0.0
@@ -266,6 +125,8 @@ class RingSupervisor:
     """Of each stage's loading."""
     _planned_at: float = field(init=False)
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
+    _serving: ServingRing | None = None
+    """Since it takes requests."""
 
     def __post_init__(self) -> None:
         self._planned_at = self.clock()
@@ -282,7 +143,7 @@ class RingSupervisor:
 
     def drain(self) -> None:
         """Take no more requests, let those that run end, then end."""
-        if self.state in (RingState.LOADING, RingState.SERVING):
+        if self.state in (RingState.LOADING, RingState.SERVING, RingState.RESUMING):
             self.state = RingState.DRAINING
             self._drain.set()
 
@@ -316,17 +177,72 @@ class RingSupervisor:
         self.wake.set()
 
     async def _serve(self, ring: Ring) -> None:
-        """Until it is drained. Raises StageError or RingError when it is lost."""
+        """Until it is drained, over as many epochs as it takes. Raises StageError or RingError when
+        it is lost."""
+        resumption: Resumption | None = None
+        try:
+            while True:
+                try:
+                    await self._serve_epoch(ring, resumption)
+                    return
+                except (StageError, RingError) as error:
+                    resumption = await self._resumption(ring, error)
+                    ring = resumption.ring
+        finally:
+            if self._serving is not None:
+                self._serving.client.end("The ring has ended.")
+                self.service.remove(self._serving)
+
+    async def _serve_epoch(self, ring: Ring, resumption: Resumption | None) -> None:
+        """Until it is drained. Raises StageError or RingError when a stage is lost."""
         async with background_tasks() as tasks:
             tasks.create_task(ring.watch())
             tasks.create_task(self.endpoint.watch(ring))
-            client = await self._connected(ring)
-            tasks.create_task(client.run())
-            tasks.create_task(self._watch_progress(client))
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
-                await client.choose_codec(self.codec)
-            self._note("codec", f"packs activations as {client.codec.codec}: {client.codec.reason}")
-            await self._take_requests(client)
+            if self._serving is None or resumption is None:
+                client = await self._connected(ring)
+                tasks.create_task(client.run())
+                tasks.create_task(self._watch_progress(client))
+                async with asyncio.timeout(OPEN_TIMEOUT_S):
+                    await client.choose_codec(self.codec)
+                chosen = f"packs activations as {client.codec.codec}: {client.codec.reason}"
+                self._note("codec", chosen)
+                self._take_requests(client)
+            else:
+                client = self._serving.client
+                async with asyncio.timeout(self.recovery.left_s):
+                    await self.endpoint.go_on(ring)
+                self._go_on(client, resumption)
+                tasks.create_task(client.run())
+                tasks.create_task(self._watch_progress(client))
+            await self._until_drained(client)
+
+    async def _resumption(self, ring: Ring, error: MolinkError) -> Resumption:
+        """The ring's next epoch. Raises the error that has ended this one when there is none."""
+        client = self._serving.client if self._serving is not None else None
+        if client is None or client.unready_reason is not None:
+            raise error
+        while self.recovery.is_possible(ring):
+            client.pause()
+            if self.state is RingState.SERVING:
+                self.state = RingState.RESUMING
+            ring = self.recovery.begin(ring)
+            self.stages = ring.stages
+            with suppress(StageError, TimeoutError):
+                async with asyncio.timeout(self.recovery.left_s):
+                    return await self.recovery.run(ring, client, str(error))
+        raise error
+
+    def _go_on(self, client: RingClient, resumption: Resumption) -> None:
+        reason = resumption.reason
+        client.go_on(resumption.ring, resumption.listed, resumption.missing, reason)
+        elapsed_s, loading_s = self.recovery.succeeded()
+        kept = len(resumption.listed - resumption.missing)
+        if self.state is RingState.RESUMING:
+            self.state = RingState.SERVING
+        times = f"{elapsed_s:.1f} s after a loss, {loading_s:.1f} of them to load"
+        text = f"goes on {times}, with the KV of {kept} requests"
+        self._note("ring_resumed", f"{text}: {reason}")
+        self.wake.set()
 
     async def _connected(self, ring: Ring) -> RingClient:
         """Raises StageError when the head does not answer: the coordinator's own line carries the
@@ -361,24 +277,25 @@ class RingSupervisor:
         reason = f"{stage.name}{with_whom} stands still: {stuck.reason}."
         return stage.fail(reason, about.node.node_id if about is not None else "")
 
-    async def _take_requests(self, client: RingClient) -> None:
-        """Until drained, and those that run have ended."""
+    def _take_requests(self, client: RingClient) -> None:
         serving = ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
         if not self._drain.is_set():
             self.state = RingState.SERVING
         self.has_served = True
         elapsed_s = self.clock() - self._planned_at
         self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
+        self._serving = serving
         self.service.add(serving)
         self.wake.set()
-        try:
-            await self._drain.wait()
-            serving.draining = True
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DRAIN_S):
-                    await client.until_idle()
-        finally:
-            self.service.remove(serving)
+
+    async def _until_drained(self, client: RingClient) -> None:
+        """Until drained, and those that run have ended."""
+        assert self._serving is not None, "it takes requests"
+        await self._drain.wait()
+        self._serving.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await client.until_idle()
 
     def _note(self, kind: EventKind, what: str) -> None:
         self.service.events.add(kind, f"ring {self.number} {what}", ring=self.number)

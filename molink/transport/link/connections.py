@@ -16,6 +16,7 @@ Connections are opened and closed in `advance` alone, which the link's thread ca
 never polls a closed one. The clock is an argument.
 """
 
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,9 @@ HANDSHAKE_SILENT_S = 8.0
 DRAIN_S = 5.0
 """What is in flight is acknowledged after a round trip and the queue; a path that takes longer is
 broken, and what is on it is repeated on the new one."""
+
+STREAM_BITS = 62
+"""Of a link's number: no two senders of one link ever draw the same."""
 
 SEND_QUEUE_MESSAGES_MAX = 4096
 """More than the head ever has under way; reaching it means that the far end is gone."""
@@ -88,6 +92,8 @@ class PathMove:
     """Called once, in the link's thread; None: the link itself began the move."""
     socket: Socket
     began_at: float
+    stream: int = 0
+    """Of the link, for its hello."""
     phase: Phase = field(init=False, default="handshake")
     reason: str = field(init=False, default="")
     first: int = field(init=False, default=0)
@@ -136,7 +142,7 @@ class PathMove:
             self.fail(f"nobody answers at {self.address}")
         elif now >= self.wake_at:
             with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
-                self.socket.send(encode_hello(), zmq.NOBLOCK)
+                self.socket.send(encode_hello(self.stream), zmq.NOBLOCK)
             self.wake_at = now + HELLO_PERIOD_S
 
     def _is_answered(self) -> bool:
@@ -158,6 +164,8 @@ class Connections:
     """Makes one that is not connected yet."""
     address: str
     """Where the one in use leads."""
+    stream: int = 0
+    """Number of this sender, by which the far end knows that it is another one than before."""
     socket: Socket = field(init=False)
     """In use."""
     move: PathMove | None = field(init=False, default=None)
@@ -184,7 +192,7 @@ class Connections:
                 peer.protect(socket)
             return socket
 
-        return cls(open_socket, address)
+        return cls(open_socket, address, secrets.randbits(STREAM_BITS))
 
     @property
     def is_idle(self) -> bool:
@@ -218,7 +226,7 @@ class Connections:
             if self.move is not None:
                 self.move.fail("another way was asked for meanwhile")
                 ended.append(self.move)
-            self.move = PathMove(address, done, socket, now)
+            self.move = PathMove(address, done, socket, now, self.stream)
         if self.move is not None:
             self.move.step(in_flight_bytes, now, silent=silent)
             if self.move.phase in ("drained", "failed"):

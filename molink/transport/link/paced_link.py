@@ -268,7 +268,7 @@ class PacedLink:
         """Ask whether the far end listens."""
         with self._lock:
             with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
-                self.connections.socket.send(encode_hello(), zmq.NOBLOCK)
+                self.connections.socket.send(encode_hello(self.connections.stream), zmq.NOBLOCK)
             self._stream.drain()
 
     def send(self, frames: Sequence[Frame], batch_class: BatchClass) -> bool:

@@ -29,6 +29,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
 
 import zmq
 
@@ -39,6 +41,7 @@ from molink.transport.link.inbound import Arrived, InboundLink
 from molink.transport.link.paced_link import OnSilence, PacedLink
 from molink.wire.chunks import (
     ChunkHeader,
+    LinkHello,
     decode_link_frame,
     encode_ack,
     encode_missing,
@@ -50,7 +53,7 @@ from molink_scheduler.batch import DECODE, BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import TransmissionQueue
 
-__all__ = ["LinkThread", "ProcessLinks"]
+__all__ = ["STALE", "LinkThread", "ProcessLinks", "Stale"]
 
 SLEEP_MAX_S = 1.0
 """Nothing is due later than this without a descriptor becoming readable first."""
@@ -83,6 +86,8 @@ class LinkThread:
     on_failure: Callable[[Exception], None] = field(default=lambda error: None)
     """Called when the thread ends by an error of ours: no link works any more."""
     outbound: list[PacedLink] = field(default_factory=list)
+    _leaving: list[PacedLink] = field(default_factory=list)
+    """Links that are to be closed, by this thread because it polls them."""
     _wake: tuple[int, int] = field(default_factory=os.pipe)
     _wake_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held to write to the pipe: its number may be another file's once it is closed."""
@@ -95,8 +100,15 @@ class LinkThread:
         self._thread = threading.Thread(target=self._run, name="links", daemon=True)
         self._thread.start()
 
-    def open(self, link: PacedLink, timeout_s: float) -> bool:
-        """Serve an outbound link too; False when its far end does not answer in time."""
+    def close(self, link: PacedLink) -> None:
+        """Serve an outbound link no more and close it, soon."""
+        self.outbound = [one for one in self.outbound if one is not link]
+        self._leaving.append(link)
+        self.wake()
+
+    def open(self, link: PacedLink, timeout_s: float, *, measure: bool = True) -> bool:
+        """Serve an outbound link too; False when its far end does not answer in time. `measure`:
+        find out its rate before it is used, which takes a second."""
         self.outbound = [*self.outbound, link]
         self.wake()
         deadline = time.monotonic() + timeout_s
@@ -105,7 +117,8 @@ class LinkThread:
                 return False
             link.send_hello()
             time.sleep(HELLO_PERIOD_S)
-        self._measure(link)
+        if measure:
+            self._measure(link)
         return True
 
     def _measure(self, link: PacedLink) -> None:
@@ -131,6 +144,8 @@ class LinkThread:
         self.wake()
         if self._thread is not None:
             self._thread.join()
+        while self._leaving:
+            self._leaving.pop().close()
         with self._wake_lock:
             for descriptor in self._wake:
                 os.close(descriptor)
@@ -150,9 +165,12 @@ class LinkThread:
             poller.register(link.descriptor, select.POLLIN)
         registered: set[int] = set()
         while not self._stopped:
+            leaving, self._leaving = self._leaving, []
             outbound = self.outbound
             wakes = [link.pump() for link in outbound]
             registered = _register_anew(poller, outbound, registered)
+            for left in leaving:
+                left.close()
             for inbound in self.inbound:
                 self._drain(inbound)
             events = poller.poll(_milliseconds_until(wakes))
@@ -172,6 +190,8 @@ class LinkThread:
                 link.refuse(error)
                 continue
             if not isinstance(header, ChunkHeader):
+                if isinstance(header, LinkHello):
+                    reassembly.greeted(header.stream)
                 link.answer([encode_welcome(reassembly.next_sequence)])
                 continue
             if header.sequence <= reassembly.next_sequence:
@@ -209,6 +229,15 @@ OPEN_TIMEOUT_S = 8.0
 a relay and a slow handshake it answers in three or four seconds."""
 
 
+class Stale(Enum):
+    """Message of an epoch that is over, when its ring lost a stage: nobody's fault."""
+
+    STALE = "stale"
+
+
+STALE: Final = Stale.STALE
+
+
 @dataclass(slots=True)
 class ProcessLinks:
     """Inbound ports, outgoing links and link thread of one process."""
@@ -217,7 +246,7 @@ class ProcessLinks:
     """Of the process, in its log."""
     inbound: list[InboundLink]
     epoch: int
-    """Of the ring; messages of another one are refused."""
+    """Of the ring; messages of those before are dropped, of others refused."""
     guard: CurveGuard | None
     """Whose keys may speak here; None: the links are not encrypted."""
     thread: LinkThread
@@ -271,9 +300,9 @@ class ProcessLinks:
         peer = peer_of(self.guard, key)
         return PacedLink.connect(self._context, name, address, queue, pacer, peer, on_silence)
 
-    def open(self, link: PacedLink) -> bool:
+    def open(self, link: PacedLink, *, measure: bool = True) -> bool:
         """Serve a link from now on and wait until its far end answers; False when it does not."""
-        return self.thread.open(link, OPEN_TIMEOUT_S)
+        return self.thread.open(link, OPEN_TIMEOUT_S, measure=measure)
 
     def send(
         self,
@@ -290,20 +319,20 @@ class ProcessLinks:
         link.move_to(address, done)
         self.thread.wake()
 
-    def decode(self, arrived: Arrived) -> Message | None:
+    def decode(self, arrived: Arrived) -> Message | Stale | None:
         """The message that has arrived, off the count of those that wait; None, and counted, when
-        it is malformed, of another epoch, or not its sender's to send."""
+        it is malformed, of an epoch to come, or not its sender's to send."""
         link = arrived.link
         if link.taken(arrived):
             self.thread.wake()
         try:
             message, epoch = decode_message(arrived.frames, link.role)
-            if epoch != self.epoch:
+            if epoch > self.epoch:
                 raise FrameError(f"it is of epoch {epoch}, this ring is of {self.epoch}")
         except FrameError as error:
             link.refuse(error)
             return None
-        return message
+        return message if epoch == self.epoch else STALE
 
     @property
     def frames_refused(self) -> int:

@@ -1,6 +1,7 @@
 """The prompts of a ring, from arrival until their last span has left the head.
 
-They wait in order of priority, then of arrival, until the smallest KV capacity on the ring has room
+They wait in order of priority, then of arrival (those that were kept when the ring lost a stage
+first, the shortest before all), until the smallest KV capacity on the ring has room
 for their known tokens and, where layers keep states, a slot is free on every stage. They are cut
 into spans as large as the device has time for; several short ones share a batch. A prompt under way
 is not interrupted by one that goes first.
@@ -92,7 +93,7 @@ class PromptQueue:
 
     def join(self, sequence: Sequence) -> None:
         """Wait for room, behind those that go first."""
-        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.request.order)
+        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.queue_order)
 
     def leave(self, sequence: Sequence) -> None:
         """Forget a sequence that ends; one that is not here is fine."""
@@ -113,15 +114,29 @@ class PromptQueue:
         spans: list[Span] = []
         admissions: list[Admission] = []
         while budget > 0 and (sequence := self._first(running_count + len(admissions))) is not None:
+            stands_alone = sequence.is_kept
+            if stands_alone and spans:
+                break
             rows = self._rows_of(sequence, budget) or (0 if spans else budget)
             if not rows or not self._admit(sequence, admissions):
                 break
-            spans.append(sequence.take_span(rows))
+            spans.append(self._span_of(sequence, rows))
             budget -= spans[-1].tokens
             if not sequence.tokens_pending:
                 self._under_way.remove(sequence)
-        self._tokens_in_flight += sum(span.tokens for span in spans)
+            if stands_alone:
+                break
         return spans, admissions
+
+    def _span_of(self, sequence: Sequence, rows: int) -> Span:
+        """Its next rows; replayed ones never come back from the tail, and so are back at once."""
+        replays = sequence.replays
+        span = sequence.take_span(rows)
+        if replays:
+            sequence.returned_tokens = span.end
+        else:
+            self._tokens_in_flight += span.tokens
+        return span
 
     @property
     def _room(self) -> int:
@@ -146,8 +161,11 @@ class PromptQueue:
         return max(0, rows_max - end % self.settings.ring.cut_tokens)
 
     def _admit(self, sequence: Sequence, admissions: list[Admission]) -> bool:
-        """Let it hold KV from now on; False where the batch has no room for what that says."""
+        """Let it hold KV from now on; False where the batch has no room for what that says. One
+        that the head has replayed for itself is admitted twice: the others hear of it then."""
         if sequence.admitted:
+            if sequence.goes_on:
+                admissions.append(sequence.admission())
             return True
         if admissions and not _fits_header(sequence.request.sampling, admissions):
             return False
@@ -159,6 +177,9 @@ class PromptQueue:
         return True
 
     def _fits(self, sequence: Sequence, running_count: int) -> bool:
+        if sequence.is_kept:  # It has its blocks, but for one perhaps.
+            needed = self.kv.blocks_missing(sequence.request_id, len(sequence.known))
+            return needed <= self.kv.blocks_free
         headroom = ADMISSION_HEADROOM_BLOCKS * running_count
         return (
             self.kv.has_slot and blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free

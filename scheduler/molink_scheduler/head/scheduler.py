@@ -38,6 +38,7 @@ from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
 from molink_scheduler.request import Request
+from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import DecodeClock
 
 __all__ = ["HeadScheduler", "HeadSettings"]
@@ -52,6 +53,10 @@ class HeadScheduler:
     """The requests of one ring, from arrival to their last token."""
 
     settings: HeadSettings
+    resume: Resume = field(default_factory=Resume)
+    """What survivors of the ring's epoch before keep."""
+    missing: frozenset[int] = frozenset()
+    """Requests that others may have kept, and this head not."""
     kv: KvLedger = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
@@ -63,10 +68,15 @@ class HeadScheduler:
     _decodes_in_a_row: int = field(init=False, default=0)
     _prompts_moved_at: dict[int, float] = field(init=False, default_factory=dict)
     """When rows of each prompt last came back, or the first left, of those with rows under way."""
+    _kept: dict[int, int] = field(init=False)
+    """Tokens of each request that was kept and has not been submitted again."""
 
     def __post_init__(self) -> None:
         ring = self.settings.ring
         self.kv = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        self._kept = dict(self.resume.requests)
+        for request_id, tokens in self._kept.items():
+            self.kv.grow(request_id, tokens)
         self.decode = DecodeBatcher(self.settings, self.clock)
         self.prompts = PromptQueue(self.settings, self.kv, self.clock)
 
@@ -74,6 +84,10 @@ class HeadScheduler:
     def running_count(self) -> int:
         """Requests that hold KV."""
         return len(self._sequences) - self.prompts.waiting_count
+
+    def computed_tokens(self) -> dict[int, int]:
+        """Of how many tokens of each request the head holds KV."""
+        return {one.request_id: one.planned_tokens for one in self._sequences.values()}
 
     @property
     def micro_batches(self) -> MicroBatches:
@@ -153,16 +167,29 @@ class HeadScheduler:
             return [Refuse(f"request {request.request_id} was submitted twice")]
         if (objection := request_objection(request, self.kv, self.settings.limits)) is not None:
             return [Refuse(objection)]
-        sequence = self._sequences[request.request_id] = Sequence(request)
+        sequence = Sequence(request)
+        kept = self._kept.get(request.request_id, 0)
+        if kept >= len(sequence.known):
+            return [Refuse(f"request {request.request_id} has fewer tokens than were kept of it")]
+        if self._kept.pop(request.request_id, 0):
+            sequence.keep(kept, fresh=self.resume.fresh)
+        self._sequences[request.request_id] = sequence
         self.prompts.join(sequence)
         return []
 
     def _cancel(self, request_id: int) -> list[SendRelease]:
         sequence = self._sequences.get(request_id)
         if sequence is None:
-            return []
+            return self._forget_kept(request_id)
         sequence.cancelled = True
         return self._settle(sequence)
+
+    def _forget_kept(self, request_id: int) -> list[SendRelease]:
+        """Of a request that does not go on after all; who holds none of it passes that on."""
+        if self._kept.pop(request_id, None) is None and request_id not in self.missing:
+            return []
+        self.kv.release(request_id)
+        return [SendRelease(Release(request_id))]
 
     def _return(self, event: BatchReturned, now: float) -> abc.Sequence[SendRelease | Refuse]:
         if not self._is_awaited(event):
@@ -219,7 +246,7 @@ class HeadScheduler:
 
     def _end(self, sequence: Sequence) -> list[SendRelease]:
         del self._sequences[sequence.request_id]
-        if not sequence.admitted:
+        if not sequence.admitted and not sequence.is_kept:
             self.prompts.leave(sequence)
             return []
         return self._release(sequence)
@@ -263,14 +290,17 @@ class HeadScheduler:
 
     def _last_holder(self) -> Sequence:
         """Of the lowest priority, and of those the newest."""
-        holders = (self._sequences[request_id] for request_id in self.kv.holders())
+        holders = (self._sequences[one] for one in self.kv.holders() if one in self._sequences)
         return max(holders, key=lambda sequence: sequence.request.order)
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
         spans, admissions = self.prompts.next_spans(now, self.running_count)
-        for span in spans:
+        if not spans:
+            return None
+        run = self._run(PREFILL, -1, spans, tuple(admissions))
+        for span in () if run.batch.replay else spans:
             self._prompts_moved_at.setdefault(span.request_id, now)
-        return self._run(PREFILL, -1, spans, tuple(admissions)) if spans else None
+        return run
 
     def _run(
         self,
@@ -280,7 +310,17 @@ class HeadScheduler:
         admissions: tuple[Admission, ...] = (),
         result_due_at: float | None = None,
     ) -> RunBatch:
-        batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), admissions, self.codec)
+        last = spans[-1]
+        is_replay = last.end <= self._sequences[last.request_id].kept_tokens
+        batch = Batch(
+            self._next_batch_id,
+            batch_class,
+            group,
+            tuple(spans),
+            admissions,
+            self.codec,
+            replay=is_replay,
+        )
         self._next_batch_id += 1
         token_ids: list[int] = []
         for span in batch.spans:

@@ -30,6 +30,8 @@ class Sequence:
     cancelled: bool = False
     preempting: bool = False
     """Chosen to give its blocks back as soon as nothing of it is in flight."""
+    kept_tokens: int = 0
+    """Its first tokens, of which the ring's survivors hold KV from the epoch before."""
 
     def __post_init__(self) -> None:
         self.request_id = self.request.request_id
@@ -50,12 +52,42 @@ class Sequence:
         """Whether nothing more of it may be planned."""
         return self.cancelled or self.preempting
 
+    @property
+    def queue_order(self) -> tuple[int, bool, int, int]:
+        """Which of two waiting sequences goes first: of one priority those that were kept, and of
+        these the shortest."""
+        priority, request_id = self.request.order
+        return priority, not self.kept_tokens, self.kept_tokens, request_id
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether survivors hold KV of it, after which nothing was planned yet."""
+        return self.kept_tokens > 0 and self.planned_tokens <= self.kept_tokens
+
+    @property
+    def replays(self) -> bool:
+        """Whether the next tokens are computed for the head's own KV, which it lacks."""
+        return self.planned_tokens < self.kept_tokens
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next span is the first one after what was kept."""
+        return 0 < self.kept_tokens == self.planned_tokens
+
     def take_span(self, tokens_max: int) -> Span:
         """Plan the next at most `tokens_max` pending tokens."""
         start, known = self.planned_tokens, len(self.known)
-        end = known if known - start <= tokens_max else start + tokens_max
+        until = self.kept_tokens if start < self.kept_tokens else known
+        end = until if until - start <= tokens_max else start + tokens_max
         self.planned_tokens = end
         return Span(self.request_id, start, end, end == known)
+
+    def keep(self, tokens: int, *, fresh: bool) -> None:
+        """Go on from its first `tokens` tokens, of which survivors hold KV; `fresh`: the head
+        itself holds none and has to compute them again."""
+        self.kept_tokens = tokens
+        if not fresh:
+            self.planned_tokens = self.returned_tokens = tokens
 
     def awaits(self, span: Span) -> bool:
         """Whether a span is the next one out."""
@@ -71,12 +103,14 @@ class Sequence:
             sampling=request.sampling,
             prompt=request.prompt if request.sampling.needs_prompt else (),
             output=tuple(self.known[len(request.prompt) :]),
+            kept_tokens=self.kept_tokens if self.goes_on else 0,
         )
 
     def forget_computed(self) -> None:
         """Start over: its KV is gone, its tokens are not."""
         self.planned_tokens = 0
         self.returned_tokens = 0
+        self.kept_tokens = 0
         self.admitted = False
         self.decoding = False
         self.preempting = False

@@ -8,6 +8,7 @@ from molink_scheduler.request import ModelLimits
 
 __all__ = [
     "PREFILL_TOKENS_IN_FLIGHT_MAX",
+    "REPLAY_LOG_GB",
     "SPAN_TOKENS_MAX",
     "STATE_CHUNK_TOKENS",
     "HeadSettings",
@@ -21,6 +22,9 @@ PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 """Prefill that may be under way at once: enough to keep every hop of a long ring busy, and a bound
 on what can stand in front of a decode batch in a queue that knows no priority."""
 
+
+REPLAY_LOG_GB, REPLAY_LOG_GB_MAX = 0.5, 1024.0
+"""16 users of 4,000 tokens each on a 4,096-wide model; what more is for a larger ring to ask."""
 
 STATE_CHUNK_TOKENS = 64
 """Rows that recurrences compute as one in the library. Cut at its multiples, a prompt is summed in
@@ -49,6 +53,9 @@ class RingTerms:
     """Whether stages report each step that they compute."""
     state_slots: int | None = None
     """The fewest on the ring, of those stages whose layers keep states; None: none does."""
+    replay_log_gb: float = REPLAY_LOG_GB
+    """Memory of each stage's PC for rows that it has sent, from which a replaced neighbour is
+    fed."""
 
     def __post_init__(self) -> None:
         for option, value, most in (
@@ -57,6 +64,10 @@ class RingTerms:
         ):
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{option} must be 1 to {most}, got {value}")
+        if not 0 <= self.replay_log_gb <= REPLAY_LOG_GB_MAX:
+            raise ValueError(
+                f"replay-log-gb must be 0 to {REPLAY_LOG_GB_MAX:g}, got {self.replay_log_gb:g}"
+            )
         if self.policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from molink_scheduler.events import (
     BatchArrived,
     Decision,
+    KeepRows,
     RequestSubmitted,
     RunBatch,
     SendRows,
@@ -31,7 +32,7 @@ from molink_scheduler.stage.core import StageCore
 
 __all__ = ["FORMAT", "EventLog", "RecordedCore"]
 
-FORMAT = 3
+FORMAT = 4
 """Raised whenever older logs cannot be replayed any more."""
 
 KEPT_S = 60.0
@@ -104,9 +105,11 @@ class EventLog:
     _segments: deque[_Segment] = field(init=False, default_factory=lambda: deque(maxlen=SEGMENTS))
     _untaken: list[str | _Call] = field(init=False, default_factory=list)
 
-    def begin_segment(self, core: StageCore, now: float) -> None:
-        """Keep the core's state; the oldest segment is forgotten."""
-        state = _line({"format": FORMAT, "at": now, "core": encode(core)})
+    def begin_segment(self, core: StageCore, now: float, *, is_new: bool = False) -> None:
+        """Keep the core's state; the oldest segment is forgotten. `is_new`: it does not follow from
+        the calls before, because it is another core."""
+        begun = {"format": FORMAT, "at": now, "core": encode(core)}
+        state = _line(begun | {"new": True} if is_new else begun)
         self._segments.append(_Segment(now, state, len(state)))
         if self.is_streamed:
             self._untaken.append(state)
@@ -145,7 +148,7 @@ class RecordedCore:
     @classmethod
     def begin(cls, core: StageCore, log: EventLog, now: float) -> "RecordedCore":
         """Log a core from its present state on."""
-        log.begin_segment(core, now)
+        log.begin_segment(core, now, is_new=True)
         return cls(core, log)
 
     @property
@@ -173,7 +176,7 @@ class RecordedCore:
 
     def computed(
         self, run: RunBatch, step_s: float, link_bytes_per_s: float, now: float
-    ) -> SendRows | SendTokens:
+    ) -> SendRows | SendTokens | KeepRows:
         """A step has ended, see `StageCore`."""
         return self._logged("computed", self.core.computed, run, step_s, link_bytes_per_s, now)
 

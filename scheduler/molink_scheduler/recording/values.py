@@ -13,7 +13,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any
 
-from molink_scheduler import batch, events, request
+from molink_scheduler import batch, events, request, resume
 from molink_scheduler.head import (
     decode_batcher,
     micro_batch_choice,
@@ -30,7 +30,7 @@ from molink_scheduler.timing import round_tracker, steps
 __all__ = ["decode", "encode"]
 
 _MODULES: tuple[ModuleType, ...] = (
-    *(batch, events, request, blocks, book, core, queue, round_tracker, steps),
+    *(batch, events, request, resume, blocks, book, core, queue, round_tracker, steps),
     *(decode_batcher, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings),
 )

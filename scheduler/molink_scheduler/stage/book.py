@@ -9,12 +9,13 @@ executor when a batch is computed was rejected: by then its rows may share a ste
 
 What the head promises and this book holds it to: a request is admitted before its first span or
 with it (a stage before may have cut the batch in between), its spans come without a gap, and it is
-forgotten only when all of it that has come is computed.
+forgotten only when all of it that has come is computed. A request that was kept when the ring lost
+a stage (`resume`) is admitted again, and goes on from the position that was kept.
 
 Pure: says what is wrong, drops nothing itself.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from molink_scheduler.batch import (
@@ -28,6 +29,7 @@ from molink_scheduler.batch import (
 )
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
 from molink_scheduler.request import ModelLimits
+from molink_scheduler.resume import Resume
 from molink_scheduler.timing.round_tracker import stamps_objection
 
 __all__ = ["MESSAGE_ROWS_MAX", "StageBook"]
@@ -41,7 +43,8 @@ MESSAGE_ROWS_MAX = 4096
 class _Held:
     """One admitted request; `received` is ahead of `computed` by what waits for the device."""
 
-    admission: Admission
+    admission: Admission | None
+    """None: kept from the epoch before, and not admitted again yet."""
     is_waiting: bool
     """Whether the batch that admits it waits for the device."""
     latest: BatchClass
@@ -59,9 +62,12 @@ class _Held:
     def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
         """Whether a span is the next one of the request. None samples inside the prompt. Decode and
         prefill go past each other, so only prefill may follow what waits, and only prefill."""
-        if span.start != self.received_tokens or span.end > self.admission.tokens_expected:
+        admission = self.admission
+        if admission is None:
             return False
-        if span.samples and span.end < self.admission.prompt_tokens:
+        if span.start != self.received_tokens or span.end > admission.tokens_expected:
+            return False
+        if span.samples and span.end < admission.prompt_tokens:
             return False
         if self.computed_tokens == self.received_tokens and not self.is_waiting:
             return True
@@ -76,6 +82,17 @@ class StageBook:
     limits: ModelLimits
     _held: dict[int, _Held] = field(init=False, default_factory=dict)
 
+    def computed_tokens(self) -> dict[int, int]:
+        """Of how many tokens of each request the stage holds KV."""
+        return {request_id: held.computed_tokens for request_id, held in self._held.items()}
+
+    def resume(self, resume: Resume) -> None:
+        """Begin an empty book with what the stage keeps from the epoch before."""
+        for request_id, tokens in () if resume.fresh else resume.requests:
+            self.kv.grow(request_id, tokens)
+            blocks_tokens = blocks_for(tokens) * BLOCK_TOKENS
+            self._held[request_id] = _Held(None, False, PREFILL, tokens, tokens, blocks_tokens)
+
     def objection(self, batch: Batch) -> str | None:
         """Why the batch cannot be computed here after all that has come before; None: it can."""
         if (objection := _shape_objection(batch)) is not None:
@@ -84,13 +101,14 @@ class StageBook:
         if batch.admissions:
             if (objection := self._admission_objection(batch)) is not None:
                 return objection
-            new = {one.request_id: _Held(one, False, batch.batch_class) for one in batch.admissions}
+            new = {one.request_id: self._admitted(one, batch) for one in batch.admissions}
         return self._span_objection(batch, new)
 
     def received(self, batch: Batch) -> None:
         """Note a batch against which there is no objection; it waits for the device now."""
         for admission in batch.admissions:
-            self._held[admission.request_id] = _Held(admission, True, batch.batch_class)
+            self._held[admission.request_id] = held = self._admitted(admission, batch)
+            held.is_waiting = True
         for span in batch.spans:
             held = self._held[span.request_id]
             held.received_tokens, held.latest = span.end, batch.batch_class
@@ -117,14 +135,25 @@ class StageBook:
         self._held.pop(release.request_id, None)
         self.kv.release(release.request_id)
 
+    def _admitted(self, admission: Admission, batch: Batch) -> _Held:
+        """A new request, or one that was kept, as the batch that admits it finds it."""
+        held = self._held.get(admission.request_id) if admission.kept_tokens else None
+        if held is None:
+            return _Held(admission, False, batch.batch_class)
+        return replace(held, admission=admission)
+
     # -- objections -----------------------------------------------------------------------------
 
     def _admission_objection(self, batch: Batch) -> str | None:
-        if len(self._held) + len(batch.admissions) > self.kv.requests_max:
+        new_count = sum(not admission.kept_tokens for admission in batch.admissions)
+        if len(self._held) + new_count > self.kv.requests_max:
             return f"it admits more requests than the {self.kv.requests_max} that have room"
         for admission in batch.admissions:
-            if admission.request_id in self._held:
+            held, kept = self._held.get(admission.request_id), admission.kept_tokens
+            if held is not None and not kept:
                 return f"request {admission.request_id} is admitted twice"
+            if kept and (held is None or held.received_tokens != kept):
+                return f"{kept} tokens of request {admission.request_id} were not kept"
             if not self._is_possible(admission):
                 return f"request {admission.request_id} is none of this model's"
         return None
@@ -142,13 +171,14 @@ class StageBook:
     def _span_objection(self, batch: Batch, new: dict[int, _Held]) -> str | None:
         blocks_missing = 0
         for span in batch.spans:
-            held = self._held.get(span.request_id) or new.get(span.request_id)
+            held = new.get(span.request_id) or self._held.get(span.request_id)
             if held is None:
                 return f"request {span.request_id} was never admitted"
             if not held.goes_on_with(span, batch.batch_class):
+                expected = held.admission.tokens_expected if held.admission is not None else "some"
                 return (
                     f"request {span.request_id} cannot go on from {span.start} to {span.end}, "
-                    f"{held.received_tokens} of {held.admission.tokens_expected} tokens have come"
+                    f"{held.received_tokens} of {expected} tokens have come"
                 )
             if span.end > held.blocks_tokens:
                 blocks_missing += blocks_for(span.end - held.blocks_tokens)

@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink_scheduler.batch import DECODE
+from molink_scheduler.batch import DECODE, Admission, Batch
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
     Decision,
+    KeepRows,
     Refuse,
     RunBatch,
     SendRelease,
@@ -35,6 +36,7 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
+from molink_scheduler.resume import Resume
 from molink_scheduler.timing.round_tracker import StageStamp
 from molink_scheduler.timing.steps import DecodeClock
 
@@ -54,6 +56,9 @@ class WorkSource(Protocol):
     @property
     def wait_until(self) -> float | None:
         """When to ask for a batch again although nothing happened; None: only an event helps."""
+
+    def computed_tokens(self) -> dict[int, int]:
+        """Of how many tokens of each request the stage holds KV."""
 
     def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
         """Take one event into account."""
@@ -76,6 +81,8 @@ class StageCore:
 
     source: WorkSource
     is_tail: bool
+    resume: Resume = field(default_factory=Resume)
+    """With which it came into the ring's epoch."""
     prefill_row_s: float = field(init=False, default=0.0)
     """Smoothed time of one row of a prefill step."""
     busy_s: float = field(init=False, default=0.0)
@@ -115,15 +122,22 @@ class StageCore:
 
     def computed(
         self, run: RunBatch, step_s: float, link_bytes_per_s: float, now: float
-    ) -> SendRows | SendTokens:
+    ) -> SendRows | SendTokens | KeepRows:
         """A step of `step_s` has ended: where its result goes, before anything else is done."""
         batch = run.batch
         self.rows_out += batch.tokens
+        if batch.replay and (self.is_tail or not self.resume.next_fresh):
+            return KeepRows(batch)
         if batch.batch_class is DECODE:
             batch = batch.stamped(StageStamp(step_s, link_bytes_per_s))
         if self.is_tail:
             return SendTokens(batch)
-        return SendRows(batch, self.source.clock.result_due_at(now))
+        return SendRows(batch, self.source.clock.result_due_at(now), self._replays(batch))
+
+    def _replays(self, batch: Batch) -> tuple[Admission, ...]:
+        if not self.resume.replays:
+            return ()
+        return tuple(one for one in batch.admissions if one.kept_tokens)
 
     def finished(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """The result of a step has left, `elapsed_s` after the step began: learn from it."""

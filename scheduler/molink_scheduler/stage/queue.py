@@ -72,6 +72,10 @@ class StageQueue:
         """When to ask again although nothing arrived; None when there is nothing to wait for."""
         return self.order.wait_until
 
+    def computed_tokens(self) -> dict[int, int]:
+        """Of how many tokens of each request the stage holds KV."""
+        return self.book.computed_tokens()
+
     def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
         """Queue a batch or pass a release on, unless the book objects."""
         match event:
@@ -169,7 +173,7 @@ class StageOrder:
             batch, message = self._prefill[0]
             start = self._first_rows_done
             bulk += bulk_bytes(batch.admissions)
-            if batches and bulk > ADMITTED_BULK_BYTES_MAX:
+            if batches and (bulk > ADMITTED_BULK_BYTES_MAX or not _may_join(batches[-1], batch)):
                 break
             end = _cut_at(batch, start, min(batch.tokens, start + rows), self.cut_tokens)
             if end == start and batches:
@@ -210,6 +214,13 @@ def _cut_at(batch: Batch, start: int, end: int, cut_tokens: int) -> int:
         row += span.tokens
     excess = 0 if row + span.tokens == end else (span.start + end - row) % cut_tokens
     return max(start, row, end - excess)
+
+
+def _may_join(first: Batch, second: Batch) -> bool:
+    """Whether two batches may be one step: replayed rows go elsewhere than others, and who goes on
+    after them is admitted for the second time."""
+    kept = any(admission.kept_tokens for admission in second.admissions)
+    return first.replay == second.replay and not kept
 
 
 def join_batches(batches: Sequence[Batch]) -> Batch:

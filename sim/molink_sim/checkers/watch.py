@@ -127,6 +127,9 @@ class _WatchedSource:
     place: Place
     events: _Events
 
+    def computed_tokens(self) -> dict[int, int]:
+        return self.inner.computed_tokens()
+
     def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
         for listener in self.events.taken:
             listener(self.place, event)

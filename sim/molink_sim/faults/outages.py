@@ -65,6 +65,9 @@ class _LostSource:
     clock: DecodeClock = field(default_factory=DecodeClock)
     wait_until: float | None = None
 
+    def computed_tokens(self) -> dict[int, int]:
+        return {}
+
     def handle(self, event: StageEvent, now: float) -> list[SendRelease]:
         return []
 

@@ -78,6 +78,10 @@ class IterationHead:
         blocks = self.kv_tokens_capacity // BLOCK_TOKENS // self.micro_batch_count
         return blocks * BLOCK_TOKENS - 1
 
+    def computed_tokens(self) -> dict[int, int]:
+        """Nothing that outlives a lost stage."""
+        return {}
+
     def handle(self, event: StageEvent, now: float) -> list[SendRelease]:
         """Take one event into account."""
         if isinstance(event, RequestSubmitted):
@@ -196,6 +200,10 @@ class FifoQueue:
     wait_until: float | None = None
     _batches: dict[int, Batch] = field(init=False, default_factory=dict)
     _next_id: int = field(init=False, default=0)
+
+    def computed_tokens(self) -> dict[int, int]:
+        """Nothing that outlives a lost stage."""
+        return {}
 
     def handle(self, event: StageEvent, now: float) -> list[SendRelease]:
         """Keep a batch until its turn; pass a release on."""

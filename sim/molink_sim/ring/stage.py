@@ -13,6 +13,7 @@ from molink_scheduler.batch import DECODE, PREFILL, Release
 from molink_scheduler.events import (
     BatchArrived,
     Decision,
+    KeepRows,
     Refuse,
     ReleaseArrived,
     RunBatch,
@@ -175,8 +176,10 @@ class Stage:
         self.device.end()
         self._go_on()
 
-    def _pass_on(self, decision: SendRows | SendTokens) -> None:
+    def _pass_on(self, decision: SendRows | SendTokens | KeepRows) -> None:
         match decision:
+            case KeepRows():
+                pass  # A ring that loses a stage starts anew here.
             case SendRows(batch, due_at):
                 self.link.set_next_decode_due(due_at)
                 size_bytes = activations_bytes(batch, self.row_bytes)

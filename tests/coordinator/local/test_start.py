@@ -71,6 +71,9 @@ class FakeLinks:
     async def connect(self, address, memory):
         self.connected.append(address)
 
+    async def go_on(self, epoch, address):
+        self.connected.append(address)
+
     def send(self, message):
         pass
 
@@ -136,17 +139,31 @@ async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind
     assert all(handle.child.ended.is_set() for handle in stages.all)
 
 
-async def test_a_ring_whose_stage_dies_is_built_anew(stages, broker_kind):
+async def test_a_ring_whose_stage_dies_goes_on_with_the_others(stages, broker_kind):
+    async with serving(3) as cluster:
+        (ring,) = cluster.rings
+        first, epoch = dict(stages.handles), ring.epoch
+        first["stage 1"].child.ended.set()
+        await until(lambda: ring.epoch > epoch and ring.state is RingState.SERVING)
+        assert cluster.rings == [ring] and len(stages.all) == 4, "one stage was loaded"
+        assert {name for name in first if stages.handles[name] is not first[name]} == {"stage 1"}
+        joined = {name: handle.joined.resume for name, handle in stages.handles.items()}
+        assert [joined[f"stage {place}"].fresh for place in range(3)] == [False, True, False]
+        assert [joined[f"stage {place}"].next_fresh for place in range(3)] == [True, False, False]
+        assert stages.handles["stage 1"].load.work.kv_tokens == 64, "as much as the ring counts on"
+
+
+async def test_a_ring_whose_stages_all_die_is_built_anew(stages, broker_kind):
     async with serving(2) as cluster:
         (lost,) = cluster.rings
-        stages.handles["stage 1"].child.ended.set()
+        for handle in list(stages.handles.values()):
+            handle.child.ended.set()
         await until(lambda: cluster.rings and cluster.rings[0] is not lost)
         assert lost.state is RingState.ENDED
-        assert "stage 1 (pid 100" in str(lost.error) and "ended unexpectedly" in str(lost.error)
+        assert "(pid 100" in str(lost.error) and "ended unexpectedly" in str(lost.error)
         async with asyncio.timeout(10):
             await cluster.service.until_ready()
         assert cluster.rings[0].epoch > lost.epoch
-        assert len(stages.all) == 4, "a stage that was in a ring is not used for another"
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,19 @@ from molink.serving.timeline import Arrival, RequestTimeline
 from molink.transport.link.thread import ProcessLinks
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
 
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LENGTH = FinishReason.LENGTH
+TERMS = SimpleNamespace(ring=RingTerms(64))
+
+
+async def until(condition) -> None:
+    """Let the loop run until a condition holds."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - it happens by itself
+            await asyncio.sleep(0)
 
 
 @dataclass
@@ -71,7 +80,7 @@ class Serving:
 
     async def __aenter__(self) -> "Serving":
         self.stages = [FakeStage("anna"), FakeStage("ben")]
-        ring = SimpleNamespace(stages=self.stages)
+        ring = SimpleNamespace(stages=self.stages, terms=TERMS)
         self.client = RingClient(CARD, ring, self.links, head_silent=lambda: None)
         self.run = asyncio.create_task(self.client.run())
         return self
@@ -288,3 +297,101 @@ async def test_a_head_that_takes_nothing_more_counts_as_lost(monkeypatch):
         "The link to the head is lost: 9 messages wait for it."
     )
     links.close()
+
+
+# -- when the ring loses a stage ------------------------------------------------------------------
+
+
+def next_ring(s: Serving) -> SimpleNamespace:
+    return SimpleNamespace(stages=s.stages, terms=TERMS)
+
+
+async def asked(s: Serving, **options: object) -> "tuple[asyncio.Task[list[int]], int]":
+    answer = s.ask(**options)
+    return answer, await s.submitted(len(s.links.sent) + 1)
+
+
+async def test_a_request_goes_on_under_its_number_from_the_tokens_that_came():
+    async with Serving() as s:
+        answer, request_id = await asked(s, max_tokens=3)
+        s.links.tell(TokenSample(request_id, 7))
+        await until(lambda: s.client.tokens_sent == 1)
+        s.client.pause()
+        listed = dict(s.client.to_resume())
+        assert listed == {request_id: 2}, "two of the prompt; the drawn token is not computed yet"
+        s.links.sent.clear()
+        s.client.go_on(next_ring(s), listed, (), "lost")
+        _, again = s.links.sent
+        assert isinstance(s.links.sent[0], SetCodec)
+        assert (again.request.request_id, again.request.output) == (request_id, (7,))
+        s.links.tell(TokenSample(request_id, 8), TokenSample(request_id, 9, LENGTH))
+        assert await answer == [7, 8, 9]
+
+
+async def test_what_a_stage_misses_is_computed_anew():
+    async with Serving() as s:
+        answer, request_id = await asked(s, max_tokens=2)
+        s.links.tell(TokenSample(request_id, 7))
+        await until(lambda: s.client.tokens_sent == 1)
+        s.client.pause()
+        s.links.sent.clear()
+        s.client.go_on(next_ring(s), {request_id}, {request_id}, "lost")
+        _, cancelled, again = s.links.sent
+        assert cancelled == Cancel(request_id) and again.request.request_id > request_id
+        assert again.request.output == (7,) and not s.client.to_resume()
+        s.links.tell(TokenSample(again.request.request_id, 8, LENGTH))
+        assert await answer == [7, 8]
+
+
+async def test_who_goes_away_or_comes_during_a_loss_is_told_afterwards():
+    async with Serving() as s:
+        gone, gone_id = await asked(s)
+        s.links.tell(TokenSample(gone_id, 7))
+        await until(lambda: s.client.tokens_sent == 1)
+        s.client.pause()
+        s.links.sent.clear()
+        gone.cancel()
+        new = s.ask(max_tokens=1)
+        await until(lambda: s.client.outstanding_tokens == 3)
+        assert not s.links.sent
+        s.client.go_on(next_ring(s), {gone_id}, (), "lost")
+        _, cancelled, submitted = s.links.sent
+        assert cancelled == Cancel(gone_id)
+        s.links.tell(TokenSample(submitted.request.request_id, 5, LENGTH))
+        assert await new == [5]
+
+
+async def test_a_request_without_a_token_since_the_last_loss_is_computed_anew():
+    async with Serving() as s:
+        _, request_id = await asked(s)
+        s.links.tell(TokenSample(request_id, 7))
+        await until(lambda: s.client.tokens_sent == 1)
+        s.client.pause()
+        s.client.go_on(next_ring(s), dict(s.client.to_resume()), (), "lost")
+        s.client.pause()
+        assert s.client.to_resume() == ()
+
+
+async def test_states_of_recurrent_layers_do_not_go_back():
+    async with Serving() as s:
+        _, request_id = await asked(s)
+        s.links.tell(TokenSample(request_id, 7))
+        await until(lambda: s.client.tokens_sent == 1)
+        s.client.ring = SimpleNamespace(
+            stages=s.stages, terms=SimpleNamespace(ring=RingTerms(64, state_slots=4))
+        )
+        assert s.client.to_resume() == ()
+
+
+async def test_a_request_that_has_met_too_many_losses_fails():
+    async with Serving() as s:
+        answer, _ = await asked(s)
+        for _ in range(ring_client.LOSSES_MAX):
+            s.client.pause()
+            s.client.go_on(next_ring(s), (), (), "lost")
+        assert not answer.done()
+        s.client.pause()
+        s.client.go_on(next_ring(s), (), (), "lost")
+        with pytest.raises(StageError, match="losses of a stage"):
+            await answer
+        assert not s.client.outstanding_tokens

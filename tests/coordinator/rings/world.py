@@ -101,6 +101,10 @@ class FakeClient:
     may_move: object = None
     patience: float = 0.0
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
+    survives: bool = False
+    """Whether it can wait for its ring to go on; else it ends with its first epoch."""
+    listed: tuple = ()
+    went_on: list = field(default_factory=list)
 
     def __post_init__(self):
         self.idle.set()
@@ -109,8 +113,22 @@ class FakeClient:
         try:
             raise await self.lost
         finally:
-            self.unready_reason = "The ring has ended."
-            self.tokens.put_nowait(None)
+            if not self.survives:
+                self.end("The ring has ended.")
+
+    def end(self, reason):
+        self.unready_reason = reason
+        self.tokens.put_nowait(None)
+
+    def pause(self):
+        pass
+
+    def to_resume(self):
+        return self.listed
+
+    def go_on(self, ring, listed, missing, reason):
+        self.ring = ring
+        self.went_on.append((ring.epoch, listed, missing))
 
     async def choose_codec(self, wanted):
         pass
@@ -163,9 +181,13 @@ class FakeEndpoint:
         return routes
 
     async def connect(self, ring):
-        client = FakeClient(ring, asyncio.get_running_loop().create_future())
+        lost = asyncio.get_running_loop().create_future()
+        client = FakeClient(ring, lost, survives=self.world.survives)
         self.world.clients.append(client)
         return client
+
+    async def go_on(self, ring):
+        pass
 
     async def watch(self, ring):
         await asyncio.Event().wait()
@@ -182,6 +204,9 @@ class World:
         self.service = ClusterService(CARD, no_report)
         self.clients = []
         self.endpoints = []
+        self.survives = False
+        self.missing = {}
+        """Requests that the stages of nodes cannot go on with."""
         self.told = []
         self.allowed = {}
         self.asked = {}
@@ -244,7 +269,8 @@ class World:
             failed = {"kind": "failed", "message": "got no answer", "about": about}
             fact = StageFact(revision=assignment.revision, **failed)
         else:
-            fact = StageFact(revision=assignment.revision, kind="ready")
+            missing = self.missing.get(node.node_id, ())
+            fact = StageFact(revision=assignment.revision, kind="ready", missing=missing)
         asyncio.get_running_loop().call_soon(self.say, node.node_id, fact)
 
     async def until(self, condition):

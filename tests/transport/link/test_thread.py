@@ -126,3 +126,16 @@ def test_a_far_end_that_does_not_listen_is_reported():
     assert not thread.open(link, timeout_s=0.3)
     thread.stop()
     context.destroy(linger=0)
+
+
+def test_another_sender_begins_anew_where_the_last_one_was_lost(ends):
+    """In mid-message, as a stage that is switched off; chunks of both count from 0."""
+    lost = ends.open("molink")
+    for number in range(3):
+        lost.send([HEADER, bytes([number])], BatchClass.DECODE)
+    assert [ends.next_message()[1] for _ in range(3)] == [b"\0", b"\1", b"\2"]
+    ends.sender.close(lost)
+    other = ends.open("molink")
+    other.send([HEADER, b"other"], BatchClass.DECODE)
+    assert ends.next_message() == [HEADER, b"other"]
+    assert ends.sender.outbound == [other]

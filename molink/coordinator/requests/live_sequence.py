@@ -1,0 +1,98 @@
+"""One sequence on a ring, as the coordinator keeps it for the user who waits for its tokens."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from molink.coordinator.requests.prompt_scores import PromptScores
+from molink.errors import InvalidRequestError, MolinkError
+from molink.serving.service import TokenEvent, TokenLogprob
+from molink.serving.text_stream import TextStream
+from molink.serving.timeline import RequestTimeline
+from molink.wire.frames import FinishReason, TokenSample
+from molink_scheduler.request import Request, SamplingParams
+
+__all__ = ["LiveSequence"]
+
+_FINISH_REASONS = {
+    FinishReason.NONE: None,
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+}
+"""By the tail's reason, but for a grammar that failed: that is an error."""
+
+
+@dataclass(slots=True)
+class LiveSequence:
+    """Sequence whose tokens a user waits for."""
+
+    request_id: int
+    """On this ring; another one when it is computed anew there."""
+    prompt: tuple[int, ...]
+    priority: int
+    sampling: SamplingParams
+    text: TextStream | None
+    tokens: int
+    """Of prompt and answer together, at most."""
+    output: list[int]
+    """Generated so far, on rings before too."""
+    known_tokens: int
+    """That the ring computes before the first that it generates."""
+    moved_at: float
+    """When it was submitted, or its latest token came."""
+    patience: float
+    """How many times as long as usual it may lie."""
+    timeline: RequestTimeline | None = None
+    scores: PromptScores | None = None
+    """Where the prompt's tokens are scored, and have not been before."""
+    has_token: bool = False
+    """Whether this ring has generated one."""
+    held_tokens: int = 0
+    """Its first tokens, of which every stage of the ring holds KV."""
+    losses: int = 0
+    """Of stages, since it came here."""
+    events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
+
+    @property
+    def generated_tokens(self) -> int:
+        """Of its answer so far, those of rings before among them."""
+        return len(self.output)
+
+    @property
+    def request(self) -> Request:
+        """As the head is to compute it from now on."""
+        output = tuple(self.output)
+        return Request(self.request_id, self.prompt, self.sampling, output, self.priority)
+
+    def event(self, token: TokenSample, eos_token_ids: Collection[int]) -> TokenEvent | MolinkError:
+        """What the user is told of a token that has come."""
+        if token.finish is FinishReason.GRAMMAR_FAILED:
+            return InvalidRequestError(
+                f"The grammar could not be followed beyond {self.generated_tokens - 1} tokens of "
+                "the answer: simplify it; if all grammars end so, this model's tokenizer suits "
+                "none."
+            )
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if token.logprob is not None:
+            logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
+        text, reason = self._text_of(token), _FINISH_REASONS[token.finish]
+        stop_reason, scores = self._stop_reason(token, eos_token_ids), self.scores
+        told = () if scores is None or self.has_token else scores.all()
+        return TokenEvent((token.token_id,), text, logprobs, reason, stop_reason, told)
+
+    def _stop_reason(self, token: TokenSample, eos_token_ids: Collection[int]) -> str | int | None:
+        """The stop string or token of the request with which it ends."""
+        if token.finish is not FinishReason.STOP:
+            return None
+        if self.text is not None and self.text.stopped_at is not None:
+            return self.text.stopped_at
+        asked = set(self.sampling.stop_token_ids) - set(eos_token_ids)
+        return token.token_id if token.token_id in asked else None
+
+    def _text_of(self, token: TokenSample) -> str:
+        """Text that became final; a stop token's own text is never shown."""
+        if self.text is None:
+            return ""
+        is_stop_token = token.token_id in self.sampling.stop_token_ids
+        text = "" if is_stop_token else self.text.push((token.token_id,))
+        return text + self.text.finish() if token.finish is not FinishReason.NONE else text

@@ -1,0 +1,95 @@
+"""A stage's place in its ring, when it joins and when it goes on in another epoch.
+
+What survivors keep and how a replaced stage is fed is the core's to say; here are the rows
+themselves, of which a stage keeps a log for the one behind it (`molink_scheduler.resume`).
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from molink.executor.stage import StageExecutor
+from molink.stage.packing import Packing
+from molink.stage_protocol.messages import JoinRing
+from molink.wire.frames import TOKEN_ID, Activations
+from molink_scheduler.batch import PREFILL, Admission, Batch, Span
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
+from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.request import ModelLimits
+from molink_scheduler.resume import Resume
+from molink_scheduler.stage.book import StageBook
+from molink_scheduler.stage.core import StageCore, WorkSource
+from molink_scheduler.stage.queue import StageQueue
+from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+
+__all__ = ["SentLog", "new_core"]
+
+
+def new_core(executor: StageExecutor, join: JoinRing, missing: Collection[int] = ()) -> StageCore:
+    """Decision maker of a stage from the moment at which it joins; of what is listed in `resume`
+    it cannot go on with what is `missing`."""
+    resume = (join.resume or Resume()).without(missing)
+    return StageCore(_source(executor, join, resume, missing), executor.is_tail, resume)
+
+
+def _source(
+    executor: StageExecutor, join: JoinRing, resume: Resume, missing: Collection[int]
+) -> WorkSource:
+    model = executor.description
+    limits = ModelLimits(model.model_len_max, model.vocabulary_size)
+    if executor.is_head:
+        row_bytes = executor.hidden_size * executor.dtype.itemsize
+        row_bytes += TOKEN_ID.itemsize * executor.takes_token_ids
+        settings = HeadSettings(join.ring, row_bytes, limits=limits)
+        return HeadScheduler(settings, resume, frozenset(missing))
+    book = StageBook(KvLedger(executor.kv.blocks_total, executor.state_slots), limits)
+    book.resume(resume)
+    rows_max = join.ring.span_tokens or SPAN_TOKENS
+    return StageQueue.for_steps_of(rows_max, book, join.ring.cut_tokens)
+
+
+@dataclass(slots=True)
+class SentLog:
+    """Rows that a stage has sent of live requests, and the messages that send them again."""
+
+    packing: Packing
+    dtype: torch.dtype
+    bytes_max: float
+    log: ReplayLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = ReplayLog(self.bytes_max)
+
+    def keep(self, batch: Batch, hidden_TD: torch.Tensor, token_ids: tuple[int, ...]) -> None:
+        """Keep the [T, D] rows of a batch, which are on the host, and their ids where layers read
+        them."""
+        raw_TB = hidden_TD.detach().contiguous().view(torch.uint8).numpy()
+        row = 0
+        for span in batch.spans:
+            end = row + span.tokens
+            sent = SentRows(span.start, span.end, raw_TB[row:end].tobytes(), token_ids[row:end])
+            self.log.add(span.request_id, sent)
+            row = end
+
+    def messages(self, batch: Batch, admission: Admission) -> Iterator[Activations]:
+        """What the stage behind lacks of a request that `batch` admits, before that is sent."""
+        request_id = admission.request_id
+        admissions: tuple[Admission, ...] = (replace(admission, kept_tokens=0),)
+        for sent in self.log.first(request_id, admission.kept_tokens, SPAN_TOKENS):
+            span = Span(request_id, sent.start, sent.end, samples=False)
+            piece = Batch(
+                batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True
+            )
+            rows_TD = self.packing.rows_of(sent.rows, self.dtype)
+            packed = self.packing.pack(rows_TD, batch.codec)
+            yield Activations(piece, *packed, sent.token_ids or None)
+            admissions = ()
+        self.log.was_replayed(request_id)
+
+    def go_on(self, resume: Resume) -> None:
+        """Keep the rows of these requests alone, and those that are to be sent again surely."""
+        kept = [request_id for request_id, _ in resume.requests]
+        self.log.keep_only(kept)
+        self.log.promise(kept if resume.replays else ())

@@ -1,0 +1,71 @@
+"""How a stage goes on when its ring has lost another one: what survivors keep, who is fed again.
+
+A ring that lost a stage goes on in its next epoch with another stage in its place, a *fresh* one.
+Survivors keep the KV of the requests that are listed here, up to a position that all of them
+hold, and the first new rows of each follow from there. A fresh stage is sent what it lacks first:
+the rows that its neighbour once sent to the one in its place (`stage.replay_log`), as replay
+batches. It computes them and passes them on only to a neighbour that is fresh as well. A fresh
+head computes them from the tokens. Whoever cannot go on with a request says so (`missing`), and
+that one is computed anew.
+
+Pure: values, and what follows from them.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+__all__ = ["RESUMED_MAX", "Resume", "requests_to_resume"]
+
+RESUMED_MAX = 1024
+"""Requests that go on in a new epoch, 20 KB to say; of more the longest are computed anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What one stage keeps on its way into the ring's next epoch."""
+
+    requests: tuple[tuple[int, int], ...] = ()
+    """(request, its first tokens of which all survivors hold KV), each at least 1."""
+    fresh: bool = False
+    """Whether this stage holds none of them."""
+    next_fresh: bool = False
+    """Whether the stage behind this one does not."""
+
+    def __post_init__(self) -> None:
+        if len(self.requests) > RESUMED_MAX:
+            raise ValueError(f"at most {RESUMED_MAX} requests go on in a new epoch")
+        if any(tokens < 1 for _, tokens in self.requests):
+            raise ValueError("a request goes on from its first token at least")
+        if len({request_id for request_id, _ in self.requests}) < len(self.requests):
+            raise ValueError("a request goes on from one position")
+
+    @property
+    def replays(self) -> bool:
+        """Whether this stage sends the rows that it once sent before a request's first new one."""
+        return self.next_fresh and not self.fresh
+
+    def missing(
+        self, computed: Mapping[int, int], has_rows: Callable[[int, int], bool]
+    ) -> tuple[int, ...]:
+        """Requests that this stage cannot go on with: `computed` is of how many tokens of each it
+        holds KV, `has_rows(request, tokens)` whether it still has the rows that it sent."""
+        if self.fresh:
+            return ()
+        return tuple(
+            request_id
+            for request_id, tokens in self.requests
+            if computed.get(request_id, 0) < tokens
+            or (self.next_fresh and not has_rows(request_id, tokens))
+        )
+
+    def without(self, missing: Collection[int]) -> "Resume":
+        """The same but for these requests."""
+        kept = tuple(one for one in self.requests if one[0] not in missing)
+        return Resume(kept, self.fresh, self.next_fresh)
+
+
+def requests_to_resume(held: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """The requests that go on in a new epoch, shortest first: `held` is of how many tokens of each
+    all stages held KV; of some none."""
+    known = sorted((tokens, request_id) for request_id, tokens in held.items() if tokens > 0)
+    return tuple((request_id, tokens) for tokens, request_id in known[:RESUMED_MAX])

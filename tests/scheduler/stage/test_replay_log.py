@@ -1,0 +1,64 @@
+"""What a stage keeps of the rows that it has sent."""
+
+from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+
+
+def sent(start: int, end: int, ids: bool = False) -> SentRows:
+    """Two bytes a row, which name its token."""
+    rows = b"".join(token.to_bytes(2, "big") for token in range(start, end))
+    return SentRows(start, end, rows, tuple(range(start, end)) if ids else ())
+
+
+def test_rows_come_back_in_order_laid_together():
+    log = ReplayLog(1e9)
+    for start, end in [(0, 5), (5, 6), (6, 7), (7, 8)]:
+        log.add(1, sent(start, end, ids=True))
+    assert list(log.first(1, 7, rows_max=6)) == [sent(0, 6, ids=True), sent(6, 7, ids=True)]
+    assert log.has(1, 8) and not log.has(1, 9) and not log.has(2, 1)
+
+
+def test_rows_that_are_sent_again_take_the_place_of_the_first():
+    log = ReplayLog(1e9)
+    log.add(1, sent(0, 10))
+    log.add(1, SentRows(4, 6, b"abcd"))
+    assert log.bytes_held == 12 and not log.has(1, 7)
+    assert list(log.first(1, 6, 128)) == [SentRows(0, 6, sent(0, 4).rows + b"abcd")]
+
+
+def test_rows_behind_a_gap_are_of_no_use():
+    log = ReplayLog(1e9)
+    log.add(1, sent(3, 5))
+    assert not log.has(1, 1)
+    log.add(2, sent(0, 2))
+    log.add(2, sent(3, 4))
+    assert not log.has(2, 1) and log.bytes_held == 0
+
+
+def test_over_the_bound_the_oldest_request_goes_as_a_whole():
+    log = ReplayLog(bytes_max=20)
+    log.add(1, sent(0, 4))
+    log.add(2, sent(0, 4))
+    log.add(1, sent(4, 7))
+    assert not log.has(1, 1) and log.has(2, 4) and log.bytes_held == 8
+
+
+def test_what_is_promised_stays_until_it_is_sent():
+    log = ReplayLog(bytes_max=20)
+    log.add(1, sent(0, 4))
+    log.add(2, sent(0, 4))
+    log.promise([1])
+    log.add(3, sent(0, 6))
+    assert log.has(1, 4) and not log.has(2, 1) and log.has(3, 6)
+    log.was_replayed(1)
+    log.add(3, sent(6, 7))
+    assert not log.has(1, 1) and log.has(3, 7)
+
+
+def test_only_what_is_kept_stays():
+    log = ReplayLog(1e9)
+    for request_id in (1, 2, 3):
+        log.add(request_id, sent(0, 4))
+    log.keep_only([2])
+    assert (log.has(1, 1), log.has(2, 4), log.has(3, 1)) == (False, True, False)
+    log.forget(2)
+    assert log.bytes_held == 0

@@ -1,0 +1,45 @@
+"""Who goes on in a ring's next epoch, and from where."""
+
+import pytest
+
+from molink_scheduler.resume import RESUMED_MAX, Resume, requests_to_resume
+
+
+def has_all(request_id: int, tokens: int) -> bool:
+    return True
+
+
+def has_none(request_id: int, tokens: int) -> bool:
+    return False
+
+
+def test_the_shortest_go_on_first_and_those_without_kv_do_not():
+    assert requests_to_resume({1: 30, 2: 0, 3: 7}) == ((3, 7), (1, 30))
+
+
+def test_of_too_many_the_longest_are_computed_anew():
+    held = {request_id: 1 + request_id for request_id in range(RESUMED_MAX + 5)}
+    listed = requests_to_resume(held)
+    assert len(listed) == RESUMED_MAX and listed[-1] == (RESUMED_MAX - 1, RESUMED_MAX)
+
+
+@pytest.mark.parametrize(
+    "resume, has_rows, missing",
+    [
+        (Resume(((1, 5), (2, 9))), has_none, (2,)),
+        (Resume(((1, 5), (2, 9)), next_fresh=True), has_all, (2,)),
+        (Resume(((1, 5), (2, 9)), next_fresh=True), has_none, (1, 2)),
+        (Resume(((1, 5), (2, 9)), fresh=True, next_fresh=True), has_none, ()),
+    ],
+)
+def test_a_stage_says_what_it_lacks(resume, has_rows, missing):
+    assert resume.missing({1: 5, 2: 8}, has_rows) == missing
+    assert dict(resume.without(missing).requests).keys() == {1, 2} - set(missing)
+
+
+@pytest.mark.parametrize(
+    "requests", [((1, 0),), ((1, 3), (1, 4)), tuple((one, 1) for one in range(RESUMED_MAX + 1))]
+)
+def test_what_cannot_be_is_refused(requests):
+    with pytest.raises(ValueError):
+        Resume(requests)
