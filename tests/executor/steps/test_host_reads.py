@@ -1,13 +1,16 @@
 """No stage reads numbers of its device in a step, but the tail once, after sampling."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tests.executor.steps.dispatched import HostReads
-from tests.executor.steps.meta_stages import decode, meta_stage, prompts
+from tests.executor.steps.meta_stages import SAMPLED, decode, meta_stage, prompts
 from tests.executor.tiny_models import ARCHITECTURES
 
 LAYERS = 6
+SCORED = replace(SAMPLED, prompt_logprobs=2)
 PARTS = {"head": range(2), "middle": range(2, 4), "tail": range(4, LAYERS)}
 READS = {"head": 0, "middle": 0, "tail": 1}
 
@@ -27,20 +30,19 @@ def test_a_step_reads_at_most_once(name, place):
 SENT = {
     "head": ["on_host.to(device"],
     "middle": ["hidden_TD.to(self.device", "on_host.to(device"],
-    "tail": ["hidden_TD.to(self.device", "on_host.to(device", *["numbers.to(device"] * 2],
+    "tail": ["hidden_TD.to(self.device", "on_host.to(device"],
 }
-"""Rows; geometry, token ids and all other indices at once; on a tail what requests ask for, changes
-of logits and settings of draws."""
+"""Rows; and at once geometry, token ids, all other indices and what a tail is asked for."""
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "gemma4_text"])
 @pytest.mark.parametrize("place", PARTS)
-def test_a_step_sends_its_indices_at_once(name, place, monkeypatch):
+def test_a_step_sends_all_but_rows_at_once(name, place, monkeypatch):
     stage = meta_stage(name, PARTS[place], LAYERS)
     for function in ("tensor", "as_tensor"):  # Torch gives them a meta tensor without a copy.
         monkeypatch.delattr(torch, function)
     with HostReads() as reads:
-        prompts(stage, 3, 20)
+        prompts(stage, 3, 20, SCORED)
     places = [where.partition(": ")[2] for where in reads.sent]
     assert len(places) == len(SENT[place])
     assert all(text in where for text, where in zip(SENT[place], places, strict=True))
