@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from tests.executor.steps.dispatched import HostReads
-from tests.executor.steps.meta_stages import SAMPLED, decode, meta_stage, prompts
+from tests.executor.steps.meta_stages import (
+    SAMPLED,
+    decode,
+    fused_stage,
+    meta_stage,
+    prompts,
+    with_kernel,
+)
 from tests.executor.tiny_models import ARCHITECTURES
 
 LAYERS = 6
@@ -25,6 +32,24 @@ def test_a_step_reads_at_most_once(name, place):
         assert len(reads.places) == READS[place], reads.places
         assert all("cards/transfers.py" in where for where in reads.places)
         assert len(output.drawn) == (3 if place == "tail" else 0)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("place", PARTS)
+def test_so_does_one_that_is_rewritten_for_a_card(name, place, counting):
+    """With every kernel of ours, whose launches read nothing that torch does not hand them. A
+    decode step sends its numbers at once: tiles of attention are those that the step before asked
+    for."""
+    stage = with_kernel(fused_stage(name, PARTS[place], LAYERS))
+    steps = [lambda at=at: decode(stage, 3, at) for at in (20, 21)]
+    for step in (lambda: prompts(stage, 3, 20), *steps):
+        with HostReads() as reads:
+            output = step()
+        assert len(reads.places) == READS[place], reads.places
+        assert len(output.drawn) == (3 if place == "tail" else 0)
+    assert stage.fallbacks.fusion is None and counting.total
+    if stage.fallbacks.attention is None:
+        assert len(reads.sent) == len(SENT[place])
 
 
 SENT = {
