@@ -78,9 +78,10 @@ class AgentStage:
     failure: StageFailure | None = None
     """Why its ring has ended, if it is the one to blame."""
     is_stuck: bool = False
-    """Whether its process does nothing, or reports nothing, any more: it counts as lost..."""
-    has_vanished: bool = False
-    """...and whether its agent reports nothing either: its PC or its line is gone."""
+    """Whether it does nothing, or says nothing, any more: it counts as lost..."""
+    is_given_up: bool = False
+    """...and whether nothing is to be loaded there again: its agent says nothing either, or both
+    say that all is well."""
     next_id: str = ""
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
@@ -157,8 +158,7 @@ class AgentStage:
         given, fact = self.node.assignment, self.node.current_fact
         is_free = given is None or given.work is None
         has_ended = fact is not None and fact.kind in ("failed", "stopped")
-        is_dead = has_ended or self.is_stuck or self.has_vanished
-        return not self._is_same_node or is_free or is_dead
+        return not self._is_same_node or is_free or has_ended or self.is_stuck
 
     @property
     def may_load_again(self) -> bool:
@@ -166,7 +166,7 @@ class AgentStage:
         its neighbour it would find no way either."""
         fact = self.node.current_fact
         lost_link = fact is not None and fact.kind == "failed" and fact.about != ""
-        is_there = self._is_same_node and not self.has_vanished
+        is_there = self._is_same_node and not self.is_given_up
         return is_there and self.node.wants == "serve" and not lost_link
 
     @property
@@ -188,7 +188,7 @@ class AgentStage:
         """The same stage on its way into the ring's next epoch."""
         assignment = self.assignment.model_copy(update={"epoch": epoch})
         stage = replace(self, assignment=assignment, has_joined=False, failure=None, _reports=None)
-        stage.is_stuck = stage.has_vanished = False
+        stage.is_stuck = stage.is_given_up = False
         return stage
 
     def replaced(self, kv_tokens: int) -> "AgentStage":
@@ -216,7 +216,7 @@ class AgentStage:
         its line is gone, and nothing is held against anybody."""
         if now - self.node.heard_at < AGENT_SILENT_S:
             return self.stuck(reason)
-        self.has_vanished = True
+        self.is_stuck = self.is_given_up = True
         return StageError(reason)
 
     async def watch(self, previous: "AgentStage") -> None:

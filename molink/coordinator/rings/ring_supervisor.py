@@ -311,6 +311,7 @@ class RingSupervisor:
         stage = self.stages[stuck.stage]
         about = self.stages[stuck.about] if stuck.about is not None else None
         if about is None:
+            stage.is_given_up = True
             return stage.stuck(f"{stage.name} stands still: {stuck.reason}.")
         reason = f"{stage.name} with {about.name} stands still: {stuck.reason}."
         return stage.fail(reason, about.node.node_id)
