@@ -2,8 +2,8 @@
 
     python -m tools.experiments.guard.detection --out DIR
 
-Real processes on this machine: `molink up`, four agents of which three serve the demo model, users
-who ask all the time. A cluster of its own for each fault. When it was noticed stands in the
+Real processes on this machine: `molink up`, three agents that serve the demo model, users who ask
+all the time. A cluster of its own for each fault. When it was noticed stands in the
 cluster's own ledger of events; a line that vanishes is emulated by stopping processes, whose
 sockets the kernel then keeps open.
 """
@@ -32,8 +32,11 @@ READY_WITHIN_S, BEFORE_S = 180.0, 6.0
 RUN_S, STOPPED_S = 0.02, 0.08
 """A fifth of the time it computes."""
 
-NOTICED = ("stage_lost", "node_lost", "ring_ended", "ring_resumed")
-"""Kinds of events that show that the coordinator knows."""
+NOTICED = ("stage_silent", "node_slow", "stage_lost", "node_lost", "ring_ended", "ring_resumed")
+"""Kinds of events that show that the coordinator knows..."""
+
+LOST = NOTICED[2:]
+"""...and that it does something about it."""
 
 POLL_S = 0.1
 
@@ -135,8 +138,9 @@ def _row(fault: Fault) -> dict[str, Any]:
 
 
 def _watched(run: AgentsRun, seen: int, for_s: float, began_unix_s: float) -> dict[str, Any]:
-    """Seconds until it was noticed, and until users were served again; what was noted."""
-    noticed_s = served_s = None
+    """Seconds until it was noticed, until the stage was given up, and until users were served
+    again; what was noted."""
+    noticed_s = lost_s = served_s = None
     noted: list[str] = []
     while time.time() < began_unix_s + for_s and served_s is None:
         time.sleep(POLL_S)
@@ -150,19 +154,21 @@ def _watched(run: AgentsRun, seen: int, for_s: float, began_unix_s: float) -> di
             noted.append(f"{after_s:.2f} {event['kind']}: {event['text']}")
             if event["kind"] in NOTICED and noticed_s is None:
                 noticed_s = after_s
-            if event["kind"] in ("ring_resumed", "ring_serving") and noticed_s is not None:
+            if event["kind"] in LOST and lost_s is None:
+                lost_s = after_s
+            if event["kind"] in ("ring_resumed", "ring_serving") and lost_s is not None:
                 served_s = after_s
-    return {"noticed_s": noticed_s, "served_s": served_s, "noted": noted}
+    return {"noticed_s": noticed_s, "lost_s": lost_s, "served_s": served_s, "noted": noted}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """One row for each fault."""
-    head = ("what happens", "noticed after, s", "served again after, s")
+    head = ("what happens", "noticed after, s", "given up after, s", "served again after, s")
     return markdown_table(head, [[row["fault"], *_cells(row)] for row in rows])
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    figures = (row["noticed_s"], row["served_s"])
+    figures = (row["noticed_s"], row["lost_s"], row["served_s"])
     return [f"{one:.2f}" if one is not None else "not" for one in figures]
 
 
