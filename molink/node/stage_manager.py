@@ -263,6 +263,7 @@ class StageManager:
             self._work = work
         assert self.handle is not None and self.handle.loaded is not None
         self.routes.listen(self.handle.loaded)
+        self.state = "standby"  # Until its ring, or another one, has it join.
         await self._fact(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 

@@ -83,7 +83,7 @@ async def test_an_assignment_is_loaded_joined_and_left_to_its_end():
         assert loaded.revision == 1
         assert loaded.line.kv_tokens_capacity == 64
         assert [fact.kind for fact in h.facts if fact.fraction] == ["downloading", *["loading"] * 2]
-        assert h.manager.state == "loading"
+        assert h.manager.state == "standby"
         await h.manager.assign(JOINED)
         assert (await h.until("ready")).revision == 2
         assert h.handles[0].joined.next_address == "tcp://127.0.0.1:7"

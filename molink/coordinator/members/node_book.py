@@ -99,6 +99,8 @@ class Node:
     """How often it has come, gone or changed its wish."""
     assignment: Assignment | None = None
     """The last that was sent."""
+    covers: str = ""
+    """Name of the node whose layers it holds, to take its place; empty: of none."""
     lost: bool = False
     drained: bool = False
     """Whether the operator keeps it from serving."""
@@ -184,6 +186,8 @@ class Node:
         if self.wants != "serve":
             return NodeState.DRAINING
         fact = self.current_fact
+        if self.covers and fact is not None and fact.kind == "loaded":
+            return NodeState.STANDBY  # Until it joins.
         is_ready = fact is not None and fact.kind == "ready"
         return NodeState.SERVING if is_ready else NodeState.LOADING
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from molink.config.link_schedule import LinkShape
-from molink.control.messages.payloads import Assignment, StageFact, StageLink
+from molink.control.messages.payloads import AssignedWork, Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.stage_watch import LoadLimits, LoadWatch, ReportWatch, stall_max_s
 from molink.errors import MolinkError, StageError, UserError
@@ -97,10 +97,15 @@ class AgentStage:
         return self.assignment.epoch
 
     @property
+    def work(self) -> AssignedWork:
+        """What it holds, and how it computes."""
+        assert self.assignment.work is not None, "a stage holds layers"
+        return self.assignment.work
+
+    @property
     def layers(self) -> tuple[int, int]:
         """Its layers, [start, end)."""
-        assert self.assignment.work is not None, "a stage holds layers"
-        return self.assignment.work.layers
+        return self.work.layers
 
     @property
     def health(self) -> StageHealth | None:
@@ -109,10 +114,14 @@ class AgentStage:
         stage = report.stage if report is not None else None
         return stage if isinstance(stage, StageHealth) else None
 
+    async def admit(self) -> None:
+        """Have its node accept the links of its neighbours, and of nobody else."""
+        await self.commands.allow_links(self.node, self.neighbours)
+
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Until the layers are there. Raises StageError when they cannot be, UserError when its
         node reports that what was asked for cannot be."""
-        await self.commands.allow_links(self.node, self.neighbours)
+        await self.admit()
         await self.commands.assign(self.node, self.assignment)
         self._loading = LoadWatch(self.limits, self.clock())
         fact = await self._fact("loaded", progressed)
@@ -169,9 +178,7 @@ class AgentStage:
     def replaced(self, kv_tokens: int) -> "AgentStage":
         """The stage that takes its place on its node, with room for so many tokens as the ring
         counts with; its layers are to be loaded."""
-        work = self.assignment.work
-        assert work is not None, "a stage holds layers"
-        given = replace(work, kv_tokens=kv_tokens)
+        given = replace(self.work, kv_tokens=kv_tokens)
         assignment = self.assignment.model_copy(update={"work": given})
         return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)
 

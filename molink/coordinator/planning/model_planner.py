@@ -333,6 +333,21 @@ class ModelPlanner:
         ]
         return sum(held) > self.facts.memory_bytes(device, device.cap_bytes)
 
+    def work_on(self, node: Node, work: AssignedWork, kv_tokens: int) -> AssignedWork | None:
+        """A stage's work as another node would do it; None: that node has no room for it."""
+        device, facts = _device(node), self.facts
+        layers = slice(*work.layers)
+        weights = facts.cost.stage_bytes(*work.layers, facts.tables_scale(device))
+        token = sum(facts.cost.kept_of_token[layers]) * facts.kv_scale(device)
+        if weights + kv_tokens * token > facts.memory_bytes(device, device.free_bytes):
+            return None
+        name = _device_name(device)
+        return replace(work, device=name, threads=device.threads, kv_tokens=kv_tokens)
+
+    def fetch_s(self, node: Node, layers: tuple[int, int]) -> float:
+        """How long a node takes to fetch layers of which it has none."""
+        return self.cost.fetched_bytes(*layers) / download_bytes_per_s(node)
+
     def _planned(self, ring: Forecast, devices: Mapping[str, Device]) -> PlannedRing:
         stages = (
             PlannedStage(stage.node_id, self._work(stage, devices[stage.node_id]))
@@ -343,7 +358,7 @@ class ModelPlanner:
     def _work(self, stage: StageForecast, device: Device) -> AssignedWork:
         return AssignedWork(
             layers=stage.layers,
-            device="cpu" if device.kind == "cpu" else f"cuda:{device.index}",
+            device=_device_name(device),
             dtype=self.facts.dtype,
             kv_tokens=stage.kv_tokens,
             threads=device.threads,
@@ -396,3 +411,7 @@ class ModelPlanner:
 def _device(node: Node) -> Device:
     assert node.profile is not None, "only measured nodes are planned"
     return node.profile.devices[0]
+
+
+def _device_name(device: Device) -> str:
+    return "cpu" if device.kind == "cpu" else f"cuda:{device.index}"

@@ -156,3 +156,15 @@ def test_stages_that_are_too_large_together_are_refused_before_any_starts():
         "round the model with `molink import --weights int4`."
     )
     check_memory(plan_of(9, device="cuda").works, str(DEMO_MODEL_DIR), 0)
+
+
+def test_standbys_have_nodes_and_names_beside_the_stages_and_count_as_memory():
+    plan = plan_of(9, nodes=3, standbys=2, device="cpu", kv_tokens=64)
+    assert [plan.name(index) for index in range(5)] == [
+        *("stage 0", "stage 1", "stage 2", "standby 0", "standby 1"),
+    ]
+    assert len(plan.hosts.stages) == 5 and plan.load(4, plan.works[1]).stages_here == 5
+    free_bytes = 35 * 10**6
+    check_memory(plan.works, str(DEMO_MODEL_DIR), free_bytes)
+    with pytest.raises(UserError, match="in 9 stages"):
+        check_memory(plan.works, str(DEMO_MODEL_DIR), free_bytes, standbys=6)
