@@ -8,7 +8,8 @@ from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
 from molink.coordinator.members.discrepancies import STEPS_MIN, UPLOAD_UNSEEN_MBPS, StepsSeen
 from molink.coordinator.members.node_book import NodeBook, Slowdown
-from molink.coordinator.planning.model_planner import FactsMaker, ModelPlanner
+from molink.coordinator.planning.model_planner import ModelPlanner
+from molink.coordinator.planning.placement_facts import FactsMaker
 from molink_scheduler.placement import Goal, ModelCost
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
