@@ -20,9 +20,18 @@ from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.resume import Resume
 
-__all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring", "StageFailure"]
+__all__ = [
+    "COORDINATOR",
+    "AgentStage",
+    "JoinTerms",
+    "NodeCommands",
+    "Ring",
+    "StageFailure",
+    "tokens_asked",
+]
 
 COORDINATOR = -1
 """Stands where stages have their number."""
@@ -326,6 +335,13 @@ class Ring:
         """
         before = (self.stages[-1], *self.stages[:-1])
         await gathered(one.watch(sender) for one, sender in zip(self.stages, before, strict=True))
+
+
+def tokens_asked(capacity: int) -> int:
+    """What a stage is asked for that shall have room for `capacity` tokens: stages round up to
+    whole blocks, as those of the ring did. Asked for more, one with just the memory for what was
+    planned would refuse."""
+    return max(1, capacity - BLOCK_TOKENS + 1)
 
 
 def _failure(name: str, fact: StageFact) -> MolinkError:

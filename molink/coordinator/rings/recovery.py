@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
-from molink.coordinator.members.ring import AgentStage, Ring
+from molink.coordinator.members.ring import AgentStage, Ring, tokens_asked
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.ring_building import RingEndpoint, routes_of
 from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
 
 __all__ = ["RECOVER_WITHIN_S", "Fillers", "Recovery", "Resumption"]
@@ -112,7 +113,7 @@ class Recovery:
 
     def _filling(self, ring: Ring, lost: AgentStage, taken: Set[str]) -> AgentStage | None:
         """A standby that has the layers, else its own node, else another one that is free."""
-        tokens = ring.terms.ring.kv_tokens_capacity
+        tokens = tokens_asked(ring.terms.ring.kv_tokens_capacity)
         standby = self.fillers.standing_by(lost, tokens, taken)
         if standby is not None:
             return standby
@@ -130,6 +131,7 @@ class Recovery:
         await gathered(
             stage.load(lambda fraction: None) for stage in stages if stage.loaded is None
         )
+        _check_room(stages, terms.ring)
         self._loaded_at = self.clock()
         loaded = [stage.loaded for stage in stages if stage.loaded is not None]
         routes = await self.endpoint.reroute(routes_of(stages, loaded, terms.coordinator))
@@ -166,6 +168,18 @@ class Recovery:
 
 def _lost(stages: Sequence[AgentStage]) -> set[int]:
     return {place for place, stage in enumerate(stages) if stage.is_lost}
+
+
+def _check_room(stages: Sequence[AgentStage], ring: RingTerms) -> None:
+    """Raises StageError when one has less room than the ring counts with."""
+    for stage in stages:
+        loaded = stage.loaded
+        assert loaded is not None, "all have loaded"
+        has_slots = (loaded.state_slots or 0) >= (ring.state_slots or 0)
+        if loaded.state_slots is not None and not has_slots:
+            raise stage.fail(f"{stage.name} has room for the states of too few requests.")
+        if loaded.kv_tokens_capacity < ring.kv_tokens_capacity:
+            raise stage.fail(f"{stage.name} has room for too few tokens of its ring.")
 
 
 def _linked(stages: Sequence[AgentStage]) -> list[AgentStage]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.ring import AgentStage, StageFailure
+from molink.coordinator.members.ring import AgentStage, StageFailure, tokens_asked
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
 from molink.errors import ErrorGuard, MolinkError
@@ -140,10 +140,10 @@ class Standbys:
 
 
 def _places(rings: Sequence[RingSupervisor]) -> Iterator[tuple[AgentStage, int]]:
-    """All stages of rings, and for how many tokens each ring has room."""
+    """All stages of rings, and the tokens that another one in their place is asked for."""
     for ring in rings:
         capacities = [one.loaded.kv_tokens_capacity for one in ring.stages if one.loaded]
-        yield from ((stage, min(capacities)) for stage in ring.stages)
+        yield from ((stage, tokens_asked(min(capacities))) for stage in ring.stages)
 
 
 def _what(stage: AgentStage, kv_tokens: int | None = None) -> tuple[object, ...]:

@@ -53,7 +53,7 @@ async def test_a_standby_takes_the_place_of_a_pc_and_survivors_load_nothing(monk
         w.book.node(BERT).changes = 9
         w.join(DORA)
         held = await covering(w, DORA)
-        assert (held.work.layers, held.work.kv_tokens, held.join) == ((1, 2), 64, None)
+        assert (held.work.layers, held.work.kv_tokens, held.join) == ((1, 2), 49, None)
         assert w.book.node(DORA).covers == BERT, "who comes and goes is covered first"
         w.book.node(DORA).public_key = "d" * 40
         w.told.clear()
