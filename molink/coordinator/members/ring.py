@@ -127,6 +127,11 @@ class AgentStage:
         """Have its node accept the links of its neighbours, and of nobody else."""
         await self.commands.allow_links(self.node, self.neighbours)
 
+    async def hold(self) -> None:
+        """Have a survivor wait for how its ring goes on, longer than it would for a neighbour."""
+        held = self.assignment.model_copy(update={"resume": Resume()})
+        await self.commands.assign(self.node, held)
+
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Until the layers are there. Raises StageError when they cannot be, UserError when its
         node reports that what was asked for cannot be."""

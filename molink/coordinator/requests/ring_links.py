@@ -127,7 +127,15 @@ class RingClientLinks:
         self._links.epoch = epoch
         if self.head is not None and (head_address, head_key) != self._head_end:
             self._links.thread.close(self.head)
+            self._drop_news_of_head()
             await self.connect(head_address, None, head_key, measure=False)
+
+    def _drop_news_of_head(self) -> None:
+        """What was found of a head that is gone is not of the next one."""
+        for _ in range(self._events.qsize()):
+            event = self._events.get_nowait()
+            if isinstance(event, Arrived) or (isinstance(event, HeadLost) and event.is_ours):
+                self._events.put_nowait(event)
 
     def send(self, message: Submit | Cancel | SetCodec) -> None:
         """Send to the head. When too much waits for it already, it counts as lost, and RingError is

@@ -22,8 +22,9 @@ from molink_scheduler.resume import Resume
 
 __all__ = ["RECOVER_WITHIN_S", "Fillers", "Recovery", "Resumption"]
 
-RECOVER_WITHIN_S = 25.0
-"""Survivors give the link to a lost neighbour up after 30 s, and end."""
+RECOVER_WITHIN_S = 60.0
+"""A small download and the import of torch on a busy PC; after that users are better off with a
+ring that is dealt anew, which loads too."""
 
 LOST_AGAIN_S = 60.0
 """A node that loses its stage twice within this time has a reason: another one takes its place, or
@@ -128,6 +129,8 @@ class Recovery:
         stages, terms = ring.stages, ring.terms
         self.endpoint.admit(stages)
         await gathered(stage.admit() for stage in stages)
+        survivors = [stage for place, stage in enumerate(stages) if place not in self._fresh]
+        await gathered(stage.hold() for stage in survivors)
         await gathered(
             stage.load(lambda fraction: None) for stage in stages if stage.loaded is None
         )

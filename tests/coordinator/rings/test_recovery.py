@@ -3,6 +3,7 @@
 import asyncio
 
 from molink.control.messages.payloads import StageFact
+from molink.coordinator.members.node_book import NodeState
 from molink.coordinator.rings import recovery
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink_scheduler.resume import Resume
@@ -26,7 +27,9 @@ def end_stage(w: World, name: str) -> None:
 
 
 def told(w: World, name: str) -> list:
-    return [assignment for node, assignment in w.told if node == name]
+    """What it was told to do; not that its ring will go on."""
+    given = [assignment for node, assignment in w.told if node == name]
+    return [one for one in given if one.join is not None or one.resume is None]
 
 
 async def test_survivors_join_again_and_load_nothing(monkeypatch):
@@ -48,6 +51,17 @@ async def test_survivors_join_again_and_load_nothing(monkeypatch):
         assert {one.epoch for one in (anna, join, carl)} == {ring.epoch}
         kinds = [one.kind for one in w.service.events.after(0) if one.ring == ring.number]
         assert kinds.count("ring_resumed") == 1 and "ring_ended" not in kinds
+
+
+async def test_survivors_hold_their_links_before_anything_is_loaded(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        w.stuck.add(BERT)
+        end_stage(w, BERT)
+        await w.until(lambda: told(w, BERT))
+        held = [(node, one.join, one.resume) for node, one in w.told if one.resume is not None]
+        assert held == [(ANNA, None, Resume()), (CARL, None, Resume())]
+        assert w.told[-1][0] == BERT and w.book.node(ANNA).state is NodeState.LOADING
 
 
 async def test_answers_wait_while_a_stage_is_loaded_again(monkeypatch):

@@ -39,7 +39,9 @@ def end_stage(w, name):
 
 
 def told(w, name):
-    return [assignment for node, assignment in w.told if node == name]
+    """What it was told to do; not that its ring will go on."""
+    given = [assignment for node, assignment in w.told if node == name]
+    return [one for one in given if one.join is not None or one.resume is None]
 
 
 def members(w):

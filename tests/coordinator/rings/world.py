@@ -266,7 +266,8 @@ class World:
         assignment = assignment.model_copy(update={"revision": next(self.numbers)})
         node.assignment = assignment
         self.told.append((node.node_id, assignment))
-        if node.node_id in self.stuck:
+        is_held = assignment.join is None and assignment.resume is not None
+        if node.node_id in self.stuck or is_held:
             return
         if assignment.work is None:
             fact = StageFact(revision=assignment.revision, kind="stopped")
