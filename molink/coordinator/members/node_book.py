@@ -25,6 +25,7 @@ from molink.control.messages.payloads import (
 )
 from molink.errors import ErrorGuard, FrameError
 from molink.tasks import Signal
+from molink_scheduler.resume import Resume
 
 __all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
 
@@ -189,7 +190,14 @@ class Node:
         if self.covers and fact is not None and fact.kind == "loaded":
             return NodeState.STANDBY  # Until it joins.
         is_ready = fact is not None and fact.kind == "ready"
-        return NodeState.SERVING if is_ready else NodeState.LOADING
+        is_kept = fact is None and self._is_survivor
+        return NodeState.SERVING if is_ready or is_kept else NodeState.LOADING
+
+    @property
+    def _is_survivor(self) -> bool:
+        """Whether its stage stays as it is while its ring goes on without another one."""
+        resume = self.assignment.resume if self.assignment is not None else None
+        return isinstance(resume, Resume) and not resume.fresh
 
 
 @dataclass(slots=True)

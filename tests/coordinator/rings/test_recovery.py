@@ -61,7 +61,7 @@ async def test_survivors_hold_their_links_before_anything_is_loaded(monkeypatch)
         await w.until(lambda: told(w, BERT))
         held = [(node, one.join, one.resume) for node, one in w.told if one.resume is not None]
         assert held == [(ANNA, None, Resume()), (CARL, None, Resume())]
-        assert w.told[-1][0] == BERT and w.book.node(ANNA).state is NodeState.LOADING
+        assert w.told[-1][0] == BERT and w.book.node(ANNA).state is NodeState.SERVING
 
 
 async def test_answers_wait_while_a_stage_is_loaded_again(monkeypatch):
