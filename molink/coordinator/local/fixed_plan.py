@@ -121,9 +121,14 @@ class FixedPlanner:
     node_ids: tuple[str, ...]
     """Of the nodes that host the stages."""
     works: tuple[AssignedWork, ...]
+    standbys: int = 0
+    """Nodes beside them, which may have taken their places while the ring serves."""
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The ring, once all of its nodes may be used."""
+        """The ring, once all of its nodes may be used; no second one of those whose places in it
+        standbys have taken."""
+        if nodes and len(nodes) <= self.standbys:
+            return ClusterPlan((), shortage="The stages serve, or are about to be started.")
         count = len({node.node_id for node in nodes} & set(self.node_ids))
         if count < len(self.node_ids):
             shortage = f"{count} of {len(self.node_ids)} stages can be started now."

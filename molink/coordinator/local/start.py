@@ -95,7 +95,9 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             hub=hub,
             ledger=ledger,
             planner=FixedPlanner(
-                tuple(node.node_id for node in nodes[: len(plan.works)]), plan.works
+                tuple(node.node_id for node in nodes[: len(plan.works)]),
+                plan.works,
+                settings.standbys,
             ),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
             blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
