@@ -105,6 +105,11 @@ class Recovery:
             stages[place] = filling
         return replace(ring, stages=[stage.in_epoch(epoch) for stage in _linked(stages)])
 
+    def has_standby(self, ring: Ring, stage: AgentStage) -> bool:
+        """Whether another node could take a stage's place at once."""
+        tokens = tokens_asked(ring.terms.ring.kv_tokens_capacity)
+        return self.fillers.standing_by(stage, tokens, set()) is not None
+
     def _fillings(self, ring: Ring, lost: Sequence[int]) -> dict[int, AgentStage] | None:
         """What takes the place of each stage that is lost; None: of one nothing can."""
         found: dict[int, AgentStage] = {}

@@ -98,8 +98,9 @@ SILENCE_PERIOD_S = 0.1
 """Between two looks for stages that are silent."""
 
 SILENT_LOST_S = 4.0
-"""For which a stage may be silent until it counts as lost: a stall of a home Wi-Fi is over in two
-to five seconds, and costs less than to go on without the PC."""
+"""For which a stage may be silent until it counts as lost where no standby holds its layers: a
+stall of a home Wi-Fi is over in two to five seconds, and costs less than to go on without the
+PC."""
 
 SILENT = "neither its neighbours nor the coordinator get anything from its stage"
 
@@ -246,7 +247,7 @@ class RingSupervisor:
             raise error
         while (begun := self.recovery.begin(ring)) is not None:
             client.pause()
-            self._note_loss(ring, str(error))
+            self._note_losses(ring, begun, str(error))
             if self.state is RingState.SERVING:
                 self.state = RingState.RESUMING
             ring, self.stages = begun, begun.stages
@@ -257,11 +258,12 @@ class RingSupervisor:
                     return await self.recovery.run(ring, client, str(error))
         raise error
 
-    def _note_loss(self, ring: Ring, reason: str) -> None:
-        for stage in ring.stages:
+    def _note_losses(self, ring: Ring, begun: Ring, reason: str) -> None:
+        """What another node replaces has failed; what its own node loads again may be forgiven."""
+        for stage, following in zip(ring.stages, begun.stages, strict=True):
             if stage.is_lost:
                 self._note("stage_lost", f"has lost {stage.name}, and goes on: {reason}")
-            if stage.failure is not None:
+            if stage.failure is not None and following.node is stage.node:
                 self.mended(stage.failure)
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
@@ -296,8 +298,8 @@ class RingSupervisor:
             for place in silent.keys() - known:
                 self._note("stage_silent", f"waits for {ring.stages[place].name}: {SILENT}")
             for place, silent_s in silent.items():
-                if silent_s >= SILENT_LOST_S:
-                    stage = ring.stages[place]
+                stage = ring.stages[place]
+                if silent_s >= SILENT_LOST_S or self.recovery.has_standby(ring, stage):
                     reason = f"{stage.name} has been silent for {silent_s:.0f} s: {SILENT}."
                     raise stage.silent(reason, now)
             known = set(silent)

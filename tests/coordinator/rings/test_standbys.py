@@ -1,14 +1,20 @@
 """Free nodes hold the layers of others, and take the place of one whose PC is gone."""
 
-from molink.control.messages.payloads import NodeWish, StageFact
+from dataclasses import replace
+
+from molink.control.messages.payloads import NodeHealth, NodeWish, StageFact
 from molink.coordinator.members.node_book import NodeState
-from molink.coordinator.rings.ring_supervisor import RingState
+from molink.coordinator.rings import ring_supervisor
+from molink.coordinator.rings.ring_supervisor import SILENT_LOST_S, RingState
+from molink.stage_protocol.messages import StageProgress
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
-from tests.coordinator.rings.world import world
+from tests.coordinator.rings.world import REPORT, world
 
 ANNA, BERT, CARL, DORA, EMIL = (letter * 16 for letter in "abcde")
 LISTED = ((4, 7), (5, 30))
+SECOND = 5000.0
+"""By the clock of a ring of which one stage has reported at 0 last."""
 
 
 async def serving_three(w, *free):
@@ -20,6 +26,24 @@ async def serving_three(w, *free):
     w.join(*free)
     for node in w.book:
         node.public_key = node.node_id[0] * 40
+
+
+async def silent_stage(w, monkeypatch):
+    """The ring, in which the first stage and the coordinator get nothing from the second."""
+    monkeypatch.setattr(ring_supervisor, "SILENCE_PERIOD_S", 0.0)
+    await serving_three(w)
+    (ring,) = w.manager.rings
+    ring.clock = lambda: SECOND
+    for number, silent_s in (1, 0.0), (2, SILENT_LOST_S / 2):
+        for name in (ANNA, CARL):
+            said = StageProgress(reports=number, next_silent_s=silent_s if name == ANNA else 0.0)
+            stage = replace(REPORT, progress=said)
+            health = NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=stage)
+            w.book.take(name, health, SECOND)
+            w.book.wake(w.book.node(name))
+        await w.until(lambda: all(ring.stages[at].seen.reported_at == SECOND for at in (0, 2)))
+    await w.until(lambda: any(one.kind == "stage_silent" for one in w.service.events.after(0)))
+    return ring
 
 
 async def covering(w, name):
@@ -71,6 +95,18 @@ async def test_a_standby_takes_the_place_of_a_pc_and_survivors_load_nothing(monk
         assert not told(w, BERT) and members(w) == [ANNA, DORA, CARL]
         assert [stage.node_id for stage in w.manager.rings[0].plan.stages] == members(w)
         assert w.manager.rings[0].state is RingState.SERVING
+
+
+async def test_a_standby_takes_the_place_of_a_pc_as_soon_as_that_is_silent(monkeypatch):
+    """Without one it would have been waited for."""
+    async with world(monkeypatch, size=3, standbys=1) as w:
+        ring = await silent_stage(w, monkeypatch)
+        assert ring.state is RingState.SERVING
+        w.book.node(BERT).changes = 9
+        w.join(DORA)
+        await covering(w, DORA)
+        await w.until(lambda: w.clients[0].went_on)
+        assert members(w) == [ANNA, DORA, CARL] and ring.state is RingState.SERVING
 
 
 async def test_whoever_has_lost_its_stage_stands_by_next(monkeypatch):
