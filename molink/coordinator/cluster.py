@@ -8,12 +8,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
+from molink.coordinator.audits.auditor import Auditor
+from molink.coordinator.audits.quarantine import EVIDENCE_FOLDER, Evidence
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
+from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
@@ -51,19 +55,24 @@ def run_cluster(
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
     status: Callable[[], dict[str, Any]],
+    data_dir: Path,
+    audit_share: float = 0.0,
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
     `new_endpoint` is called with the epoch of each ring; `status` is what GET /cluster shows of
-    what runs beside.
+    what runs beside; `audit_share` of the requests are audited, and what fails is kept in
+    `data_dir`.
     """
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
         nodes = nodes_report(list(hub.book), standbys, ledger.all(), devices)
-        troubles = [one for one in (hub.trouble, accounting.trouble) if one]
-        return {"nodes": nodes, "trouble": troubles} | status()
+        troubles = [one for one in (hub.trouble, accounting.trouble, auditor.trouble) if one]
+        return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
 
-    service = ClusterService(card, report)
+    service = ClusterService(card, report, audits=AuditQueue(audit_share))
+    admin = ClusterAdmin(hub.book, hub.registry, service)
+    auditor = Auditor(service, admin.quarantine, Evidence(data_dir / EVIDENCE_FOLDER))
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
@@ -71,9 +80,8 @@ def run_cluster(
         settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, blame
     )
     news = ClusterNews(service.cluster, service.events)
-    for work in (hub.run(card.name), manager.run(), accounting.run(), news.run()):
+    for work in (hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()):
         tasks.create_task(work)
-    admin = ClusterAdmin(hub.book, hub.registry, service)
     given_by = partial(given_by_pc, hub.registry, ledger)
     return Cluster(service, manager.rings, admin, news, given_by)
 

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molink.checkpoint.checkpoint import Checkpoint
@@ -111,6 +111,8 @@ async def start_coordinator(
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+            data_dir=settings.data_dir,
+            audit_share=settings.audit_share,
         )
         yield Coordinator(
             cluster,
@@ -181,10 +183,11 @@ def _endpoints(
     settings: UpSettings, keys: KeyPair, card: ModelCard, relay: CoordinatorRelay
 ) -> Callable[[int], CoordinatorEndpoint]:
     """Maker of the endpoint of each ring, by its epoch."""
+    terms = replace(settings.ring, audited=settings.audit_share > 0)
     return lambda epoch: CoordinatorEndpoint(
         keys=keys,
         card=card,
-        terms=settings.ring,
+        terms=terms,
         listen_host=settings.host,
         public_host=settings.public_host,
         relay=relay,

@@ -46,6 +46,7 @@ def served_by() -> dict[str, Any]:
         "queue_ms": _slowest_ms(one.queue_s for one in timelines),
         "prefill_ms": _slowest_ms(one.prefill_s for one in timelines),
         "decode_ms": _slowest_ms(one.decode_s for one in timelines),
+        "audited": _audited(timelines) or None,
         "attempts": [_attempt(part) for part in timelines[0].attempts]
         if len(timelines) == 1
         else [],
@@ -70,12 +71,20 @@ def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
         "X-MoLink-Decode-Ms": _slowest_ms(one.decode_s for one in timelines) if is_over else None,
     }
     headers = {name: f"{ms:g}" for name, ms in times.items() if ms is not None}
+    if audited := _audited(timelines):
+        headers["X-MoLink-Audited"] = audited
     if rings := _rings(timelines):
         headers["X-MoLink-Ring"] = ", ".join(map(str, rings))
     if nodes := _nodes(timelines):
         shown = [_UNSHOWN.sub("?", name)[:NODE_CHARS_SHOWN] for name in nodes[:NODES_SHOWN_MAX]]
         headers["X-MoLink-Nodes"] = ", ".join(shown)
     return headers
+
+
+def _audited(timelines: Iterable[RequestTimeline]) -> str:
+    """How far the audit of one of them is: it begins when the answer has ended, so of answers that
+    are on their way no more is known than that there will be one. Empty: none was chosen."""
+    return next((one.audited for one in timelines if one.audited), "")
 
 
 def _rings(timelines: Iterable[RequestTimeline]) -> list[int]:

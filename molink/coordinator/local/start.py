@@ -99,6 +99,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             ),
             settings=ManagerSettings(len(nodes), settings.codec, first_must_stand=True),
             status=dict,
+            data_dir=folder,
         )
 
 

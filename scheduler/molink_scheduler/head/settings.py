@@ -51,6 +51,8 @@ class RingTerms:
     """Which transmission scheduler the links use."""
     traced: bool = False
     """Whether stages report each step that they compute."""
+    audited: bool = False
+    """Whether stages report sketches of their rows, for audits."""
     state_slots: int | None = None
     """The fewest on the ring, of those stages whose layers keep states; None: none does."""
     replay_log_gb: float = REPLAY_LOG_GB
