@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.config.link_schedule import LinkSchedule
@@ -84,15 +85,16 @@ class Target:
 async def _pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pipe: ShapedPipe
 ) -> None:
-    """Carry one direction of one connection until its sender closes."""
+    """Carry one direction of one connection until its sender closes, or an end is killed."""
     loop = asyncio.get_running_loop()
     last_at = loop.time()
-    while piece := await reader.read(PIECE_BYTES):
-        last_at = STARTED_AT + pipe.deliver_at(len(piece), loop.time() - STARTED_AT)
-        loop.call_at(last_at, _write, writer, piece)
-        await writer.drain()
-        if wait_s := pipe.wait_s(loop.time() - STARTED_AT):
-            await asyncio.sleep(wait_s)
+    with suppress(ConnectionError):
+        while piece := await reader.read(PIECE_BYTES):
+            last_at = STARTED_AT + pipe.deliver_at(len(piece), loop.time() - STARTED_AT)
+            loop.call_at(last_at, _write, writer, piece)
+            await writer.drain()
+            if wait_s := pipe.wait_s(loop.time() - STARTED_AT):
+                await asyncio.sleep(wait_s)
     loop.call_at(last_at, writer.close)
 
 
