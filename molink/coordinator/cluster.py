@@ -8,13 +8,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
-from molink.coordinator.audits.auditor import Auditor
-from molink.coordinator.audits.quarantine import EVIDENCE_FOLDER, Evidence
+from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.audit_queue import AuditQueue
@@ -55,14 +53,12 @@ def run_cluster(
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
     status: Callable[[], dict[str, Any]],
-    data_dir: Path,
-    audit_share: float = 0.0,
+    audits: AuditSettings,
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
     `new_endpoint` is called with the epoch of each ring; `status` is what GET /cluster shows of
-    what runs beside; `audit_share` of the requests are audited, and what fails is kept in
-    `data_dir`.
+    what runs beside.
     """
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
@@ -70,9 +66,9 @@ def run_cluster(
         troubles = [one for one in (hub.trouble, accounting.trouble, auditor.trouble) if one]
         return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
 
-    service = ClusterService(card, report, audits=AuditQueue(audit_share))
+    service = ClusterService(card, report, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)
-    auditor = Auditor(service, admin.quarantine, Evidence(data_dir / EVIDENCE_FOLDER))
+    auditor = Auditor(service, admin.quarantine, audits.evidence, audits.has_experts)
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)

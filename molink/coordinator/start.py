@@ -23,6 +23,7 @@ from molink.control.certificate import operators_certificate, own_certificate
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
+from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.members.access import Suspensions
 from molink.coordinator.members.hub import ControlHub, allow_members
@@ -111,8 +112,7 @@ async def start_coordinator(
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
-            data_dir=settings.data_dir,
-            audit_share=settings.audit_share,
+            audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         )
         yield Coordinator(
             cluster,

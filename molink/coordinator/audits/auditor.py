@@ -8,12 +8,14 @@ time: users share the rings with it.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from molink.coordinator.audits.quarantine import Evidence, Quarantine
+from molink.checkpoint.model_config import text_settings
+from molink.coordinator.audits.quarantine import EVIDENCE_FOLDER, Evidence, Quarantine
 from molink.coordinator.audits.rerun import rerun
 from molink.coordinator.requests.audit_queue import AnsweredRequest
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
@@ -21,7 +23,7 @@ from molink.errors import ErrorGuard, MolinkError
 from molink.tasks import gathered
 from molink_scheduler.audit import AuditedRing, Disagreement, Disagreements, disagreement
 
-__all__ = ["Auditor"]
+__all__ = ["AuditSettings", "Auditor"]
 
 AUDIT_WITHIN_S = 300.0
 """Of all rings together: a prompt may stand behind many others."""
@@ -32,6 +34,24 @@ ONE_RING = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """How a cluster is audited."""
+
+    share: float
+    """Of all requests."""
+    evidence: Evidence
+    has_experts: bool
+    """Whether the model has: their choice makes honest rings differ more."""
+
+    @classmethod
+    def of(cls, share: float, data_dir: Path, config: Mapping[str, Any]) -> "AuditSettings":
+        """For the model of a config.json."""
+        counts = [value for name, value in text_settings(config).items() if "experts" in name]
+        has_experts = any(isinstance(count, int) and count > 1 for count in counts)
+        return cls(share, Evidence(data_dir / EVIDENCE_FOLDER), has_experts)
+
+
 @dataclass(slots=True)
 class Auditor:
     """Judge of rings by each other's work."""
@@ -39,6 +59,8 @@ class Auditor:
     service: ClusterService
     quarantine: Quarantine
     evidence: Evidence
+    has_experts: bool
+    """Whether the model has."""
     random: Random = field(default_factory=Random)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Auditing a request"))
     counts: dict[str, int] = field(
@@ -101,7 +123,7 @@ class Auditor:
     async def _told(
         self, rings: Sequence[ServingRing], tokens: tuple[int, ...]
     ) -> list[AuditedRing]:
-        told = await gathered(rerun(ring, tokens) for ring in rings)
+        told = await gathered(rerun(ring, tokens, has_experts=self.has_experts) for ring in rings)
         self.counts["spans"] += sum(len(one.stages) for one in told)
         return told
 

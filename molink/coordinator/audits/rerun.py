@@ -30,9 +30,9 @@ Reports = dict[tuple[str, int], tuple[int, tuple[float, ...]]]
 """Tokens and numbers, by node and the ring's number of the request."""
 
 
-async def rerun(ring: ServingRing, tokens: tuple[int, ...]) -> AuditedRing:
-    """What a ring's stages report of these tokens. Raises RingError when it does not answer,
-    TimeoutError when a stage does not report them."""
+async def rerun(ring: ServingRing, tokens: tuple[int, ...], *, has_experts: bool) -> AuditedRing:
+    """What a ring's stages report of these tokens; `has_experts`: its model has. Raises RingError
+    when the ring does not answer, TimeoutError when a stage does not report them."""
     client, reports = ring.client, Reports()
     stages = client.ring.stages
     timeline = RequestTimeline(client.card.name, len(tokens), 1)
@@ -61,6 +61,7 @@ async def rerun(ring: ServingRing, tokens: tuple[int, ...]) -> AuditedRing:
         _dtype(stages),
         client.codec.codec,
         _kv_dtype(stages),
+        has_experts,
     )
 
 

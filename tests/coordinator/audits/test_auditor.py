@@ -12,7 +12,7 @@ from molink.control.messages.payloads import NodeHealth
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits import rerun as rerun_module
-from molink.coordinator.audits.auditor import Auditor
+from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.audits.quarantine import EVIDENCE_MAX, Evidence
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.requests.audit_queue import AUDIT_TOKENS_MIN, WAITING_MAX, AuditQueue
@@ -74,7 +74,9 @@ async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, sha
     async with world(monkeypatch, size=size) as w, background_tasks() as tasks:
         w.service.audits.share = share
         admin = ClusterAdmin(w.book, registry, w.service)
-        auditor = Auditor(w.service, admin.quarantine, Evidence(tmp_path / "audits"), Random(1))
+        auditor = Auditor(
+            w.service, admin.quarantine, Evidence(tmp_path / "audits"), False, Random(1)
+        )
         monkeypatch.setattr(FakeClient, "generate", computing(w, liars, silent))
         tasks.create_task(auditor.run())
         w.join(*(f"{ring}{place}" for ring in "abcdef"[:rings] for place in range(size)))
@@ -188,6 +190,19 @@ async def test_who_does_not_report_leaves_an_audit_unfinished(monkeypatch, tmp_p
         timeline = await answer(w)
         await w.until(lambda: timeline.audited == "unfinished")
         assert auditor.counts["unfinished"] == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"num_hidden_layers": 9}, False),
+        ({"num_experts": 128, "num_experts_per_tok": 8}, True),
+        ({"text_config": {"n_routed_experts": 8}}, True),
+        ({"num_experts": None}, False),
+    ],
+)
+def test_experts_are_known_from_the_config(config, found, tmp_path):
+    assert AuditSettings.of(0.5, tmp_path, config).has_experts is found
 
 
 def ended(reason, audited="pending"):

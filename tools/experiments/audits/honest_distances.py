@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import click
 
@@ -20,13 +19,12 @@ import molink.models
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
 from molink.checkpoint.model_shape import KvDtype
-from molink.executor.architecture.pruning import decoder_layers
 from molink.executor.stage import StageExecutor
 from molink_scheduler.audit import AuditedRing, distance
-from tools.experiments.audits.in_process import InProcessRing, flip
+from tools.experiments.audits.in_process import InProcessRing, flip, leave_out
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
-__all__ = ["main"]
+__all__ = ["DEMO", "main", "texts_of"]
 
 SEED = 0
 
@@ -93,13 +91,13 @@ def main(out: Path, model: str, prompts: int, stages: int) -> None:
     """Print the worst and the median distance of each kind of ring from the truth."""
     directory = Path(model)
     whole = InProcessRing.load(directory, _cuts(directory, 1))
-    texts = _texts(whole.stages[0].description.vocabulary_size, prompts)
+    texts = texts_of(whole.stages[0].description.vocabulary_size, prompts)
     truth = Truth(directory, stages, texts, [whole.audit(text) for text in texts])
     results: dict[str, Figures] = {}
     for kind in KINDS:
         ring = InProcessRing.load(directory, _cuts(directory, stages), 1, **asdict(kind))
         results[f"{kind.dtype}, {kind.codec}, KV {kind.kv_dtype}"] = truth.beside(ring)
-    for name, lie in (("negated", flip), ("left out", _leave_out)):
+    for name, lie in (("negated", flip), ("left out", leave_out)):
         layers = [truth.lied_to(layer, lie) for layer in whole.stages[0].layers]
         least = min(layers, key=lambda one: one["rows_median"])
         results[f"float32, the layer {name} that shows least"] = least
@@ -114,8 +112,9 @@ def _cuts(directory: Path, stages: int) -> list[int]:
     return [layers * place // stages for place in range(stages + 1)]
 
 
-def _texts(vocabulary: int, count: int) -> list[list[int]]:
-    random = Random(SEED)
+def texts_of(vocabulary: int, count: int, seed: int = SEED) -> list[list[int]]:
+    """Prompts of any tokens."""
+    random = Random(seed)
     return [
         [random.randrange(vocabulary) for _ in range(random.randrange(8, 200))]
         for _ in range(count)
@@ -143,16 +142,6 @@ def _distances(one: AuditedRing, other: AuditedRing) -> list[float]:
 def _mean_difference(one: AuditedRing, other: AuditedRing) -> float:
     pairs = zip(one.logprobs, other.logprobs, strict=True)
     return sum(abs(a - b) for a, b in pairs) / len(one.logprobs)
-
-
-def _leave_out(stage: StageExecutor, layer: int) -> None:
-    """Have a stage pass on what one of its layers was given."""
-
-    def given(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        rows = args[0] if args else kwargs["hidden_states"]
-        return (rows, *output[1:]) if isinstance(output, tuple) else rows
-
-    decoder_layers(stage.model)[1][layer].register_forward_hook(given, with_kwargs=True)
 
 
 if __name__ == "__main__":

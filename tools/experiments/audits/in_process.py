@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ from molink_scheduler.audit import AuditedRing, AuditedStage
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["InProcessRing", "flip"]
+__all__ = ["InProcessRing", "flip", "leave_out"]
 
 SCORED = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
 
@@ -36,6 +37,7 @@ class InProcessRing:
     dtype: str
     codec: str = "raw"
     kv_dtype: KvDtype = "auto"
+    has_experts: bool = False
     sketches: list[RowSketches] = field(default_factory=list)
     requests: int = 0
 
@@ -79,6 +81,7 @@ class InProcessRing:
             self.dtype,
             self.codec,
             self.kv_dtype,
+            self.has_experts,
         )
 
     def _span(self, tokens: Sequence[int], start: int, end: int) -> list[float]:
@@ -121,3 +124,13 @@ def flip(stage: StageExecutor, layer: int) -> None:
         return -output
 
     decoder_layers(stage.model)[1][layer].register_forward_hook(negated)
+
+
+def leave_out(stage: StageExecutor, layer: int) -> None:
+    """Have a stage pass on what one of its layers was given."""
+
+    def given(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        rows = args[0] if args else kwargs["hidden_states"]
+        return (rows, *output[1:]) if isinstance(output, tuple) else rows
+
+    decoder_layers(stage.model)[1][layer].register_forward_hook(given, with_kwargs=True)
