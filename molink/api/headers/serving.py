@@ -37,20 +37,22 @@ def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
 def served_by() -> dict[str, Any]:
     """What a stream says of it in its last event: rings and nodes in the order in which they
     served, times in milliseconds (null: it did not come so far), and under `attempts` what each
-    ring did for a request of one sequence: more than one where a ring was lost meanwhile."""
+    ring did for a request of one sequence: more than one where a ring was lost meanwhile;
+    `audited` of one that was chosen for an audit."""
     timelines = SERVED.get() or []
-    return {
+    told = {
         "request_id": timelines[0].arrival.request_id if timelines else None,
         "rings": _rings(timelines),
         "nodes": _nodes(timelines),
         "queue_ms": _slowest_ms(one.queue_s for one in timelines),
         "prefill_ms": _slowest_ms(one.prefill_s for one in timelines),
         "decode_ms": _slowest_ms(one.decode_s for one in timelines),
-        "audited": _audited(timelines) or None,
         "attempts": [_attempt(part) for part in timelines[0].attempts]
         if len(timelines) == 1
         else [],
     }
+    audited = _audited(timelines)
+    return told | ({"audited": audited} if audited else {})
 
 
 def _attempt(part: RingAttempt) -> dict[str, Any]:

@@ -51,13 +51,13 @@ class RingTerms:
     """Which transmission scheduler the links use."""
     traced: bool = False
     """Whether stages report each step that they compute."""
-    audited: bool = False
-    """Whether stages report sketches of their rows, for audits."""
     state_slots: int | None = None
     """The fewest on the ring, of those stages whose layers keep states; None: none does."""
     replay_log_gb: float = REPLAY_LOG_GB
     """Memory of each stage's PC for rows that it has sent, from which a replaced neighbour is
     fed."""
+    audited: bool = False
+    """Whether stages report sketches of their rows, for audits."""
 
     def __post_init__(self) -> None:
         for option, value, most in (
