@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from molink.config.link_schedule import LinkSchedule
 
@@ -105,6 +106,8 @@ def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 async def _listen(target: Target, schedule: LinkSchedule) -> asyncio.Server:
     there, back = ShapedPipe(schedule), ShapedPipe(schedule)
+    carried: set[asyncio.Future[Any]] = set()
+    """The event loop itself holds what waits for an open connection only weakly."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -115,7 +118,10 @@ async def _listen(target: Target, schedule: LinkSchedule) -> asyncio.Server:
         _set_no_delay(writer)
         _set_no_delay(far_writer)
         pumps = (_pump(reader, far_writer, there), _pump(far_reader, writer, back))
-        await asyncio.gather(*pumps, return_exceptions=True)
+        both = asyncio.gather(*pumps, return_exceptions=True)
+        carried.add(both)
+        both.add_done_callback(carried.discard)
+        await both
 
     return await asyncio.start_server(connected, "127.0.0.1", 0)
 
