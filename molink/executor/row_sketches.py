@@ -83,8 +83,8 @@ class RowSketches:
         if self._products is None or not isinstance(rows_1TD, torch.Tensor):
             return
         rows_TD = rows_1TD.reshape(-1, rows_1TD.shape[-1]).float()
-        lengths_T1 = rows_TD.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-        self._products[boundary] = (rows_TD / lengths_T1) @ self._signs_DK
+        lengths_T1 = torch.linalg.vector_norm(rows_TD, dim=-1, keepdim=True).clamp_min(1e-30)
+        self._products[boundary] = rows_TD @ self._signs_DK / lengths_T1
 
     def begins(self, batch: Batch) -> None:
         """A step begins; one of decode may begin and end within one of prompts."""

@@ -72,7 +72,7 @@ async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, sha
     """A world of rings, and an auditor of all requests."""
     registry = Registry.open(tmp_path)
     async with world(monkeypatch, size=size) as w, background_tasks() as tasks:
-        w.service.audits.share = share
+        w.service.audits.share, w.survives = share, True
         admin = ClusterAdmin(w.book, registry, w.service)
         auditor = Auditor(
             w.service, admin.quarantine, Evidence(tmp_path / "audits"), False, Random(1)
