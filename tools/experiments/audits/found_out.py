@@ -42,15 +42,16 @@ import os, sys
 if "molink.stage.stage_process" in sys.orig_argv:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from molink.executor.stage import StageExecutor
+    from molink.executor import loading
     from tools.experiments.audits.in_process import flip
-    prepare = StageExecutor.prepare
-    def lying(self, *args, **kwargs):
-        prepare(self, *args, **kwargs)
-        flip(self, self.layers.start)
-    StageExecutor.prepare = lying
+    honest = loading.load_stage
+    def lying(*args, **kwargs):
+        stage = honest(*args, **kwargs)
+        flip(stage, stage.layers.start)
+        return stage
+    loading.load_stage = lying
 """
-"""What Python runs first in the processes of the agent that lies."""
+"""What Python runs first in the processes of the agent that lies; the self-test would find it."""
 
 SERVING_WITHIN_S, FOUND_WITHIN_S = 180.0, 240.0
 ANSWER_TOKENS = 24

@@ -1,6 +1,6 @@
 """How far are honest rings apart? What the tolerances of audits are taken from.
 
-    python -m tools.experiments.audits.honest_distances [MODEL] --out DIR
+    python -m tools.experiments.audits.honest_distances --out DIR
 
 A ring of each number format, codec and format of KV computes prompts and is compared with a ring of
 one stage in fp32, whose weights are the same numbers: so the distance is what the format itself
@@ -84,7 +84,7 @@ class Truth:
 
 
 @experiment
-@click.argument("model", default=str(DEMO))
+@click.option("--model", default=str(DEMO), help="Its directory; the demo model without it.")
 @click.option("--prompts", default=20, show_default=True)
 @click.option("--stages", default=4, show_default=True, help="Of the rings that are compared.")
 def main(out: Path, model: str, prompts: int, stages: int) -> None:
