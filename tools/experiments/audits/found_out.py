@@ -54,7 +54,7 @@ if "molink.stage.stage_process" in sys.orig_argv:
 """What Python runs first in the processes of the agent that lies; the self-test would find it."""
 
 SERVING_WITHIN_S, FOUND_WITHIN_S = 180.0, 240.0
-ANSWER_TOKENS = 24
+ANSWER_TOKENS = 200
 
 
 @experiment
