@@ -11,6 +11,8 @@ under its link: it never ends the stage, and whoever sent it can be named.
 
 import logging
 import queue
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -18,6 +20,7 @@ from typing import assert_never
 from molink.errors import FrameError, LinkFullError, LinkLostError, StageError
 from molink.stage_protocol.messages import (
     Fact,
+    HoldLinks,
     JoinRing,
     MovePath,
     OutgoingLink,
@@ -73,6 +76,8 @@ class StageLinks:
     """None: somebody has called `wake`."""
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
+    fell_silent: threading.Event = field(default_factory=threading.Event)
+    """Set when a neighbour has fallen silent; the reader clears it."""
     _links: ProcessLinks = field(init=False)
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _next: PacedLink | None = None
@@ -82,6 +87,8 @@ class StageLinks:
     """Address and key that each outgoing link was opened with."""
     _last_link: InboundLink | None = None
     """That brought the message which `receive` returned last."""
+    _is_held: bool = False
+    """Whether its ring has lost a stage and does not go on yet: no link is given up meanwhile."""
     _lost: StageError | None = None
     """Why this stage cannot go on, once a link is given up."""
 
@@ -99,7 +106,9 @@ class StageLinks:
         inbox: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
         roles = (FROM_TAIL, FROM_COORDINATOR) if is_head else (FROM_STAGE,)
         stage = cls(name, inbox, report)
-        stage._links = ProcessLinks.bind(name, host, roles, inbox.put, stage._on_failure, keys)
+        calls = inbox.put, stage._on_failure
+        quiet = stage.fell_silent.set
+        stage._links = ProcessLinks.bind(name, host, roles, *calls, keys, on_quiet=quiet)
         return stage
 
     @property
@@ -111,6 +120,7 @@ class StageLinks:
         """Open the links that leave here, but for those that lead where they are to lead already;
         what comes of another epoch is dropped from now on. Raises StageError when a neighbour does
         not answer."""
+        self._is_held = False
         self._links.epoch = command.epoch
         if command.upload_bytes_per_s is not None:
             self._budget.set_cap(command.upload_bytes_per_s)
@@ -150,6 +160,8 @@ class StageLinks:
             case SetUploadCap(bytes_per_s):
                 self._budget.set_cap(bytes_per_s)
                 self._links.thread.wake()
+            case HoldLinks():
+                self._is_held = True
             case JoinRing():
                 self.wake()  # The loop carries it out.
             case _:
@@ -216,6 +228,13 @@ class StageLinks:
         """Those of the previous stage that could not be read, or not be carried out."""
         return self._links.inbound[0].frames_refused
 
+    def neighbours_silent_s(self) -> tuple[float, float]:
+        """For how long nothing has come from the previous stage, and from the next one; 0: not for
+        too long. In any thread."""
+        now, following = time.monotonic(), self._next
+        previous_s = self._links.inbound[0].peer.silent_s(now)
+        return previous_s, 0.0 if following is None else following.peer.silent_s(now)
+
     @property
     def frames_refused(self) -> int:
         """Messages and pieces that were dropped, for whatever reason."""
@@ -253,6 +272,8 @@ class StageLinks:
                     name: OutgoingLink = "next" if link.name == "next" else "coordinator"
                     reason = "nothing that is sent there is acknowledged"
                     self._report(PathMoved(name, link.address, False, reason))
+            case GiveUp() if self._is_held:
+                log.warning("%s holds its link %r: its ring will go on", self.name, link.name)
             case GiveUp(silent_s):
                 self._lost = LinkLostError(
                     f"{self.name} has lost its link {link.name!r}: for {silent_s:.0f} s nothing "

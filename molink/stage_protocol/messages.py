@@ -31,6 +31,7 @@ __all__ = [
     "TERMS",
     "Command",
     "Fact",
+    "HoldLinks",
     "JoinRing",
     "LoadProgressed",
     "LoadStage",
@@ -163,6 +164,12 @@ class SetUploadCap:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldLinks:
+    """Command: give no link up until the next JoinRing. The ring has lost a stage, and it may take
+    longer than a neighbour waits by itself until another one is in its place."""
+
+
+@dataclass(frozen=True, slots=True)
 class MovePath:
     """Command: lead a link to another address of the same neighbour; PathMoved answers."""
 
@@ -257,6 +264,11 @@ class StageProgress:
     prompt_waits_s: float = 0.0
     """The longest for which rows of a prompt are under way and none has come back; 0: none are.
     Only on the head."""
+    previous_silent_s: float = 0.0
+    """For how long nothing has come from the previous stage, idle links included; 0: not for too
+    long..."""
+    next_silent_s: float = 0.0
+    """...and from the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +336,7 @@ class StageFailed:
     """Whether its device had no memory for what it was to hold, or for a step."""
 
 
-Steering = SetAllowed | MovePath | SetUploadCap
+Steering = SetAllowed | MovePath | SetUploadCap | HoldLinks
 """Commands that a stage takes at any time, and at once."""
 
 Command = LoadStage | JoinRing | Steering
@@ -336,6 +348,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "join_ring": JoinRing,
         "set_allowed": SetAllowed,
         "set_upload_cap": SetUploadCap,
+        "hold_links": HoldLinks,
         "move_path": MovePath,
         "load_progressed": LoadProgressed,
         "stage_loaded": StageLoaded,

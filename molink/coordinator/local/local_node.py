@@ -4,16 +4,14 @@ The part of an agent that is left when no owner has to be asked: no probe, no re
 lie where the operator names them. Its reports and commands are the same, through the same broker.
 """
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile, StageLink
-from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
-from molink.coordinator.local.fixed_plan import RingPlan, stage_name
+from molink.control.messages.topics import ASSIGNMENT, PROFILE
+from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle, WarmStage
@@ -23,9 +21,6 @@ from molink.tasks import task_group
 from molink_scheduler.link.facts import LinkMemory
 
 __all__ = ["DirectRoutes", "LocalNode"]
-
-HEARTBEAT_S = 1.0
-"""Its health is reported at least so often; sooner whenever its stage reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class _Launcher:
     async def start(
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
-        name, load = stage_name(self.index), self.plan.load(self.index, work)
+        name, load = self.plan.name(self.index), self.plan.load(self.index, work)
         if command := self.plan.hosts.stages[self.index].command:
             return await StageHandle.start(name, load, command, self._arguments)
         return await self.warm.start(name, load, self._arguments)
@@ -62,7 +57,7 @@ class _Launcher:
         return self.plan.stage_arguments(self.index)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DirectRoutes:
     """Routes of one local stage's links: to the stages' own addresses, at once.
 
@@ -71,7 +66,8 @@ class DirectRoutes:
     """
 
     upload_bytes_per_s: Callable[[], float | None]
-    is_tail: bool
+    is_tail: bool = False
+    """Whether its stage was the tail of its ring when it joined last."""
     next_memory: LinkMemory | None = None
     """What was last known of the link to the next stage..."""
     coordinator_memory: LinkMemory | None = None
@@ -83,7 +79,7 @@ class DirectRoutes:
         cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
         following = (index + 1) % len(plan.works)
         memory = plan.memory(index, following), plan.memory(index, COORDINATOR)
-        return cls(lambda: cap, following == 0, *memory)
+        return cls(lambda: cap, False, *memory)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -98,6 +94,7 @@ class DirectRoutes:
         """With the addresses of the assignment; the last one is where a stage listens."""
         assert assignment.next_link is not None
         tail_link = assignment.coordinator_link
+        self.is_tail = tail_link is not None
         return JoinRing(
             ring=ring_terms(assignment),
             epoch=assignment.epoch,
@@ -132,7 +129,7 @@ class LocalNode:
     @classmethod
     def of(cls, plan: RingPlan, index: int, identity: Credentials, warm: WarmStage) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
-        session = ControlSession(identity.username, stage_name(index))
+        session = ControlSession(identity.username, plan.name(index))
         routes = DirectRoutes.of(plan, index)
         stage = StageManager(
             _Launcher(plan, index, warm), routes, session.publish_fact, operators_own=True
@@ -171,9 +168,4 @@ class LocalNode:
                 await self.stage.assign(received.message)
 
     async def _send_heartbeats(self) -> None:
-        while True:
-            self.stage.health_changed.clear()
-            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await self.stage.health_changed.wait()
+        await self.session.send_heartbeats(self.stage, lambda: self.state)
