@@ -17,6 +17,7 @@ import torch
 
 from molink.errors import FrameError
 from molink.executor.cards.retry import StepInputs, computed
+from molink.executor.cards.swapping import SwapWatch, refuse_swapping
 from molink.executor.number_range import check_received
 from molink.executor.stage import StageExecutor, StepOutput
 from molink.stage.event_files import EventFiles
@@ -66,6 +67,8 @@ class StageLoop:
     next_join: Callable[[], JoinRing | None]
     """The command to go on in the ring's next epoch, if there is one."""
     report: Callable[[Fact], None]
+    swaps: SwapWatch | None = None
+    """Watch over the steps of a card; None: there is none."""
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     """[T, D] of each batch that has arrived and is not computed."""
     _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
@@ -188,6 +191,8 @@ class StageLoop:
             started += self._interrupted_s
         else:  # A card knows what of the time was this step's.
             started = now - output.computed_s
+            if self.swaps is not None:
+                refuse_swapping(self.executor, self.swaps, run.batch, output.computed_s, now)
         self._pass_on(self.core.computed(run, now - started, rate, now), output)
         now = time.monotonic()
         self.core.finished(run, now - started, now)

@@ -140,7 +140,7 @@ def room_on(
     )
 
 
-def measured_step_bytes(card: Card, run_longest: Callable[[int], None]) -> int:
+def measured_step_bytes(card: Card, run_longest: Callable[[int], object]) -> int:
     """What the longest step takes beside what stays; it is run with its rows.
 
     Raises NoRoomError when there is none for it.
