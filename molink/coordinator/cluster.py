@@ -50,12 +50,13 @@ def run_cluster(
     blame: Blame,
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
+    queue_s: float,
     status: Callable[[], dict[str, Any]],
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
-    `new_endpoint` is called with the epoch of each ring; `status` is what GET /cluster shows of
-    what runs beside.
+    `new_endpoint` is called with the epoch of each ring; `queue_s` is how long a newcomer may be
+    forecast to wait; `status` is what GET /cluster shows of what runs beside.
     """
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def run_cluster(
         troubles = [one for one in (hub.trouble, accounting.trouble) if one]
         return {"nodes": nodes, "trouble": troubles} | status()
 
-    service = ClusterService(card, report)
+    service = ClusterService(card, report, wait_s_max=queue_s)
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)

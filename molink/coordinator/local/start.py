@@ -98,6 +98,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
                 LocalEndpoint, model.card, plan, settings.ring, public_key, nodes, memory
             ),
             settings=ManagerSettings(len(nodes), settings.codec, first_must_stand=True),
+            queue_s=settings.queue_s,
             status=dict,
         )
 

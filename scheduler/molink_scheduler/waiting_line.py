@@ -1,0 +1,87 @@
+"""Forecast of how long a newcomer waits until a ring begins its answer, and when a line is full.
+
+A ring begins answers at some pace: as prompts are computed, and as those that end give their KV
+back. So whoever comes waits for as many beginnings as there are before it. A beginning takes the
+time in which somebody waited, divided by the answers that began in it; time without a line says
+nothing. Measured so, the pace knows prompts, answers and links as they are.
+
+Nobody is refused for a short line, whatever its pace, and before a pace is known by a long one
+only: a ring that has just begun should take its first users, however many come at once.
+
+Rejected: tokens that are outstanding over the ring's tokens per second, because most requests may
+generate far more than they do. The latest wait, which tells how long the line was before a flood.
+
+Pure: times are arguments.
+"""
+
+from dataclasses import dataclass, field
+
+__all__ = ["LINE_MIN", "LINE_UNMEASURED_MAX", "WAIT_S", "WaitingLine"]
+
+WAIT_S = 8.0
+"""Longest wait for the first token that is forecast for a newcomer: a line that is left alone is
+over within ten seconds, and who would wait longer is better told so at once."""
+
+LINE_MIN = 16
+"""Who waits in a line as short as this is never refused: as many as a ring of home PCs often
+serves, and whose prompts may come at once."""
+
+LINE_UNMEASURED_MAX = 256
+"""Of a ring whose pace is not known."""
+
+BEGINS_REMEMBERED = 32
+"""Answers over which the pace is smoothed: micro-batches and ends come in bunches."""
+
+BEGINS_MEASURED = 8
+"""From how many on it counts as known."""
+
+
+@dataclass(slots=True)
+class WaitingLine:
+    """Requests of one ring that wait for their first token, and the pace at which they get it."""
+
+    waiting: int = field(init=False, default=0)
+    _begins: float = field(init=False, default=0.0)
+    """Answers that have begun, older ones counting less."""
+    _begun: int = field(init=False, default=0)
+    """All of them."""
+    _waited_s: float = field(init=False, default=0.0)
+    """Time in which somebody waited, forgotten at the same rate."""
+    _counted_at: float = field(init=False, default=0.0)
+
+    def joined(self, now: float) -> None:
+        """A request waits."""
+        self._count(now)
+        self.waiting += 1
+
+    def left(self, now: float) -> None:
+        """One that waited has gone without a token."""
+        self._count(now)
+        self.waiting -= 1
+
+    def began(self, now: float) -> None:
+        """One that waited has its first token."""
+        self._count(now)
+        self.waiting -= 1
+        kept = 1 - 1 / BEGINS_REMEMBERED
+        self._waited_s, self._begins = kept * self._waited_s, kept * self._begins + 1
+        self._begun += 1
+
+    def wait_s(self, now: float) -> float | None:
+        """How long one that came now would wait; None: the pace is not known."""
+        if self._begun < BEGINS_MEASURED:
+            return None
+        since_s = now - self._counted_at if self.waiting else 0.0
+        return self.waiting * (self._waited_s + since_s) / self._begins
+
+    def is_full(self, within_s: float, now: float) -> bool:
+        """Whether one more is to be refused, because it would not begin in time."""
+        if self.waiting < LINE_MIN:
+            return False
+        wait_s = self.wait_s(now)
+        return self.waiting >= LINE_UNMEASURED_MAX if wait_s is None else wait_s > within_s
+
+    def _count(self, now: float) -> None:
+        if self.waiting:
+            self._waited_s += now - self._counted_at
+        self._counted_at = now
