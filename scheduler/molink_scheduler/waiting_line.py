@@ -61,11 +61,11 @@ class WaitingLine:
 
     def began(self, now: float) -> None:
         """One that waited has its first token."""
-        self._count(now)
-        self.waiting -= 1
         kept = 1 - 1 / BEGINS_REMEMBERED
         self._waited_s, self._begins = kept * self._waited_s, kept * self._begins + 1
         self._begun += 1
+        self._count(now)
+        self.waiting -= 1
 
     def wait_s(self, now: float) -> float | None:
         """How long one that came now would wait; None: the pace is not known."""
