@@ -27,7 +27,7 @@ LINE_MIN = 16
 serves, and whose prompts may come at once."""
 
 LINE_UNMEASURED_MAX = 256
-"""Of a ring whose pace is not known."""
+"""Of a ring whose pace is not known, where WAIT_S is allowed; more where more is."""
 
 BEGINS_REMEMBERED = 32
 """Answers over which the pace is smoothed: micro-batches and ends come in bunches."""
@@ -79,7 +79,9 @@ class WaitingLine:
         if self.waiting < LINE_MIN:
             return False
         wait_s = self.wait_s(now)
-        return self.waiting >= LINE_UNMEASURED_MAX if wait_s is None else wait_s > within_s
+        if wait_s is None:
+            return self.waiting >= LINE_UNMEASURED_MAX * max(1.0, within_s / WAIT_S)
+        return wait_s > within_s
 
     def _count(self, now: float) -> None:
         if self.waiting:

@@ -106,7 +106,7 @@ class ClusterService:
         now = time.monotonic()
         if not lines or not all(line.is_full(self.wait_s_max, now) for line in lines):
             return None
-        wait_s = min(line.wait_s(now) or self.wait_s_max for line in lines)
+        wait_s = min(line.wait_s(now) or WAIT_S for line in lines)
         waiting = sum(line.waiting for line in lines)
         return OverloadedError(
             f"{waiting} requests wait already, and yours would for {wait_s:.0f} s: send it again "

@@ -25,8 +25,8 @@ ANSWER_WEIGHT = 0.1
 """Of the newest answer's length: of those ten before it something is left."""
 
 OVERCOMMIT = 1.15
-"""Of the blocks that there are, so many may be forecast. In a model of a ring (a round takes 100 ms,
-answers have 16 to 112 tokens, twice as many users as have room) 1.15 gave 237 tokens/s, 1.0 211 and
+"""Of the blocks that there are, so many may be forecast. In a model of a ring (a round takes 0.1 s,
+answers have 16 to 112 tokens, twice as many users as have room) 1.15 gave 237 tokens/s, 1.0 211,
 one free block for each that runs 213; 1.3 no more, and twice the prompts to compute."""
 
 LEFT_TOKENS_MIN = BLOCK_TOKENS

@@ -47,7 +47,7 @@ TIMES = 5.0
 LATE_S = 10.0
 """In time is an answer within this and twice as long as it takes alone."""
 
-PROBES_BEFORE, PROBES_S, PROBE_EVERY_S = 6, 20.0, 0.5
+PROBES_BEFORE, PROBES_S, PROBE_EVERY_S = 3, 15.0, 0.5
 """Before the load; after it, for so long and so often."""
 
 PROBE_TOKENS = 4
@@ -148,7 +148,7 @@ async def _measured(
     served = ("--nodes", "3", "--link", link, *serve_options.split())
     async with serve_ring(model, served, 0, (600, 8)) as ring:
         users = Users(ring, input_tokens, output_tokens)
-        alone = [await users.ask(output_tokens) for _ in range(PROBES_BEFORE)][2:]
+        alone = [await users.ask(output_tokens) for _ in range(PROBES_BEFORE)][1:]
         before_s = statistics.median(one.first_s for one in alone)
         bound_s = LATE_S + 2 * statistics.median(one.whole_s for one in alone)
         figures: dict[str, Any] = {"alone_first_s": before_s, "bound_s": bound_s}
