@@ -1,20 +1,18 @@
 """The prompts of a ring, from arrival until their last span has left the head.
 
 They wait in order of priority, then of arrival (those that were kept when the ring lost a stage
-first, the shortest before all), until the smallest KV capacity on the ring has room for their known
-tokens and for what all that run are expected to grow by (`kv_forecast`), and, where layers keep
-states, a slot is free on every stage. They are cut into spans as large as the device has time for;
-several short ones share a batch. A prompt under way is not interrupted by one that goes first.
+first, the shortest before all), until the smallest KV capacity on the ring has room
+for their known tokens and, where layers keep states, a slot is free on every stage. They are cut
+into spans as large as the device has time for; several short ones share a batch. A prompt under way
+is not interrupted by one that goes first.
 
 Pure: times are arguments.
 """
 
 import bisect
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import ADMITTED_BULK_BYTES_MAX, Admission, Span, bulk_bytes
-from molink_scheduler.head.kv_forecast import KvForecast
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import KvLedger, blocks_for
@@ -39,6 +37,10 @@ SPAN_WIRE_S = 0.06
 """About what a span computes on a slow stage: where wire and compute take turns evenly, hops
 overlap best."""
 
+ADMISSION_HEADROOM_BLOCKS = 1
+"""Blocks per running sequence kept free at admission, so that a newcomer is not preempted in the
+next round."""
+
 
 @dataclass(slots=True)
 class PromptQueue:
@@ -47,7 +49,6 @@ class PromptQueue:
     settings: HeadSettings
     kv: KvLedger
     clock: DecodeClock
-    forecast: KvForecast = field(init=False, default_factory=KvForecast)
     profile: StepProfile = field(init=False, default_factory=StepProfile)
     """Of the head's own prefill steps."""
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
@@ -104,17 +105,15 @@ class PromptQueue:
         """A span has come out of the tail."""
         self._tokens_in_flight -= span.tokens
 
-    def next_spans(
-        self, now: float, sequences: Collection[Sequence]
-    ) -> tuple[list[Span], list[Admission]]:
+    def next_spans(self, now: float, running_count: int) -> tuple[list[Span], list[Admission]]:
         """The spans of the next prefill batch and who is new among them; empty when there is none,
-        or none now. `sequences` are all of the ring, those that decode too."""
+        or none now."""
         if self._room <= 0 or not (self._under_way or self._waiting):
             return [], []
         budget = min(self._room, self._budget.rows_now(now))
         spans: list[Span] = []
         admissions: list[Admission] = []
-        while budget > 0 and (sequence := self._first(sequences)) is not None:
+        while budget > 0 and (sequence := self._first(running_count + len(admissions))) is not None:
             stands_alone = sequence.is_kept
             if stands_alone and spans:
                 break
@@ -145,12 +144,12 @@ class PromptQueue:
         room = self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
         return room if room >= self.settings.ring.cut_tokens or not self._tokens_in_flight else 0
 
-    def _first(self, sequences: Collection[Sequence]) -> Sequence | None:
+    def _first(self, running_count: int) -> Sequence | None:
         """The sequence whose prompt is under way, else the one that may be admitted next."""
         for sequence in self._under_way:
             if not sequence.stopping:
                 return sequence
-        if not self._waiting or not self._fits(self._waiting[0], sequences):
+        if not self._waiting or not self._fits(self._waiting[0], running_count):
             return None
         return self._waiting[0]
 
@@ -177,14 +176,14 @@ class PromptQueue:
         admissions.append(sequence.admission())
         return True
 
-    def _fits(self, sequence: Sequence, sequences: Collection[Sequence]) -> bool:
+    def _fits(self, sequence: Sequence, running_count: int) -> bool:
         if sequence.is_kept:  # It has its blocks, but for one perhaps.
             needed = self.kv.blocks_missing(sequence.request_id, len(sequence.known))
             return needed <= self.kv.blocks_free
-        if not self.kv.has_slot or blocks_for(len(sequence.known)) > self.kv.blocks_free:
-            return False
-        holding = [one for one in sequences if one.admitted]
-        return not holding or self.forecast.fits([*holding, sequence], self.kv.blocks_total)
+        headroom = ADMISSION_HEADROOM_BLOCKS * running_count
+        return (
+            self.kv.has_slot and blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
+        )
 
 
 def _fits_header(sampling: SamplingParams, admissions: list[Admission]) -> bool:

@@ -246,7 +246,6 @@ class HeadScheduler:
 
     def _end(self, sequence: Sequence) -> list[SendRelease]:
         del self._sequences[sequence.request_id]
-        self.prompts.forecast.ended(sequence)
         if not sequence.admitted and not sequence.is_kept:
             self.prompts.leave(sequence)
             return []
@@ -295,7 +294,7 @@ class HeadScheduler:
         return max(holders, key=lambda sequence: sequence.request.order)
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
-        spans, admissions = self.prompts.next_spans(now, self._sequences.values())
+        spans, admissions = self.prompts.next_spans(now, self.running_count)
         if not spans:
             return None
         run = self._run(PREFILL, -1, spans, tuple(admissions))

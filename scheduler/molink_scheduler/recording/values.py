@@ -16,7 +16,6 @@ from typing import Any
 from molink_scheduler import batch, events, request, resume
 from molink_scheduler.head import (
     decode_batcher,
-    kv_forecast,
     micro_batch_choice,
     micro_batches,
     prompt_queue,
@@ -32,7 +31,7 @@ __all__ = ["decode", "encode"]
 
 _MODULES: tuple[ModuleType, ...] = (
     *(batch, events, request, resume, blocks, book, core, queue, round_tracker, steps),
-    *(decode_batcher, kv_forecast, micro_batch_choice, micro_batches),
+    *(decode_batcher, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings),
 )
 _CLASSES = {

@@ -145,18 +145,20 @@ def test_a_pc_that_stays_full_ends_its_stage_with_one_sentence(checkpoint, monke
     def full(stage, step, *inputs):
         raise MemoryError
 
+    head = cpu_stage(checkpoint, range(2))
     monkeypatch.setattr(StageExecutor, "_computed", full)
     with pytest.raises(DeviceMemoryError, match=r"cpu ran out of memory .* lend less .*memory_gb"):
-        computed(cpu_stage(checkpoint, range(2)), StepInputs(batch(*SPANS), TOKEN_IDS, None))
+        computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
 
 
 def test_any_other_error_is_none_of_memory(checkpoint, monkeypatch):
     def wrong(stage, step, *inputs):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
+    head = cpu_stage(checkpoint, range(2))
     monkeypatch.setattr(StageExecutor, "_computed", wrong)
     with pytest.raises(RuntimeError, match="shapes"):
-        computed(cpu_stage(checkpoint, range(2)), StepInputs(batch(*SPANS), TOKEN_IDS, None))
+        computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
 
 
 def test_a_cut_goes_through_a_span_and_admits_nobody():

@@ -220,7 +220,7 @@ def test_nobody_enters_without_a_state_slot(make_ring, make_request, seed):
 
 
 def test_slots_and_blocks_run_out_together(make_ring, make_request):
-    ring = make_ring(seed=1, stage_count=3, kv_tokens=80, state_slots=2)
+    ring = make_ring(seed=1, stage_count=3, kv_tokens=64, state_slots=2)
     for request_id in (1, 2, 3):
         ring.submit_at(0.1 * request_id, make_request(request_id, 16, 40))
     ring.run()
