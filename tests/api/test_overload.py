@@ -17,7 +17,7 @@ from molink.wire.frames import Cancel, FinishReason, Submit, TokenSample
 from molink_scheduler.waiting_line import LINE_MIN, WaitingLine
 from tests.coordinator.requests.test_ring_client import Serving, until
 
-SENTENCE = "40 requests wait already, and yours would for 9 s: send it again later."
+SENTENCE = "9 requests run and 40 wait: send yours again later."
 ASKED = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "model": "tiny/model"}
 
 
@@ -61,7 +61,7 @@ def test_a_cluster_is_overloaded_when_all_its_rings_are():
     assert cluster().overload is None
     assert cluster(full_line(), WaitingLine()).overload is None
     overload = cluster(full_line(), full_line()).overload
-    assert overload is not None and "600 requests wait already" in str(overload)
+    assert overload is not None and "0 requests run and 600 wait" in str(overload)
 
 
 def test_a_ring_that_drains_takes_nobody():

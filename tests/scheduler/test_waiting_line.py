@@ -6,6 +6,8 @@ from molink_scheduler.waiting_line import (
     BEGINS_MEASURED,
     LINE_MIN,
     LINE_UNMEASURED_MAX,
+    RUNNING_MIN,
+    SLOWER_MAX,
     WAIT_S,
     WaitingLine,
 )
@@ -83,3 +85,37 @@ def test_who_gives_up_makes_room():
     for _ in range(5):
         line.left(now)
     assert not line.is_full(WAIT_S, now)
+
+
+def running(line: WaitingLine, users: int, gap_s: float, rounds: int) -> WaitingLine:
+    """So many users decode for some rounds."""
+    for _ in range(users - line.running):
+        line.joined(0.0)
+        line.began(0.0)
+    for _ in range(rounds * users):
+        line.token_came(gap_s)
+    return line
+
+
+def test_who_would_make_all_slower_is_refused():
+    line = running(WaitingLine(), 8, 0.1, 100)
+    assert not running(line, 64, 0.1 * SLOWER_MAX, 50).is_full(WAIT_S, 0.0)
+    assert running(line, 80, 0.11 * SLOWER_MAX, 50).is_full(WAIT_S, 0.0)
+    for _ in range(80 - RUNNING_MIN + 1):
+        line.ended()
+    assert not line.is_full(WAIT_S, 0.0)
+
+
+def test_a_ring_that_was_always_slow_takes_users():
+    assert not running(WaitingLine(), 100, 3.0, 100).is_slow
+
+
+def test_a_stall_whose_tokens_come_at_once_is_neither_fast_nor_slow():
+    """Every 2 s the coordinator stands still for half a second, and 5 rounds come together."""
+    line = running(WaitingLine(), 20, 0.1, 100)
+    for _ in range(50):
+        running(line, 20, 0.1, 15)
+        running(line, 20, 0.5, 1)
+        running(line, 20, 0.0, 4)
+        assert not line.is_slow
+    assert not running(line, 20, 0.1, 100).is_slow

@@ -101,16 +101,19 @@ class ClusterService:
 
     @property
     def overload(self) -> OverloadedError | None:
-        """Why a newcomer is refused where every open ring's line is full."""
+        """Why a newcomer is refused where every open ring takes no more."""
         lines = [ring.client.line for ring in self.rings if ring.is_open]
         now = time.monotonic()
         if not lines or not all(line.is_full(self.wait_s_max, now) for line in lines):
             return None
-        wait_s = min(line.wait_s(now) or WAIT_S for line in lines)
-        waiting = sum(line.waiting for line in lines)
+        wait_s = max(1.0, min(line.wait_s(now) or WAIT_S for line in lines))
+        waiting, running = (
+            sum(line.waiting for line in lines),
+            sum(line.running for line in lines),
+        )
         return OverloadedError(
-            f"{waiting} requests wait already, and yours would for {wait_s:.0f} s: send it again "
-            "later.",
+            f"{running} requests run and {waiting} wait, as many as can be answered in time: send "
+            "yours again later.",
             wait_s,
         )
 

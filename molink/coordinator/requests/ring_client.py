@@ -234,6 +234,7 @@ class RingClient:
     def _number_anew(self, live: LiveSequence) -> None:
         """For the ring it is a new request, of which nothing is held."""
         del self._live[live.request_id]
+        self._leave_line(live)
         live.begin_anew(self._take_number())
         self._live[live.request_id] = live
 
@@ -309,12 +310,18 @@ class RingClient:
     def _forget(self, live: LiveSequence) -> bool:
         """False for a sequence that has ended before."""
         was_live = self._live.pop(live.request_id, None) is not None
-        if live.is_waiting:
-            live.is_waiting = False
-            self.line.left(time.monotonic())
+        if was_live:
+            self._leave_line(live)
         if not self._live:
             self._idle.set()
         return was_live
+
+    def _leave_line(self, live: LiveSequence) -> None:
+        if live.is_waiting:
+            self.line.left(time.monotonic())
+        elif live.has_token:
+            self.line.ended()
+        live.is_waiting = False
 
     def _take_sampled(self, message: Sampled) -> None:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
@@ -363,6 +370,7 @@ class RingClient:
         if live.has_token:
             weight = ROUND_WEIGHT if self._round_s else 1.0
             self._round_s += weight * (elapsed_s - self._round_s)
+            self.line.token_came(elapsed_s)
         live.has_token, live.moved_at = True, now
         if live.is_waiting:
             live.is_waiting = False

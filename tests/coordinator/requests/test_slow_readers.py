@@ -126,12 +126,12 @@ async def test_he_counts_as_waiting_only_while_the_ring_computes_for_him():
         reader = Reader(s, 1000)
         line = s.client.line
         request_id = await reader.asked()
-        assert line.waiting == 0
+        assert (line.waiting, line.running) == (0, 1)
         await told(s, request_id, UNREAD_EVENTS_MAX)
-        assert line.waiting == 0
+        assert (line.waiting, line.running) == (0, 0)
         await reader.read(UNREAD_EVENTS_MAX)
         reading = asyncio.create_task(reader.read())
         await until(lambda: line.waiting == 1)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        assert line.waiting == 0
+        assert (line.waiting, line.running) == (0, 0)
