@@ -35,7 +35,7 @@ from tools.experiments.harness.experiment import (
 
 __all__ = ["main"]
 
-USERS = (16, 24, 32, 48)
+USERS = (24, 32, 48)
 """That are tried for the best."""
 
 SEARCH_S, SETTLE_S = 20.0, 5.0

@@ -1,6 +1,7 @@
 """200 answers at once, and 1,000 more that nobody reads: what does the server add to a token?
 
-    python -m tools.experiments.streams.many_streams --out DIR [--ring]
+    python -m tools.experiments.streams.many_streams --out DIR
+    python -m tools.experiments.streams.many_streams --out DIR --ring
 
 The server is the API in a process of its own, in front of stages that do no arithmetic
 (`paced_server`), or of a ring's client whose ring computes nothing (`--ring`, `paced_ring`); each
