@@ -68,6 +68,8 @@ class LiveSequence:
 
     def __post_init__(self) -> None:
         self.scores = PromptScores.of(self.request)
+        if self.timeline is not None:
+            self.timeline.numbered(self.request_id)
 
     def begin_anew(self, request_id: int) -> None:
         """Be another request for the ring, of which nothing is held there."""
