@@ -52,13 +52,14 @@ def run_cluster(
     blame: Blame,
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
+    queue_s: float,
     status: Callable[[], dict[str, Any]],
     audits: AuditSettings,
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
-    `new_endpoint` is called with the epoch of each ring; `status` is what GET /cluster shows of
-    what runs beside.
+    `new_endpoint` is called with the epoch of each ring; `queue_s` is how long a newcomer may be
+    forecast to wait; `status` is what GET /cluster shows of what runs beside.
     """
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def run_cluster(
         troubles = [one for one in (hub.trouble, accounting.trouble, auditor.trouble) if one]
         return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
 
-    service = ClusterService(card, report, audits=AuditQueue(audits.share))
+    service = ClusterService(card, report, wait_s_max=queue_s, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)
     auditor = Auditor(service, admin.quarantine, audits.evidence, audits.has_experts)
     accounting = Accounting(ledger, hub.book, service)

@@ -111,6 +111,7 @@ async def start_coordinator(
             blame=Blame(),
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec, settings.standbys),
+            queue_s=settings.queue_s,
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
             audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         )

@@ -24,7 +24,7 @@ from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks, event_of
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog, new_core
+from molink.stage.resuming import SentLog, host_is_short, new_core
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import Fact, JoinRing, StageReady
 from molink.wire.frames import Activations, Forget, Message
@@ -123,6 +123,8 @@ class StageLoop:
         is_idle = not self._carry_out(self.core.next_step(rate, time.monotonic()))
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
+            if host_is_short():
+                self.sent.log.shed()
         if is_idle:
             self.links.wait(self._idle_s())
 
@@ -185,7 +187,8 @@ class StageLoop:
         token_ids = run.token_ids or self._input_ids(run.pieces)
         rows_TD = self._input_rows(run.pieces)
         check_received(rows_TD, self.executor.dtype)
-        output = computed(self.executor, StepInputs(run.batch, token_ids, rows_TD), interrupt)
+        inputs = StepInputs(run.batch, token_ids, rows_TD)
+        output = computed(self.executor, inputs, interrupt, self.sent.log.shed)
         now, rate = time.monotonic(), self.links.next_rate_bytes_per_s
         if output.computed_s is None:
             started += self._interrupted_s

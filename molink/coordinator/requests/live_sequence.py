@@ -6,13 +6,20 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.requests.prompt_scores import PromptScores
 from molink.errors import InvalidRequestError, MolinkError
-from molink.serving.service import TokenEvent, TokenLogprob
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
 
-__all__ = ["LiveSequence"]
+__all__ = ["HOLDS_MAX", "UNREAD_EVENTS_MAX", "LiveSequence"]
+
+UNREAD_EVENTS_MAX = 256
+"""Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
+any answer, and 0.1 MB. At so many its sequence gives its place on the ring to others."""
+
+HOLDS_MAX = 8
+"""How often: each time its context is computed again, which others pay for."""
 
 _FINISH_REASONS = {
     FinishReason.NONE: None,
@@ -43,7 +50,7 @@ class LiveSequence:
     patience: float
     """How many times as long as usual it may lie."""
     timeline: RequestTimeline | None = None
-    scores: PromptScores | None = None
+    scores: PromptScores | None = field(init=False)
     """Where the prompt's tokens are scored, and have not been before."""
     has_token: bool = False
     """Whether this ring has generated one."""
@@ -51,11 +58,73 @@ class LiveSequence:
     """Its first tokens, of which every stage of the ring holds KV."""
     losses: int = 0
     """Of stages, since it came here."""
+    is_waiting: bool = False
+    """Whether it is in the ring's line, for its first token there."""
+    is_held: bool = False
+    """Whether the ring computes nothing of it until its reader has read on."""
+    holds: int = 0
+    """How often that was so."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
     def __post_init__(self) -> None:
+        self.scores = PromptScores.of(self.request)
         if self.timeline is not None:
             self.timeline.numbered(self.request_id)
+
+    def begin_anew(self, request_id: int) -> None:
+        """Be another request for the ring, of which nothing is held there."""
+        self.request_id, self.has_token, self.held_tokens = request_id, False, 0
+        self.known_tokens = len(self.prompt) + len(self.output)
+        self.scores = PromptScores.of(self.request)
+
+    @classmethod
+    def of(
+        cls,
+        request_id: int,
+        request: GenerationRequest,
+        card: ModelCard,
+        output: tuple[int, ...],
+        patience: float,
+        now: float,
+    ) -> "LiveSequence":
+        """A request that goes on from `output`. Raises InvalidRequestError when it is longer than
+        the model."""
+        prompt, sampling = request.prompt_token_ids, request.sampling
+        if len(prompt) + sampling.max_tokens > card.model_len_max:
+            raise InvalidRequestError(
+                f"The prompt's {len(prompt)} tokens and max_tokens {sampling.max_tokens} exceed "
+                f"the model's {card.model_len_max}: shorten one."
+            )
+        return cls(
+            request_id,
+            prompt,
+            request.priority,
+            sampling,
+            _text_after(output, card, sampling),
+            len(prompt) + sampling.max_tokens,
+            list(output),
+            len(prompt) + len(output),
+            now,
+            patience,
+            request.timeline,
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its reader has left as much as may wait for it."""
+        return self.events.qsize() >= UNREAD_EVENTS_MAX
+
+    def hold(self) -> None:
+        """Note that the ring computes nothing of it until its reader has read on; who was too slow
+        too often is told so behind what it has not read."""
+        self.is_held, self.holds = True, self.holds + 1
+        if self.holds > HOLDS_MAX:
+            self.events.put_nowait(
+                InvalidRequestError(
+                    f"The answer came faster than it was read, {self.holds} times: read it without "
+                    "pauses, or ask for it as a whole (stream: false)."
+                )
+            )
 
     @property
     def generated_tokens(self) -> int:
@@ -84,6 +153,17 @@ class LiveSequence:
         told = () if scores is None or self.has_token else scores.all()
         return TokenEvent((token.token_id,), text, logprobs, reason, stop_reason, told)
 
+    def objection(self, token: TokenSample) -> str | None:
+        """Why a token cannot be the tail's honest answer to the request; None: it can."""
+        if self.scores is not None and not self.has_token and not self.scores.is_complete:
+            return "a token before the log-probabilities of its prompt"
+        if token.finish is FinishReason.GRAMMAR_FAILED and not self.sampling.grammar:
+            return "the end of a grammar that nobody has asked for"
+        left = self.sampling.max_tokens - self.generated_tokens
+        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
+            return "more tokens than were asked for"
+        return None
+
     def _stop_reason(self, token: TokenSample, eos_token_ids: Collection[int]) -> str | int | None:
         """The stop string or token of the request with which it ends."""
         if token.finish is not FinishReason.STOP:
@@ -100,3 +180,16 @@ class LiveSequence:
         is_stop_token = token.token_id in self.sampling.stop_token_ids
         text = "" if is_stop_token else self.text.push((token.token_id,))
         return text + self.text.finish() if token.finish is not FinishReason.NONE else text
+
+
+def _text_after(
+    output: tuple[int, ...], card: ModelCard, sampling: SamplingParams
+) -> TextStream | None:
+    """Text of an answer that has come as far as `output`; None: the model is served without."""
+    if card.tokenizer is None:
+        return None
+    skips = sampling.skip_special_tokens
+    text = TextStream(card.tokenizer, sampling.stop, skips, sampling.min_tokens)
+    for token_id in output:  # One by one, as they were sent: what is held back agrees.
+        text.push((token_id,))
+    return text

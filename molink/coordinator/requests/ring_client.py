@@ -22,31 +22,35 @@ from typing import Any, assert_never
 
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
-from molink.coordinator.requests.codec_check import CodecProbe, await_trial
+from molink.coordinator.requests.codec_check import checked_codec
 from molink.coordinator.requests.live_sequence import LiveSequence
-from molink.coordinator.requests.prompt_scores import PromptScores, untrue
+from molink.coordinator.requests.prompt_scores import untrue
 from molink.coordinator.requests.ring_links import (
     HeadLost,
     HeadSilent,
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
+from molink.errors import (
+    MolinkError,
+    OverloadedError,
+    RingError,
+    StageError,
+)
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.stage_protocol.messages import StageHealth
 from molink.wire.frames import (
     Cancel,
-    FinishReason,
     PromptScore,
     Sampled,
     SetCodec,
     Submit,
     TokenSample,
 )
-from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
+from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.resume import requests_to_resume
+from molink_scheduler.waiting_line import WaitingLine
 
 __all__ = ["RequestStalledError", "RingClient", "Served"]
 
@@ -54,8 +58,7 @@ LOSSES_MAX = 8
 """A request that has met so many losses of a stage is failed: it may be what ends them."""
 
 REQUESTS_MAX = 4096
-"""Sequences accepted at a time, running and waiting; beyond it users get 503 instead of a long
-wait."""
+"""Sequences accepted at a time, running and waiting, whatever the forecast of their wait is."""
 
 TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
 """Between two tokens of a sequence, and until the first, before another ring is tried: who was
@@ -102,6 +105,7 @@ class RingClient:
     """Smoothed time between two tokens of a sequence; 0: not known yet."""
     _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
+    line: WaitingLine = field(default_factory=WaitingLine)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
     _is_paused: bool = False
@@ -118,6 +122,7 @@ class RingClient:
                 match await self.links.next_event():
                     case Sampled() as message:
                         self._take_sampled(message)
+                        await asyncio.sleep(0)  # What waits here is no reader's delay.
                     case TailRefused():
                         raise self._tail_error("what no ring's last stage sends")
                     case HeadSilent():
@@ -141,13 +146,9 @@ class RingClient:
 
     def served(self) -> Served:
         """What the ring has brought its users."""
-        waiting = [live.known_tokens for live in self._live.values() if not live.has_token]
-        return Served(
-            self.tokens_sent,
-            len(self._live) - len(waiting),
-            max(waiting, default=0),
-            self._round_s,
-        )
+        waiting = (live.known_tokens for live in self._live.values() if live.is_waiting)
+        decoding = sum(live.has_token for live in self._live.values())
+        return Served(self.tokens_sent, decoding, max(waiting, default=0), self._round_s)
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
@@ -163,7 +164,8 @@ class RingClient:
         `may_move`: whether there is one for so many tokens. Without, they keep their place."""
         for live in self._live.values():
             longest_s = TOKEN_WITHIN_S if live.has_token else FIRST_TOKEN_WITHIN_S
-            if now - live.moved_at > live.patience * longest_s and may_move(live.tokens):
+            lies = not live.is_held and now - live.moved_at > live.patience * longest_s
+            if lies and may_move(live.tokens):
                 live.moved_at = now
                 live.events.put_nowait(RequestStalledError("The ring has left the request lying."))
 
@@ -185,6 +187,7 @@ class RingClient:
                 yield event
                 if event.finish_reason is not None:
                     return
+                self._read_on(live)
         finally:
             if self._forget(live) and self.unready_reason is None and not self._is_paused:
                 with suppress(RingError):  # `run` hears of it too.
@@ -211,7 +214,7 @@ class RingClient:
         there is another epoch."""
         now = time.monotonic()
         self.ring, self._is_paused = ring, False
-        self.links.send(SetCodec(self.codec.codec))
+        self._set_codec(self.codec.codec)
         resumed = {one for one in listed if one in self._live} - set(missing)
         for request_id in set(listed) - resumed:
             self.links.send(Cancel(request_id))
@@ -225,13 +228,14 @@ class RingClient:
             live.held_tokens, live.moved_at = 0, now
             if live.timeline is not None:
                 live.timeline.resumed(reason, now)
-            self.links.send(Submit(live.request))
+            if not live.is_held:
+                self._send(live)
 
     def _number_anew(self, live: LiveSequence) -> None:
         """For the ring it is a new request, of which nothing is held."""
         del self._live[live.request_id]
-        live.request_id, live.has_token = self._take_number(), False
-        live.scores = PromptScores.of(live.request)
+        self._leave_line(live)
+        live.begin_anew(self._take_number())
         self._live[live.request_id] = live
 
     def _give_up(self, live: LiveSequence, *, is_held: bool) -> None:
@@ -243,22 +247,12 @@ class RingClient:
         self._forget(live)
 
     async def choose_codec(self, wanted: str) -> None:
-        """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
-        check = trial = None
-        if wanted not in ("raw", "lossless"):
-            codec = "int8" if wanted == "auto" else wanted
-            prompts = await CodecProbe.start(self)
-            self.links.send(SetCodec(codec))
-            check = await prompts.compare(codec)
-            if wanted == "auto" and not check.passed:
-                trial = await self._try_lossless(prompts)
-        self.codec = choose_codec(wanted, check, trial)
-        self.links.send(SetCodec(self.codec.codec))
+        """Take a codec, checked with the model's own text as far as `wanted` asks for."""
+        self.codec = await checked_codec(self, self._set_codec, self.ring, wanted)
+        self._set_codec(self.codec.codec)
 
-    async def _try_lossless(self, prompts: CodecProbe) -> LosslessTrial | None:
-        self.links.send(SetCodec("lossless"))
-        await prompts.send_texts()
-        return await await_trial(self.ring.stages, self.ring.terms.upload_mbps)
+    def _set_codec(self, codec: str) -> None:
+        self.links.send(SetCodec(codec))
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
@@ -277,42 +271,37 @@ class RingClient:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
-            raise RingError(f"The server is busy with {REQUESTS_MAX} requests: try again later.")
-        sampling = request.sampling
-        tokens = len(request.prompt_token_ids) + sampling.max_tokens
-        if tokens > self.card.model_len_max:
-            raise InvalidRequestError(
-                f"The prompt's {len(request.prompt_token_ids)} tokens and max_tokens "
-                f"{sampling.max_tokens} exceed the model's {self.card.model_len_max}: shorten one."
-            )
-        tokenizer = self.card.tokenizer
-        text = None
-        if tokenizer is not None:
-            text = TextStream(
-                tokenizer, sampling.stop, sampling.skip_special_tokens, sampling.min_tokens
-            )
-            for token_id in output:  # One by one, as they were sent: what is held back agrees.
-                text.push((token_id,))
-        prompt = request.prompt_token_ids
-        live = LiveSequence(
-            self._take_number(),
-            prompt,
-            request.priority,
-            sampling,
-            text,
-            tokens,
-            list(output),
-            len(prompt) + len(output),
-            time.monotonic(),
-            patience,
-            request.timeline,
+            busy = f"The server is busy with {REQUESTS_MAX} requests: try again later."
+            raise OverloadedError(busy)
+        live = LiveSequence.of(
+            self._take_number(), request, self.card, output, patience, time.monotonic()
         )
-        live.scores = PromptScores.of(live.request)
-        if not self._is_paused:
-            self.links.send(Submit(live.request))
+        self._send(live)
         self._idle.clear()
         self._live[live.request_id] = live
         return live
+
+    def _send(self, live: LiveSequence) -> None:
+        """Have the ring compute a sequence, from the tokens that have come; while the ring is
+        paused, once it goes on."""
+        if not self._is_paused:
+            self.links.send(Submit(live.request))
+        if not (live.has_token or live.is_waiting):
+            live.is_waiting = True
+            self.line.joined(time.monotonic())
+
+    def _hold(self, live: LiveSequence) -> None:
+        """Have the ring forget a sequence whose reader is too slow; its tokens are kept here."""
+        live.hold()
+        if not self._is_paused:
+            self.links.send(Cancel(live.request_id))
+        self._number_anew(live)
+
+    def _read_on(self, live: LiveSequence) -> None:
+        """Its reader has taken an event: go on if it was too slow and has read what there was."""
+        if live.is_held and live.events.empty():
+            live.is_held, live.moved_at = False, time.monotonic()
+            self._send(live)
 
     def _take_number(self) -> int:
         self._next_request_id += 1
@@ -321,9 +310,18 @@ class RingClient:
     def _forget(self, live: LiveSequence) -> bool:
         """False for a sequence that has ended before."""
         was_live = self._live.pop(live.request_id, None) is not None
+        if was_live:
+            self._leave_line(live)
         if not self._live:
             self._idle.set()
         return was_live
+
+    def _leave_line(self, live: LiveSequence) -> None:
+        if live.is_waiting:
+            self.line.left(time.monotonic())
+        elif live.has_token:
+            self.line.ended()
+        live.is_waiting = False
 
     def _take_sampled(self, message: Sampled) -> None:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
@@ -344,6 +342,8 @@ class RingClient:
                 event = live.event(token, self.card.eos_token_ids)
                 self._note_token(live, now)
                 live.events.put_nowait(event)
+                if live.is_behind and not token.finish:
+                    self._hold(live)
 
     def _take_score(self, score: PromptScore) -> str | None:
         """Why a score cannot be the tail's honest one; those of requests that have ended are
@@ -370,7 +370,11 @@ class RingClient:
         if live.has_token:
             weight = ROUND_WEIGHT if self._round_s else 1.0
             self._round_s += weight * (elapsed_s - self._round_s)
+            self.line.token_came(elapsed_s)
         live.has_token, live.moved_at = True, now
+        if live.is_waiting:
+            live.is_waiting = False
+            self.line.began(now)
         if live.timeline is not None:
             live.timeline.tokens_came(1, now)
 
@@ -382,16 +386,7 @@ class RingClient:
             return objection
         if not 0 <= token.token_id < self.card.vocabulary_size:
             return "a token that is not in the vocabulary"
-        if live is None:
-            return None
-        if live.scores is not None and not live.has_token and not live.scores.is_complete:
-            return "a token before the log-probabilities of its prompt"
-        if token.finish is FinishReason.GRAMMAR_FAILED and not live.sampling.grammar:
-            return "the end of a grammar that nobody has asked for"
-        left = live.sampling.max_tokens - live.generated_tokens
-        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
-            return "more tokens than were asked for"
-        return None
+        return None if live is None else live.objection(token)
 
     def _tail_error(self, what: str) -> StageError:
         """The end of the ring for something that its tail sent, which is held against it."""

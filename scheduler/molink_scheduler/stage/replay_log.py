@@ -88,6 +88,11 @@ class ReplayLog:
         for request_id in self._sent.keys() - set(request_ids):
             self.forget(request_id)
 
+    def shed(self) -> None:
+        """Drop all rows but those that have been promised: their memory is needed."""
+        for request_id in self._sent.keys() - self._promised:
+            self.forget(request_id)
+
     def promise(self, request_ids: Collection[int]) -> None:
         """Keep the rows of these requests until each is sent."""
         self._promised = set(request_ids)
