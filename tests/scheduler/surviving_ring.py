@@ -362,7 +362,9 @@ class SurvivingRing:
         if loss != self.losses:
             return
         self.epoch += 1
-        requests = requests_to_resume({one: live.held_tokens for one, live in self.live.items()})
+        requests = requests_to_resume(
+            {one: live.held_tokens for one, live in self.live.items()}, self.kv_tokens
+        )
         missing: set[int] = set()
         for index in range(self.stage_count):
             following = (index + 1) % self.stage_count

@@ -17,7 +17,7 @@ def prefill(start=0, end=8):
 
 def told(checker, crowded, places):
     found = checker(crowded)
-    found.ring_started(places[0].epoch)
+    found.ring_started(places[0].life)
     return found
 
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from molink_sim.faults.outages import cut_link
 
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
 from molink_sim.clock import Clock
 from molink_sim.faults import FAULTS, draw_faults
 from molink_sim.faults.disturb import SlowCost
-from molink_sim.faults.outages import cut_link
 from molink_sim.scenario import (
     Arrival,
     DuplicatedMessages,
