@@ -18,7 +18,7 @@ from molink.checkpoint.layers_together import check_cuts
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.checkpoint.too_large import FOR_STAGE, stage_refusal
 from molink.errors import NoRoomError, UserError
-from molink.executor.architecture.self_test import check_architecture, survives_card_rewriting
+from molink.executor.architecture.self_test import check_architecture, trouble_with_card_rewriting
 from molink.executor.cards.card import card_of
 from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.devices import (
@@ -83,15 +83,15 @@ def load_stage(
     tokenizer = tokenizer_of(description) if part.is_tail else None
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
     card, recorder = card_of(device), recorder_on(device)
-    is_fused = card is not None and survives_card_rewriting(config, description)
+    trouble = None if card is None else trouble_with_card_rewriting(config, description)
 
     def load(dtype: torch.dtype) -> StageExecutor:
         _check_room(checkpoint, work, device, dtype, memory_bytes)
         weights = load_model(checkpoint, config, part, dtype, _within(progress, 0.0, OPENED))
         read_onto(weights, device, _within(progress, OPENED, READ))
         attention = AttentionChoice.on(device)
-        if not is_fused:
-            attention.fused = None
+        if trouble is not None:
+            attention.leave_unfused(trouble)
         stage = StageExecutor(
             weights,
             part,

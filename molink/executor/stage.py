@@ -31,6 +31,7 @@ from molink.executor.attention.latent_expansion import LatentExpansion
 from molink.executor.attention.ragged_batch import TileRows
 from molink.executor.attention.step_plan import StepPlan, plan_step
 from molink.executor.cards.card import Card
+from molink.executor.cards.fallbacks import Fallbacks
 from molink.executor.cards.room import make_room_on
 from molink.executor.cards.transfers import Transfers, transfers_on
 from molink.executor.cpu.rewriting import rewrite
@@ -172,14 +173,11 @@ class StageExecutor:
         return self._pool.kv_dtype
 
     @property
-    def attention_fallback(self) -> str | None:
-        """Why torch computes attention on a card in place of our kernel; None: it does not."""
-        return None if self.attention is None else self.attention.fallback
-
-    @property
-    def decode_fallback(self) -> str | None:
-        """Why decode steps of a card are launched, in place of replayed; None: they are not."""
-        return None if self._graphs is None else self._graphs.fallback
+    def fallbacks(self) -> Fallbacks:
+        """What its card computes in a slower way than it could, and why."""
+        kernels, graphs = self.attention, self._graphs
+        by_kernels = (kernels.fallback, kernels.fusion_fallback) if kernels else (None, None)
+        return Fallbacks(*by_kernels, graphs.fallback if graphs else None)
 
     def prepare(
         self,

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from molink.errors import (
@@ -260,34 +260,57 @@ class StageHandle:
         return StageError(message) if fact.link is None else LinkLostError(message, fact.link)
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Process that waits for its first command, and what it was started with."""
+
+    child: ChildProcess
+    settings: tuple[object, ...]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.child.process.returncode is None
+
+
 @dataclass(slots=True)
 class WarmStage:
-    """Stage process that is started before its weights are there: at most one, which waits.
+    """Stage process that is started before it is needed: at most one, which waits.
 
-    Loading torch and transformers takes a home PC three to ten seconds of its processor, a download
-    seconds to minutes of its line: done side by side, the shorter of both costs nothing.
+    Loading torch and transformers takes a home PC three to ten seconds of its processor. A download
+    takes seconds to minutes of its line: done side by side, the shorter of both costs nothing. And
+    users whose ring has lost a stage need not wait for it, where a process waits ready.
     """
 
-    _child: ChildProcess | None = None
-    _threads: int = 0
+    _waiting: _Waiting | None = None
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while one is started or ended: nodes of one process may share this."""
 
-    async def begin(self, threads: int) -> None:
-        """Start one that will compute with so many threads; one that waits already ends."""
-        await self.drop()
-        self._child, self._threads = await start_process(threads), threads
+    async def begin(self, threads: int, arguments: Sequence[str] = ()) -> None:
+        """Have one wait that will compute with so many threads; one that does not fit ends."""
+        settings = (threads, *arguments)
+        async with self._changing:
+            if self._waiting is None or not self._fits(self._waiting, settings):
+                await self._stop()
+                self._waiting = _Waiting(await start_process(threads, (), arguments), settings)
 
-    async def start(self, name: str, load: LoadStage) -> StageHandle:
+    async def start(self, name: str, load: LoadStage, arguments: Sequence[str] = ()) -> StageHandle:
         """The stage, in the process that waits if it still runs and fits, else in a new one."""
-        child, self._child = self._child, None
-        if child is None:
-            return await StageHandle.start(name, load)
-        if child.process.returncode is not None or self._threads != load.work.threads:
-            await child.stop()
-            return await StageHandle.start(name, load)
-        return StageHandle.of(name, load, child)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            if self._fits(waiting, (load.work.threads, *arguments)):
+                return StageHandle.of(name, load, waiting.child)
+            await waiting.child.stop()
+        return await StageHandle.start(name, load, (), arguments)
 
     async def drop(self) -> None:
         """End the one that waits, if any."""
-        child, self._child = self._child, None
-        if child is not None:
-            await child.stop()
+        async with self._changing:
+            await self._stop()
+
+    def _fits(self, waiting: _Waiting, settings: tuple[object, ...]) -> bool:
+        return waiting.is_alive and waiting.settings == settings
+
+    async def _stop(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            await waiting.child.stop()

@@ -35,7 +35,7 @@ from molink.stage_protocol.messages import (
     StageHealth,
     StageLoaded,
 )
-from molink.tasks import cancel, spawn, task_group
+from molink.tasks import background_tasks, cancel, spawn, task_group
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
 
@@ -57,6 +57,10 @@ FRACTION_STEP, PROGRESS_PERIOD_S = 0.05, 5.0
 """Progress is reported when it has grown by so much, or at all after so long: a coordinator gives a
 download up that does not go on."""
 
+STAND_READY_AFTER_S = 5.0
+"""What has just joined has its users' prompts to compute, and importing torch takes seconds of a
+processor."""
+
 
 class StageLauncher(Protocol):
     """Starter of one node's stages, with what only that node knows: weights, keys, address."""
@@ -70,6 +74,13 @@ class StageLauncher(Protocol):
     ) -> StageHandle:
         """Start the stage's process, which loads `directory` and accepts links of the peers whose
         public keys are `allowed`."""
+
+    async def stand_ready(self, work: AssignedWork) -> None:
+        """Have a process wait for another stage like this one, should this one be lost, if there
+        is room for it."""
+
+    async def stand_down(self) -> None:
+        """End what waits: nobody counts on this node any more."""
 
 
 MoveLink = Callable[[OutgoingLink, str], None]
@@ -182,6 +193,7 @@ class StageManager:
         if assignment is not None:
             self.assignment = assignment.model_copy(update={"work": None, "join": None})
             await self._give_up(self.assignment, "Its owner has taken the PC back.")
+            await self.launcher.stand_down()
 
     async def let_go(self) -> None:
         """End the stage on which nobody counts any more, and be free for another."""
@@ -194,6 +206,7 @@ class StageManager:
         """End the stage and whatever is under way."""
         await cancel(self._task)
         await self._end_process()
+        await self.launcher.stand_down()
         self.state = "standby"
 
     # -- carrying out ----------------------------------------------------------------------------
@@ -205,7 +218,7 @@ class StageManager:
             elif assignment.join is None:
                 await self._load(assignment, assignment.work)
             elif self._may_join(assignment, assignment.work):
-                await self._join(assignment)
+                await self._join(assignment, assignment.work)
             else:
                 raise StageError("Its stage ended before it joined its ring.")
         except (NoRoomError, DeviceMemoryError) as error:
@@ -234,6 +247,7 @@ class StageManager:
 
     async def _stop_process(self, assignment: Assignment) -> None:
         await self._end_process()
+        await self.launcher.stand_down()
         self.state = "standby"
         await self._fact(assignment, "stopped", message=assignment.reason)
 
@@ -252,7 +266,7 @@ class StageManager:
         await self._fact(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 
-    async def _join(self, assignment: Assignment) -> None:
+    async def _join(self, assignment: Assignment, work: AssignedWork) -> None:
         handle = self.handle
         assert handle is not None, "only a loaded stage joins"
         command = await self.routes.join_command(assignment, handle.move_path)
@@ -260,7 +274,16 @@ class StageManager:
         missing = await handle.join(command)
         self.state = "serving"
         await self._fact(assignment, "ready", missing=missing)
-        await handle.watch(self.routes.path_moved, self.health_changed)
+        async with background_tasks() as tasks:
+            tasks.create_task(self._stand_ready(work))
+            await handle.watch(self.routes.path_moved, self.health_changed)
+
+    async def _stand_ready(self, work: AssignedWork) -> None:
+        await asyncio.sleep(STAND_READY_AFTER_S)
+        try:
+            await self.launcher.stand_ready(work)
+        except OSError as error:  # The stage that serves does not need it.
+            log.warning("no process can stand ready: %s", error)
 
     async def _watch_unjoined(self, handle: StageHandle) -> None:
         """Notice when a loaded stage dies before it has joined. Raises StageError."""

@@ -119,6 +119,7 @@ def _load_executor(
 
 
 def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
+    slower = executor.fallbacks
     return StageLoaded(
         port=links.ports[0],
         coordinator_port=links.ports[1] if executor.is_head else None,
@@ -128,6 +129,7 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
         weights_bytes=executor.weights_bytes,
         state_slots=executor.state_slots,
         kv_dtype=executor.kv_dtype,
-        attention_fallback=executor.attention_fallback,
-        decode_fallback=executor.decode_fallback,
+        attention_fallback=slower.attention,
+        decode_fallback=slower.decode,
+        fusion_fallback=slower.fusion,
     )

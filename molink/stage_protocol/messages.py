@@ -197,6 +197,9 @@ class StageLoaded:
     decode_fallback: Reason | None = None
     """Why a card's decode steps are launched, all or some, in place of replayed; None: they are
     not."""
+    fusion_fallback: Reason | None = None
+    """Why the library's operations compute, on a card, what kernels could between a layer's
+    products, all of it or some; None: they do not."""
 
 
 @dataclass(frozen=True, slots=True)

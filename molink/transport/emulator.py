@@ -17,7 +17,9 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from molink.config.link_schedule import LinkSchedule
 
@@ -84,15 +86,16 @@ class Target:
 async def _pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pipe: ShapedPipe
 ) -> None:
-    """Carry one direction of one connection until its sender closes."""
+    """Carry one direction of one connection until its sender closes, or an end is killed."""
     loop = asyncio.get_running_loop()
     last_at = loop.time()
-    while piece := await reader.read(PIECE_BYTES):
-        last_at = STARTED_AT + pipe.deliver_at(len(piece), loop.time() - STARTED_AT)
-        loop.call_at(last_at, _write, writer, piece)
-        await writer.drain()
-        if wait_s := pipe.wait_s(loop.time() - STARTED_AT):
-            await asyncio.sleep(wait_s)
+    with suppress(ConnectionError):
+        while piece := await reader.read(PIECE_BYTES):
+            last_at = STARTED_AT + pipe.deliver_at(len(piece), loop.time() - STARTED_AT)
+            loop.call_at(last_at, _write, writer, piece)
+            await writer.drain()
+            if wait_s := pipe.wait_s(loop.time() - STARTED_AT):
+                await asyncio.sleep(wait_s)
     loop.call_at(last_at, writer.close)
 
 
@@ -103,6 +106,8 @@ def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 async def _listen(target: Target, schedule: LinkSchedule) -> asyncio.Server:
     there, back = ShapedPipe(schedule), ShapedPipe(schedule)
+    carried: set[asyncio.Future[Any]] = set()
+    """The event loop itself holds what waits for an open connection only weakly."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -113,7 +118,10 @@ async def _listen(target: Target, schedule: LinkSchedule) -> asyncio.Server:
         _set_no_delay(writer)
         _set_no_delay(far_writer)
         pumps = (_pump(reader, far_writer, there), _pump(far_reader, writer, back))
-        await asyncio.gather(*pumps, return_exceptions=True)
+        both = asyncio.gather(*pumps, return_exceptions=True)
+        carried.add(both)
+        both.add_done_callback(carried.discard)
+        await both
 
     return await asyncio.start_server(connected, "127.0.0.1", 0)
 

@@ -15,7 +15,8 @@ LIMIT_S = 30
 """Only a hung test reaches this."""
 
 CHAT = """
-import fcntl, termios
+import fcntl, signal, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C typed on this terminal is to be a signal
 from molink.cli.client import chat
 chat()

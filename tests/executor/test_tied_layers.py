@@ -116,9 +116,9 @@ def test_streams_that_do_not_travel_are_served_by_one_stage(monkeypatch):
 def noted_parts(monkeypatch):
     parts, plain = [], self_test._stage
 
-    def noted(small, description, part, weights):
+    def noted(small, description, part, *others):
         parts.append(part)
-        return plain(small, description, part, weights)
+        return plain(small, description, part, *others)
 
     monkeypatch.setattr(self_test, "_stage", noted)
     return parts

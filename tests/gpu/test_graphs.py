@@ -20,6 +20,6 @@ def test_every_bucket_is_replayed(name, device):
     buckets = BUCKETS if HAS_CARD else (4, 1)
     kv_tokens = 4096 if HAS_CARD else 512
     stage = static_stage(name, range(4), 4, recorder, buckets, kv_tokens, device=device)
-    assert stage.decode_fallback is None
+    assert stage.fallbacks.decode is None
     assert sorted(stage._graphs.steps, reverse=True) == list(buckets)
     assert worst_difference(stage) <= DIFFERENCE_MAX

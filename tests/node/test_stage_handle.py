@@ -79,13 +79,23 @@ async def test_without_one_a_stage_starts_as_usual(started):
     assert (await WarmStage().start("it", load(1))).child is started[0]
 
 
-async def test_one_that_waits_in_vain_is_ended(started):
+async def test_one_that_fits_waits_on_and_any_other_is_ended(started):
     warm = WarmStage()
     await warm.begin(1)
     await warm.begin(1)
+    assert [child.stopped for child in started] == [False]
+    await warm.begin(2)
     assert [child.stopped for child in started] == [True, False]
+    started[1].process.returncode = 1
+    await warm.begin(2)
     await warm.drop()
-    assert started[1].stopped
+    assert len(started) == 3 and started[2].stopped
+
+
+async def test_nodes_that_share_one_start_one(started):
+    warm = WarmStage()
+    await asyncio.gather(*(warm.begin(1) for _ in range(4)))
+    assert len(started) == 1
 
 
 @dataclass

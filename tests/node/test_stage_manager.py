@@ -8,6 +8,7 @@ import pytest
 from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import DeviceMemoryError, LinkLostError, NoRoomError, StageError, UserError
+from molink.node import stage_manager
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
 from molink.wire.curve_keys import CurveKeys
@@ -30,6 +31,7 @@ class Hosted:
         self.facts, self.handles, self.published = [], [], asyncio.Event()
         self.troubles = list(troubles)
         self.keys = keys
+        self.stands_ready, self.has_no_process = asyncio.Event(), False
         routes = DirectRoutes(lambda: None, is_tail=False)
         self.manager = StageManager(self, routes, self.publish, operators_own=operators_own)
 
@@ -43,6 +45,14 @@ class Hosted:
         trouble = self.troubles.pop(0) if self.troubles else None
         self.handles.append(FakeHandle("stage 0", load, trouble))
         return self.handles[-1]
+
+    async def stand_ready(self, work):
+        self.stands_ready.set()
+        if self.has_no_process:
+            raise OSError("no memory")
+
+    async def stand_down(self):
+        self.stands_ready.clear()
 
     async def publish(self, fact):
         self.facts.append(fact)
@@ -205,3 +215,23 @@ async def test_a_stage_that_has_ended_does_not_go_on():
         h.handles[0].child.ended.set()
         await h.manager.assign(GOES_ON)
         assert "ended before it joined" in (await h.until("failed")).message
+
+
+@pytest.mark.parametrize("has_no_process", [False, True])
+async def test_once_it_has_joined_a_process_waits_for_its_loss(monkeypatch, has_no_process):
+    """And ends when nobody counts on the node any more, but not when the stage is lost."""
+    monkeypatch.setattr(stage_manager, "STAND_READY_AFTER_S", 0.0)
+    async with hosted() as h:
+        h.has_no_process = has_no_process
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        assert not h.stands_ready.is_set()
+        await h.manager.assign(JOINED)
+        await asyncio.wait_for(h.stands_ready.wait(), 5)
+        assert not h.handles[0].child.ended.is_set()
+        h.handles[0].child.ended.set()
+        await h.until("failed")
+        assert h.stands_ready.is_set()
+        await h.manager.assign(Assignment(revision=9))
+        await h.until("stopped")
+        assert not h.stands_ready.is_set()

@@ -45,8 +45,8 @@ from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.limits.game_watch import GameWatch
-from molink_agent.limits.lent import lent_disk_bytes
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.lent import lent_disk_bytes, unused_memory_bytes
+from molink_agent.limits.limits import GB, Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
@@ -54,7 +54,7 @@ from molink_agent.network.port_mapping import PortMapper
 from molink_agent.probe.full_screen import FullScreenProbe
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 from molink_agent.probe.input_idle import input_sources
-from molink_agent.probe.machine import disk_free_bytes, wsl_version
+from molink_agent.probe.machine import disk_free_bytes, read_machine, wsl_version
 from molink_agent.status_text import StatusNews, now_sentence
 from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
 from molink_agent.weights.source import Downloaded
@@ -168,6 +168,16 @@ class AgentStageLauncher:
         )
         return await self._warm.start("This PC's stage", load)
 
+    async def stand_ready(self, work: AssignedWork) -> None:
+        """Where its owner would not miss the memory."""
+        machine = await asyncio.to_thread(read_machine, self.cache.pc.data_dir)
+        if unused_memory_bytes(machine) >= WARM_BYTES_SPARE:
+            await self._warm.begin(work.threads)
+
+    async def stand_down(self) -> None:
+        """End the process that waits."""
+        await self._warm.drop()
+
     async def _check(
         self, work: AssignedWork, directory: str = "", promised: _Promise | None = None
     ) -> _Promise:
@@ -191,6 +201,9 @@ class AgentStageLauncher:
             raise StageError(refused)
         return _Promise(limits, loan.memory_bytes)
 
+
+WARM_BYTES_SPARE = 2 * GB
+"""Of memory that nobody uses: a process that waits with torch takes a quarter of a GB."""
 
 LOG_FILE = "agent.log"
 LOG_BYTES_MAX, LOG_FILES_MAX = 2**20, 3

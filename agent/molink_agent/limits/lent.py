@@ -13,7 +13,15 @@ from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
 
-__all__ = ["FREE_MEMORY", "Lent", "lent_devices", "lent_disk_bytes", "lent_threads", "nothing_left"]
+__all__ = [
+    "FREE_MEMORY",
+    "Lent",
+    "lent_devices",
+    "lent_disk_bytes",
+    "lent_threads",
+    "nothing_left",
+    "unused_memory_bytes",
+]
 
 FREE_MEMORY = "free memory"
 """What bounds a loan where no cap of the owner does."""
@@ -92,6 +100,13 @@ def lent_threads(limits: Limits, machine: Machine) -> int:
     return half if limits.threads is None else min(limits.threads, machine.cpu_threads)
 
 
+def unused_memory_bytes(machine: Machine) -> int:
+    """Memory of the PC that is free now, less what always stays free; below 0 where that is
+    touched."""
+    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
+    return machine.memory_available_bytes - reserve
+
+
 def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
     """Disk that all weights may take, of which `own_bytes` are there already."""
     usable = max(0, free_bytes + own_bytes - DISK_RESERVE_BYTES)
@@ -146,8 +161,8 @@ def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted:
     threads = lent_threads(limits, machine)
     element_bytes = 2 if machine.multiplies_bfloat16 else 4
     count = min(wanted, threads)
-    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
-    left = machine.memory_available_bytes - reserve
+    left = unused_memory_bytes(machine)
+    reserve = machine.memory_available_bytes - left
     held = sum(size for name, size in own.items() if name.startswith("cpu"))
     free = min(left + held, machine.memory_bytes - reserve)
     in_all = _least(limits.memory_gb, "memory_gb", free)

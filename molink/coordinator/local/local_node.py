@@ -16,7 +16,7 @@ from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
 from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
-from molink.node.stage_handle import StageHandle
+from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import MoveLink, StageManager, resume_of, ring_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink.tasks import task_group
@@ -34,6 +34,8 @@ class _Launcher:
 
     plan: RingPlan
     index: int
+    warm: WarmStage
+    """Of all stages that run here."""
 
     async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         return self.plan.path
@@ -41,13 +43,23 @@ class _Launcher:
     async def start(
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
-        plan, index = self.plan, self.index
-        return await StageHandle.start(
-            stage_name(index),
-            plan.load(index, work),
-            plan.hosts.stages[index].command,
-            plan.stage_arguments(index),
-        )
+        name, load = stage_name(self.index), self.plan.load(self.index, work)
+        if command := self.plan.hosts.stages[self.index].command:
+            return await StageHandle.start(name, load, command, self._arguments)
+        return await self.warm.start(name, load, self._arguments)
+
+    async def stand_ready(self, work: AssignedWork) -> None:
+        """A process that writes an event log has its own file, and is started for one stage."""
+        is_here = not self.plan.hosts.stages[self.index].command
+        if is_here and self.plan.event_log is None:
+            await self.warm.begin(work.threads, self._arguments)
+
+    async def stand_down(self) -> None:
+        """Nothing to do: another stage may need what waits, and it ends with the cluster."""
+
+    @property
+    def _arguments(self) -> tuple[str, ...]:
+        return self.plan.stage_arguments(self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +130,12 @@ class LocalNode:
     stage: StageManager
 
     @classmethod
-    def of(cls, plan: RingPlan, index: int, identity: Credentials) -> "LocalNode":
+    def of(cls, plan: RingPlan, index: int, identity: Credentials, warm: WarmStage) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
         session = ControlSession(identity.username, stage_name(index))
         routes = DirectRoutes.of(plan, index)
         stage = StageManager(
-            _Launcher(plan, index), routes, session.publish_fact, operators_own=True
+            _Launcher(plan, index, warm), routes, session.publish_fact, operators_own=True
         )
         return cls(identity, plan.profile(index), session, stage)
 

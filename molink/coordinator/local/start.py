@@ -41,6 +41,7 @@ from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.errors import UserError
+from molink.node.stage_handle import WarmStage
 from molink.serving.served_model import read_served_model
 from molink.tasks import background_tasks
 
@@ -77,7 +78,9 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         folder = Path(stack.enter_context(_folder()))
         registry = stack.enter_context(closing(Registry.open(folder)))
         ledger = stack.enter_context(closing(Ledger.open(folder)))
-        nodes, public_key = _admitted(registry, plan), registry.coordinator.public_z85
+        warm, public_key = WarmStage(), registry.coordinator.public_z85
+        stack.push_async_callback(warm.drop)
+        nodes = _admitted(registry, plan, warm)
         broker = await _started_broker(registry, folder)
         stack.push_async_callback(broker.stop)
         hub = await stack.enter_async_context(
@@ -113,7 +116,7 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
     return folder
 
 
-def _admitted(registry: Registry, plan: RingPlan) -> list[LocalNode]:
+def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[LocalNode]:
     """A node for each stage, let in as an agent is, with keys of its own."""
     now, stages = time.time(), range(len(plan.works))
     invite = registry.make_invite(INVITE_S, len(stages), "", now, f"https://{LOCAL_ADDRESS}")
@@ -121,7 +124,8 @@ def _admitted(registry: Registry, plan: RingPlan) -> list[LocalNode]:
     for index in stages:
         request = request_to_join(invite, stage_name(index), __version__, now)
         member = registry.admit(KeyPair.generate().public, request, now).node
-        nodes.append(LocalNode.of(plan, index, Credentials(member.node_id, member.password)))
+        credentials = Credentials(member.node_id, member.password)
+        nodes.append(LocalNode.of(plan, index, credentials, warm))
     return nodes
 
 

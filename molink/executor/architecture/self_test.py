@@ -36,7 +36,7 @@ from molink.executor.weights import StagePart, build_stage_class
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
 
-__all__ = ["check_architecture", "survives_card_rewriting"]
+__all__ = ["check_architecture", "trouble_with_card_rewriting"]
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +85,9 @@ def check_architecture(config: Any, description: ModelDescription) -> None:
         )
 
 
-def survives_card_rewriting(config: Any, description: ModelDescription) -> bool:
-    """Whether stages that are rewritten as for a card compute what the whole model does, with torch
-    in the place of a card's kernels; where they do not, the reason is logged."""
+def trouble_with_card_rewriting(config: Any, description: ModelDescription) -> str | None:
+    """Why stages that are rewritten as for a card, with torch in the place of a card's kernels, do
+    not compute what the whole model does, which is logged, too; None: they do."""
     try:
         with torch.random.fork_rng(devices=()):
             torch.default_generator.manual_seed(SEED)
@@ -98,7 +98,7 @@ def survives_card_rewriting(config: Any, description: ModelDescription) -> bool:
         reason = _reason(error)
     if reason is not None:
         log.warning("%s keeps the library's operations: %s", description.name, reason)
-    return reason is None
+    return reason
 
 
 def _reason(error: Exception) -> str:

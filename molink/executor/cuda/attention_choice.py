@@ -22,6 +22,7 @@ from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.kv_rows import KvRows, quantize
 from molink.executor.attention.layer_rows import LayerRows
 from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
+from molink.executor.cards.fallbacks import first_line, one_clause
 from molink.executor.cuda.attention_kind import AttentionKind
 from molink.executor.cuda.fused_choice import FusedChoice
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
@@ -47,9 +48,6 @@ PROBE_SLOTS = 32 * BLOCK_TOKENS
 
 PROBE_WINDOW, PROBE_SOFTCAP = 37, 5.0
 
-REASON_CHARACTERS_MAX = 160
-"""Compilers explain themselves in pages; the first line tells what is missing."""
-
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +62,10 @@ class AttentionChoice:
     """Why torch computes some layers of a card, or all; None: it computes none, or this is no
     card."""
     fused: FusedChoice | None = None
-    """What else a card's kernels compute, between the products; None: this is no card."""
+    """What else a card's kernels compute, between the products; None: this is no card, or its
+    model stays as the library has it."""
+    _unfused: str | None = None
+    """Why it stays as the library has it; None: nobody has said so."""
     _tried: dict[AttentionKind, bool] = field(default_factory=dict)
 
     @classmethod
@@ -72,17 +73,22 @@ class AttentionChoice:
         """The choice for a device: a CPU has kernels of its own, which are not asked for here."""
         choice = cls(device, None)
         if device.type == "cuda":
-            choice.fused = FusedChoice(None)
             capability = torch.cuda.get_device_capability(device)
             if capability < CAPABILITY_MIN:
                 number = "".join(map(str, capability))
-                choice.fall_back(f"Triton multiplies no matrices on sm_{number}")
+                choice.without_kernels(f"Triton multiplies no matrices on sm_{number}")
                 return choice
             try:
                 choice.kernels, choice.fused = _kernels(), FusedChoice(_operators())
             except ImportError as error:
-                choice.fall_back(_first_line(error))
+                choice.without_kernels(first_line(error))
         return choice
+
+    @property
+    def fusion_fallback(self) -> str | None:
+        """Why the library's operations compute, on a card, what kernels could between a layer's
+        products, all of it or some; None: they do not."""
+        return self._unfused if self.fused is None else self.fused.fallback
 
     @property
     def computes_all(self) -> bool:
@@ -108,6 +114,15 @@ class AttentionChoice:
         if self.kernels is not None:
             self.fall_back(reason)
 
+    def without_kernels(self, reason: str) -> None:
+        """Leave everything to torch on a card where no kernel can be made."""
+        self.fused = FusedChoice(None, reason)
+        self.fall_back(reason)
+
+    def leave_unfused(self, reason: str) -> None:
+        """Leave what stands between a layer's products as the library has it."""
+        self.fused, self._unfused = None, one_clause([("the self-test", reason)])
+
     def fall_back(self, reason: str) -> None:
         """Note, and tell once, why torch computes what follows."""
         if reason != self.fallback:
@@ -120,7 +135,7 @@ class AttentionChoice:
         try:
             difference = _difference(kind, kernels, self.device)
         except Exception as error:  # Whatever a compiler or a driver says: torch goes on.
-            return _first_line(error)
+            return first_line(error)
         if difference <= TOLERANCES[kind.dtype]:
             return None
         return f"the kernel differs from torch by {difference:.1e} on this card"
@@ -136,11 +151,6 @@ def _operators() -> "FusedOperators":
     from molink.executor.cuda.fused import TritonFused  # Imports Triton.
 
     return TritonFused()
-
-
-def _first_line(error: Exception) -> str:
-    line = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_CHARACTERS_MAX]
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
 
 
 # -- the kernel against torch, on the card --------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 
 from molink.checkpoint.model_shape import KvDtype
 from molink.executor.attention.kv_pool import KvPool, LayerKv
+from molink.executor.cards.fallbacks import first_line, one_clause
 from molink.executor.cuda.fused_math import FusedOperators, PlainFused, Turn
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
@@ -36,13 +37,26 @@ class FusedChoice:
 
     operators: FusedOperators | None
     """None: torch computes everything."""
-    _tried: dict[Hashable, bool] = field(default_factory=dict)
+    unavailable: str | None = None
+    """Why there are no operators; None: there are, or nobody wants any."""
+    _troubles: dict[tuple[str, Hashable], str | None] = field(default_factory=dict)
+    """Of each use and kind that was tried, what is wrong with the kernel; None: nothing."""
 
     def trusts(self, what: str, kind: Hashable, is_right: Callable[[], bool]) -> bool:
         """Whether a kernel gives what it should, as `is_right` found for the first of a kind."""
-        if (what, kind) not in self._tried:
-            self._tried[what, kind] = self._found(what, is_right)
-        return self._tried[what, kind]
+        if self.operators is None:
+            return False
+        if (what, kind) not in self._troubles:
+            trouble = self._troubles[what, kind] = _trouble(is_right)
+            if trouble is not None:
+                log.warning("%s is left to torch's operations: %s", what, trouble)
+        return self._troubles[what, kind] is None
+
+    @property
+    def fallback(self) -> str | None:
+        """Why torch's operations compute some of it, or all; None: they compute none."""
+        found = ((what, why) for (what, _), why in self._troubles.items() if why is not None)
+        return self.unavailable or one_clause(dict.fromkeys(found))
 
     def writes(
         self,
@@ -62,19 +76,6 @@ class FusedChoice:
         return self.trusts(
             "storing keys and values", kind, lambda: self._writes(*rows, turn, layer)
         )
-
-    def _found(self, what: str, is_right: Callable[[], bool]) -> bool:
-        if self.operators is None:
-            return False
-        try:
-            with torch.inference_mode():
-                if is_right():
-                    return True
-            reason = "the kernel differs from torch on this card"
-        except Exception as error:  # Whatever a compiler or a driver says: torch goes on.
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        log.warning("%s is left to torch's operations: %s", what, reason)
-        return False
 
     def _writes(
         self,
@@ -104,6 +105,14 @@ class FusedChoice:
             results.append((q_out, *stored))
         limit = max(TOLERANCES[q.dtype], INT8_STEP if kv_dtype == "int8" else 0.0)
         return all(difference(got, wanted) <= limit for got, wanted in zip(*results, strict=True))
+
+
+def _trouble(is_right: Callable[[], bool]) -> str | None:
+    try:
+        with torch.inference_mode():
+            return None if is_right() else "the kernel differs from torch on this card"
+    except Exception as error:  # Whatever a compiler or a driver says: torch goes on.
+        return first_line(error)
 
 
 def difference(got: torch.Tensor, wanted: torch.Tensor) -> float:

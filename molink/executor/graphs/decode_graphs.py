@@ -13,7 +13,6 @@ Shapes: R rows of a bucket, T rows of a step, X hidden size or, on the tail, wor
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ import torch
 
 from molink.executor.attention.ragged_batch import uploaded
 from molink.executor.attention.torch_rows import GATHERED_BLOCKS_MAX
+from molink.executor.cards.fallbacks import first_line, one_clause
 from molink.executor.graphs.proof import Proof
 from molink.executor.graphs.recording import Recorder, Recording
 from molink.executor.graphs.static_inputs import BUCKETS, DecodeRow, StaticInputs, decode_rows
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from molink.executor.stage import StageExecutor
 
 __all__ = ["DecodeGraphs", "RecordedStep"]
-
-REASON_CHARACTERS_MAX, REASONS_CHARACTERS_MAX = 120, 200
-"""Libraries explain themselves in pages; the first line tells what is wrong. Of several reasons a
-message carries so much."""
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +69,7 @@ class DecodeGraphs:
             try:
                 graphs._prove()
             except Exception as error:  # Whatever a driver or a library says: steps are launched.
-                graphs.refused |= dict.fromkeys(graphs.steps, _first_line(error))
+                graphs.refused |= dict.fromkeys(graphs.steps, first_line(error))
         for rows in graphs.refused:
             graphs.steps.pop(rows, None)
         if graphs.fallback is not None:
@@ -83,11 +79,7 @@ class DecodeGraphs:
     @property
     def fallback(self) -> str | None:
         """Why some decode steps are launched; None: all are replayed."""
-        reasons = [
-            f"{', '.join(str(rows) for rows, _ in group)} rows: {reason}"
-            for reason, group in groupby(self.refused.items(), lambda item: item[1])
-        ]
-        return "; ".join(reasons)[:REASONS_CHARACTERS_MAX] or None
+        return one_clause(((str(rows), why) for rows, why in self.refused.items()), " rows")
 
     def rows(
         self,
@@ -150,11 +142,6 @@ class DecodeGraphs:
         try:
             recording = recorder.record(lambda: stage.static_rows(inputs))
         except Exception as error:  # Whatever a driver or a library says: steps are launched.
-            self.refused[rows] = _first_line(error)
+            self.refused[rows] = first_line(error)
             return
         self.steps[rows] = RecordedStep(inputs, recording)
-
-
-def _first_line(error: Exception) -> str:
-    line = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_CHARACTERS_MAX]
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)

@@ -116,6 +116,23 @@ async def test_what_was_free_before_a_download_counts_after_it_too(
         assert launcher._memory_bytes == GB
 
 
+@pytest.mark.parametrize("spare", [True, False])
+async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
+    tmp_path, monkeypatch, spare
+):
+    begun = []
+
+    async def begin(self, threads):
+        begun.append(threads)
+
+    launcher = agent_with_two_nodes(tmp_path).nodes[0].stage.launcher
+    monkeypatch.setattr(process.WarmStage, "begin", begin)
+    needed = process.WARM_BYTES_SPARE
+    monkeypatch.setattr(process, "unused_memory_bytes", lambda machine: needed - (not spare))
+    await launcher.stand_ready(asked(device="cpu", threads=3))
+    assert begun == [3] * spare
+
+
 def asked(**changes):
     source = WeightsSource(model="m")
     return AssignedWork(

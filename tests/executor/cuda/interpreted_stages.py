@@ -77,7 +77,7 @@ def main(name, kv_dtype, folder):
     for stage in stages:
         stage.attention = AttentionChoice(stage.device, kernels)
     by_kernel = tokens_of(stages)
-    fallbacks = [stage.attention_fallback for stage in stages]
+    fallbacks = [stage.fallbacks.attention for stage in stages]
     agree = recorded_rows_agree()
     print(json.dumps([by_torch, by_kernel, kernels.calls, fallbacks, agree]))
 

@@ -11,6 +11,7 @@ from molink.executor.attention.attention_math import AttentionVariant
 from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.kv_rows import KvRows, quantize
 from molink.executor.attention.layer_rows import LayerRows
+from molink.executor.cards import fallbacks
 from molink.executor.cuda import attention_choice
 from molink.executor.cuda.attention_choice import AttentionChoice
 from tests.executor.ring_driver import Job, RingDriver, load_stages
@@ -89,7 +90,7 @@ def test_others_are_not_and_why_is_told(fault, reason, caplog):
         assert choice.kernels_for(query(), layer(), None, PLAIN) is None
         assert choice.kernels_for(query(), layer(), None, PLAIN) is None
     assert reason is None or choice.fallback == reason
-    assert len(choice.fallback) <= attention_choice.REASON_CHARACTERS_MAX
+    assert len(choice.fallback) <= fallbacks.LINE_CHARACTERS_MAX
     assert choice.fallback.isprintable() and len(caplog.records) == 1
 
 
@@ -116,7 +117,7 @@ def test_old_cards_are_left_to_torch(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     choice = AttentionChoice.on(torch.device("cuda:0"))
     assert choice.kernels_for(query(), layer(), None, PLAIN) is None
-    assert choice.fallback == "Triton multiplies no matrices on sm_75"
+    assert choice.fallback == choice.fusion_fallback == "Triton multiplies no matrices on sm_75"
 
 
 def test_without_triton_torch_computes(monkeypatch):
@@ -126,7 +127,8 @@ def test_without_triton_torch_computes(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     monkeypatch.setattr(attention_choice, "_kernels", missing)
     choice = AttentionChoice.on(torch.device("cuda:0"))
-    assert choice.fallback == "ModuleNotFoundError: No module named 'triton'"
+    told = "ModuleNotFoundError: No module named 'triton'"
+    assert choice.fallback == choice.fusion_fallback == told
     assert choice.kernels is None
 
 
@@ -148,4 +150,4 @@ def test_latent_layers_are_left_to_torch(tmp_path):
     (wanted,) = RingDriver([stage]).run([job])
     stage.attention = AttentionChoice(CPU, Kernels())
     assert RingDriver([stage]).run([Job(1, [3, 4, 5], 2)]) == [wanted]
-    assert stage.attention_fallback == "the kernel takes no latent rows"
+    assert stage.fallbacks.attention == "the kernel takes no latent rows"

@@ -12,7 +12,7 @@ import torch
 from molink.checkpoint.description import ModelDescription
 from molink.errors import UnsupportedModelError
 from molink.executor.architecture import self_test
-from molink.executor.architecture.self_test import survives_card_rewriting
+from molink.executor.architecture.self_test import trouble_with_card_rewriting
 from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.cuda.fused_choice import FusedChoice
@@ -80,13 +80,13 @@ def tokens_of(stage):
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_rewritten_stages_compute_what_the_model_does(name):
     config = config_of(name)
-    assert survives_card_rewriting(config, description_of(config))
+    assert trouble_with_card_rewriting(config, description_of(config)) is None
 
 
 @pytest.mark.parametrize("name", [HYBRIDS[0], "Granite 4.0 H Tiny", "LFM2 1.2B"])
 def test_so_do_those_that_keep_states(name):
     config = published_config(name)
-    assert survives_card_rewriting(config, description_of(config))
+    assert trouble_with_card_rewriting(config, description_of(config)) is None
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,16 @@ def test_the_weight_of_a_norm_keeps_its_numbers():
     assert not any(torch.equal(weight, weight.bfloat16().float()) for weight in weights)
 
 
+USES = {
+    "normed": "norms",
+    "gated": "gates",
+    "rotated": "rotations",
+    "write": "storing keys and values",
+    "expert_product": "the product with experts",
+}
+"""What each operator is called where it is told that a kernel of it is wrong."""
+
+
 @dataclass
 class Wrong:
     """Operators of which one is slightly off, or fails as a compiler would."""
@@ -167,7 +177,7 @@ class Wrong:
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no compiler\nat all")])
-@pytest.mark.parametrize("operator", ["normed", "gated", "rotated", "write", "expert_product"])
+@pytest.mark.parametrize("operator", USES)
 def test_what_a_kernel_gets_wrong_is_left_to_the_library(operator, error, caplog):
     name = "mixtral" if operator == "expert_product" else "llama"
     wanted = tokens_of(rewritten(name, FusedChoice(PlainFused())))
@@ -177,6 +187,27 @@ def test_what_a_kernel_gets_wrong_is_left_to_the_library(operator, error, caplog
     assert [p for _, p in got] == pytest.approx([p for _, p in wanted], abs=1e-4)
     told = {record.message for record in caplog.records}
     assert len(told) == 1 and all("at all" not in line for line in told)
+    why = "RuntimeError: no compiler" if error else "the kernel differs from torch on this card"
+    assert stage.fallbacks.fusion == f"{USES[operator]}: {why}"
+
+
+def test_uses_with_one_reason_share_a_sentence():
+    stage = rewritten("llama", FusedChoice(Wrong("write", ValueError("no"), Wrong("normed"))))
+    fused = stage.attention.fused
+    for kind in range(2):
+        assert not fused.trusts("gates", ("another", kind), lambda: False)
+    differs = "the kernel differs from torch on this card"
+    told = f"storing keys and values: ValueError: no; norms, gates: {differs}"
+    assert stage.fallbacks.fusion == told
+    assert rewritten("llama", FusedChoice(PlainFused())).fallbacks.fusion is None
+
+
+def test_a_card_without_kernels_says_why():
+    choice = AttentionChoice(CPU, None)
+    choice.without_kernels("ImportError: no Triton")
+    assert (choice.fallback, choice.fusion_fallback) == ("ImportError: no Triton",) * 2
+    choice.leave_unfused("it does not run\n")
+    assert choice.fusion_fallback == "the self-test: it does not run\ufffd"
 
 
 def test_a_rewriting_that_changes_numbers_is_told(monkeypatch, caplog):
@@ -190,5 +221,6 @@ def test_a_rewriting_that_changes_numbers_is_told(monkeypatch, caplog):
 
     config = config_of("llama")
     monkeypatch.setattr(self_test, "_stage", skewed)
-    assert not survives_card_rewriting(config, description_of(config))
+    told = trouble_with_card_rewriting(config, description_of(config))
+    assert told.startswith("log-probabilities differ by ")
     assert "log-probabilities differ" in caplog.text

@@ -59,7 +59,7 @@ def launched(stage, batch, ids, rows_TD):
 @torch.inference_mode()
 def replayed(stage, batch, *given):
     out = stage._graphs.rows(batch, *given, _grown(stage, batch))
-    assert out is not None, stage.decode_fallback
+    assert out is not None, stage.fallbacks.decode
     return out.clone()
 
 

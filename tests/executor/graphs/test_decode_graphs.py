@@ -68,8 +68,8 @@ def refusals(stage):
 def test_a_graph_that_lies_is_not_used_and_the_stage_says_why():
     stage = llama(Lying())
     assert refusals(stage)[1] == []
-    assert stage.decode_fallback.startswith("4 rows: a replayed step differs by ")
-    assert "1 rows: a replayed step differs by " in stage.decode_fallback
+    assert stage.fallbacks.decode.startswith("4 rows: a replayed step differs by ")
+    assert "1 rows: a replayed step differs by " in stage.fallbacks.decode
     assert prompted(stage, [3, 4]).hidden_TD.isfinite().all()
 
 
@@ -79,7 +79,7 @@ def test_numbers_that_are_none_are_never_near():
         return Recording(recording.out, lambda: recording.out.fill_(float("nan")))
 
     with mock.patch.object(Lying, "record", spoilt):
-        assert "differs by inf" in llama(Lying()).decode_fallback
+        assert "differs by inf" in llama(Lying()).fallbacks.decode
 
 
 def test_a_card_that_fails_in_the_proof_launches_everything():
@@ -92,7 +92,7 @@ def test_a_card_that_fails_in_the_proof_launches_everything():
     with mock.patch.object(Lying, "record", failing):
         stage = llama(Lying())
     assert (
-        stage.decode_fallback == "4, 1 rows: RuntimeError: CUDA error: unspecified launch failure"
+        stage.fallbacks.decode == "4, 1 rows: RuntimeError: CUDA error: unspecified launch failure"
     )
     assert refusals(stage)[1] == []
     assert stage.kv.tokens_used == 0
@@ -100,7 +100,7 @@ def test_a_card_that_fails_in_the_proof_launches_everything():
 
 def test_what_was_read_while_recording_is_found():
     with mock.patch.object(DecodeTables, "over", read_lengths):
-        assert "a replayed step differs by" in llama(TapeRecorder()).decode_fallback
+        assert "a replayed step differs by" in llama(TapeRecorder()).fallbacks.decode
 
 
 def test_a_read_that_a_card_refuses_leaves_steps_launched():
@@ -112,7 +112,7 @@ def test_a_read_that_a_card_refuses_leaves_steps_launched():
     stage.model.get_decoder().layers[0].mlp.register_forward_hook(reads)
     stage.resize_kv(64)
     stage._graphs = decode_graphs.DecodeGraphs.recorded(stage, stage.recorder)
-    assert "while recording: the host reads a number" in stage.decode_fallback
+    assert "while recording: the host reads a number" in stage.fallbacks.decode
 
 
 def test_slots_that_were_read_while_recording_are_found():
@@ -121,7 +121,7 @@ def test_slots_that_were_read_while_recording_are_found():
 
     with mock.patch.object(RecurrentStep, "of_decodes", read_slots):
         stage = static_stage(HYBRID, range(4), 4, TapeRecorder())
-    assert "a replayed step differs by" in stage.decode_fallback
+    assert "a replayed step differs by" in stage.fallbacks.decode
 
 
 def test_states_that_are_not_kept_are_found_though_the_step_is_right():
@@ -131,20 +131,20 @@ def test_states_that_are_not_kept_are_found_though_the_step_is_right():
 
     with mock.patch.object(StatePool, "store", lost):
         stage = static_stage(HYBRID, range(4), 4, TapeRecorder())
-    assert "a replayed step differs by" in stage.decode_fallback
+    assert "a replayed step differs by" in stage.fallbacks.decode
 
 
 def test_what_has_no_room_is_launched_and_the_rest_replayed():
     stage = llama(Full())
     assert refusals(stage) == ({4: "OutOfMemoryError: CUDA out of memory."}, [1])
-    assert stage.decode_fallback == "4 rows: OutOfMemoryError: CUDA out of memory."
+    assert stage.fallbacks.decode == "4 rows: OutOfMemoryError: CUDA out of memory."
 
 
 def test_buckets_with_one_reason_share_a_sentence():
     stage = llama(TapeRecorder())
     stage._graphs.refused = {64: "no room", 32: "no room", 8: "x" * 300}
-    assert stage.decode_fallback.startswith("64, 32 rows: no room; 8 rows: xxx")
-    assert len(stage.decode_fallback) <= 200
+    assert stage.fallbacks.decode.startswith("64, 32 rows: no room; 8 rows: xxx")
+    assert len(stage.fallbacks.decode) <= 200
 
 
 def test_without_a_kernel_whole_contexts_are_not_gathered():

@@ -19,14 +19,14 @@ DIFFERENCE_MAX = 1e-6
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_whole_model_replays_what_it_launches(name):
     stage = static_stage(name, range(3), 3, TapeRecorder())
-    assert stage.decode_fallback is None
+    assert stage.fallbacks.decode is None
     assert worst_difference(stage) <= DIFFERENCE_MAX
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_states_in_slots_are_replayed(name):
     stage = static_stage(name, range(4), 4, TapeRecorder())
-    assert stage.decode_fallback is None
+    assert stage.fallbacks.decode is None
     assert stage.states.layers
     assert worst_difference(stage) <= DIFFERENCE_MAX
 
