@@ -38,9 +38,9 @@ __all__ = [
 DETECT_S = 0.5
 """From the end of a stage's process until its coordinator knows: the node reports it at once."""
 
-LOAD_S = 7.0
-"""Until its layers are loaded again: three kills paused the demo model's users for 6.4 to 9.5 s in
-all, nearly all of it a new process (docs/decisions/0041-survivors-stay.md)."""
+LOAD_S = 0.45
+"""Until its layers are loaded again in a process that waits for them: 0.4 to 0.5 s of the demo
+model, 4.1 to 4.3 s in a new one (docs/decisions/0041-survivors-stay.md)."""
 
 
 @dataclass(frozen=True, slots=True)
