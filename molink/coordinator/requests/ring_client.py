@@ -200,10 +200,8 @@ class RingClient:
         """The sequences that can go on where they are, as `Resume` lists them. A state of a
         recurrent layer cannot go back, so none does where layers keep states."""
         ring = self.ring.terms.ring
-        if ring.state_slots is not None:
-            return ()
         held = {one: live.held_tokens for one, live in self._live.items()}
-        return requests_to_resume(held, ring.kv_tokens_capacity)
+        return () if ring.state_slots else requests_to_resume(held, ring.kv_tokens_capacity)
 
     def go_on(
         self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str
