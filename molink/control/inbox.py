@@ -70,8 +70,9 @@ NODE_BUDGET = Budget(
     bytes_burst=2**19,
     message_bytes_max=NODE_MESSAGE_BYTES_MAX,
 )
-"""Once a second a heartbeat, and ten others: nodes were seen to say two. At once all of its seven
-topics, each as large as may be, and the forty steps of a load that takes no time."""
+"""Seven heartbeats a second at most, and four others: nodes were seen to say two of each. At once
+all of its seven topics, each as large as may be, and the forty steps of a load that takes no
+time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
@@ -70,8 +71,6 @@ __all__ = ["StageExecutor", "StepOutput"]
 
 DECODE_ROWS_TOGETHER = {"cpu": 1, "cuda": 64}
 """Decode rows that share a mixer's call: see `recurrent.staged_mixer`."""
-
-NO_ROWS = TailRows([], [], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,19 +312,23 @@ class StageExecutor:
         hidden_TD: torch.Tensor | None,
         interrupt: Callable[[], None] | None,
     ) -> StepOutput:
-        wanted = TailRows.of(batch, self._histories) if self.is_tail else NO_ROWS
+        wanted = TailRows()
+        if self.is_tail:
+            words = self.description.vocabulary_size
+            wanted = TailRows.of(batch, self._histories, words, self.device)
         ids, rows_TD = self._ids(batch, token_ids), self._rows_in(batch, hidden_TD)
-        given = (batch, ids, rows_TD, wanted.rows)
-        out_TX = None if self._graphs is None else self._graphs.rows(*given)
-        if out_TX is None:
+        given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
+        computed = None if self._graphs is None else self._graphs.rows(*given)
+        if computed is None:
             is_prompt = batch.batch_class is PREFILL
             before_layer = self._transfers.bounded(interrupt) if is_prompt else interrupt
-            out_TX = self.launched_rows(*given, before_layer)
+            computed = self.launched_rows(*given, before_layer)
+        out_TX, sent = computed
         if not self.is_tail:
             return StepOutput(self._transfers.rows_out(out_TX))
         if not wanted.rows:
             return StepOutput(None)
-        return StepOutput(None, *wanted.results(out_TX, self._histories, self._transfers.read))
+        return StepOutput(None, *wanted.results(out_TX, sent, self._transfers.read))
 
     def launched_rows(
         self,
@@ -333,14 +336,15 @@ class StageExecutor:
         token_ids: Sequence[int],
         rows_TD: torch.Tensor | None,
         keep: Sequence[int],
+        settings: Sequence[np.ndarray] = (),
         interrupt: Callable[[], None] | None = None,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """Rows [T, D] of a batch whose blocks have been grown, or on the tail logits of the rows
         `keep` if there are any; each operation is launched. `token_ids` and `rows_TD`, on the
-        device, are those that the stage reads."""
+        device, are those that the stage reads. Beside them `settings`, on the device."""
         recurrent = self._recurrent(batch)
         beside = token_ids, keep, decode_index(recurrent)
-        plan = plan_step(batch, self.kv, self.device, beside, self._tile_sizes)
+        plan = plan_step(batch, self.kv, self.device, beside, self._tile_sizes, settings)
         ids_T, keep_R, mixed = plan.beside
         rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
         recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
@@ -348,7 +352,7 @@ class StageExecutor:
         given = (ids_T, rows_TD, attention, recurrence)
         out_TX = self._forward.rows(*given, keep_R if keep else None)
         self._tile_sizes = plan.batch.tile_sizes
-        return out_TX
+        return out_TX, plan.settings
 
     def static_rows(self, inputs: StaticInputs) -> torch.Tensor:
         """Rows [R, D] of a decode step that reads nothing but `inputs`, on the tail logits of all:

@@ -7,10 +7,10 @@ has a last will, facts and health follow from what the stage manager holds.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 
@@ -18,10 +18,14 @@ from molink import __version__
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import NodeHealth, NodeState, Presence, StageFact
-from molink.control.messages.topics import FACT, PRESENCE, Topic
+from molink.control.messages.topics import FACT, HEALTH, PRESENCE, Topic
 from molink.node.stage_manager import StageManager
 
 __all__ = ["ControlSession"]
+
+HEARTBEAT_S, HEARTBEAT_PAUSE_S = 1.0, 0.15
+"""Between two heartbeats at most, four of which the coordinator lets pass before it calls a node
+lost, and at least: a stage may report twenty times a second."""
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -79,6 +83,18 @@ class ControlSession:
         """Publish how far the stage is."""
         self.fact = fact
         await self.publish(FACT, fact)
+
+    async def send_heartbeats(
+        self, manager: StageManager, state: Callable[[], NodeState]
+    ) -> NoReturn:
+        """Report this node's health once a second, and soon after its stage has reported."""
+        while True:
+            manager.health_changed.clear()
+            await self.publish(HEALTH, self.health(manager, state()))
+            await asyncio.sleep(HEARTBEAT_PAUSE_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S - HEARTBEAT_PAUSE_S):
+                    await manager.health_changed.wait()
 
     def health(self, manager: StageManager, state: NodeState) -> NodeHealth:
         """The heartbeat of this node, with its stage's latest report."""

@@ -19,10 +19,13 @@ __all__ = ["EVENT_KINDS", "ClusterEvent", "EventKind", "EventLedger"]
 EventKind = Literal[
     "node_joined",
     "node_changed",
+    "node_slow",
     "node_lost",
     "node_removed",
     "plan",
     "ring_serving",
+    "stage_silent",
+    "stage_lost",
     "ring_resumed",
     "ring_ended",
     "codec",

@@ -2,7 +2,8 @@
 
 The loop reports twice a second. While it is within one long step a thread of its own repeats the
 last report, with the time for which computing has not moved on: so a coordinator can tell a long
-step from a stage that stands still, and one whose reports end altogether from both.
+step from a stage that stands still, and one whose reports end altogether from both. The same thread
+reports at once that a neighbour has fallen silent.
 """
 
 import threading
@@ -23,8 +24,8 @@ __all__ = ["HealthReports"]
 PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
 
-REPEAT_S = 1.0
-"""Without a report of the loop the last one is repeated."""
+REPEAT_S = 0.5
+"""Without a report of the loop for so long the last one is repeated, and again each time."""
 
 FREED_PERIOD_S = 0.05
 """An idle stage reports this soon that KV was freed: who watches a request end sees its memory
@@ -48,6 +49,7 @@ class HealthReports:
     _moved_at: float = field(init=False, default_factory=time.monotonic)
     _latest: StageHealth | None = field(init=False, default=None)
     _reports: int = field(init=False, default=0)
+    _stalled_s: float = field(init=False, default=0.0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a report is numbered and sent, from either thread."""
     _ended: threading.Event = field(init=False, default_factory=threading.Event)
@@ -64,6 +66,7 @@ class HealthReports:
     def end(self) -> None:
         """End the thread that repeats reports."""
         self._ended.set()
+        self.links.fell_silent.set()
 
     def moved(self) -> None:
         """Computing has moved on: a step has begun or ended, or come to another layer."""
@@ -95,13 +98,29 @@ class HealthReports:
             self._send(latest, stalled_s=max(0.0, now - self._moved_at))
 
     def _repeat(self) -> None:
-        while not self._ended.wait(REPEAT_S):
-            self.repeat_if_late(time.monotonic())
+        fell_silent = self.links.fell_silent
+        while not self._ended.is_set():
+            if fell_silent.wait(REPEAT_S):
+                fell_silent.clear()
+                self._repeat_now()
+            else:
+                self.repeat_if_late(time.monotonic())
+
+    def _repeat_now(self) -> None:
+        if self._latest is not None:
+            self._send(self._latest, self._stalled_s)
 
     def _send(self, health: StageHealth, stalled_s: float = 0.0) -> None:
         with self._lock:
-            self._latest, self._reports = health, self._reports + 1
-            progress = replace(health.progress, reports=self._reports, stalled_s=stalled_s)
+            self._latest, self._reports, self._stalled_s = health, self._reports + 1, stalled_s
+            previous_s, next_s = self.links.neighbours_silent_s()
+            progress = replace(
+                health.progress,
+                reports=self._reports,
+                stalled_s=stalled_s,
+                previous_silent_s=round(previous_s, 3),
+                next_silent_s=round(next_s, 3),
+            )
             self.report(replace(health, progress=progress))
 
     def _progress(self, head: HeadScheduler | None, now: float) -> StageProgress:

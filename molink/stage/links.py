@@ -11,6 +11,8 @@ under its link: it never ends the stage, and whoever sent it can be named.
 
 import logging
 import queue
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -73,6 +75,8 @@ class StageLinks:
     """None: somebody has called `wake`."""
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
+    fell_silent: threading.Event = field(default_factory=threading.Event)
+    """Set when a neighbour has fallen silent; the reader clears it."""
     _links: ProcessLinks = field(init=False)
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _next: PacedLink | None = None
@@ -99,7 +103,9 @@ class StageLinks:
         inbox: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
         roles = (FROM_TAIL, FROM_COORDINATOR) if is_head else (FROM_STAGE,)
         stage = cls(name, inbox, report)
-        stage._links = ProcessLinks.bind(name, host, roles, inbox.put, stage._on_failure, keys)
+        calls = inbox.put, stage._on_failure
+        quiet = stage.fell_silent.set
+        stage._links = ProcessLinks.bind(name, host, roles, *calls, keys, on_quiet=quiet)
         return stage
 
     @property
@@ -215,6 +221,13 @@ class StageLinks:
     def messages_dropped(self) -> int:
         """Those of the previous stage that could not be read, or not be carried out."""
         return self._links.inbound[0].frames_refused
+
+    def neighbours_silent_s(self) -> tuple[float, float]:
+        """For how long nothing has come from the previous stage, and from the next one; 0: not for
+        too long. In any thread."""
+        now, following = time.monotonic(), self._next
+        previous_s = self._links.inbound[0].peer.silent_s(now)
+        return previous_s, 0.0 if following is None else following.peer.silent_s(now)
 
     @property
     def frames_refused(self) -> int:

@@ -257,6 +257,11 @@ class StageProgress:
     prompt_waits_s: float = 0.0
     """The longest for which rows of a prompt are under way and none has come back; 0: none are.
     Only on the head."""
+    previous_silent_s: float = 0.0
+    """For how long nothing has come from the previous stage, idle links included; 0: not for too
+    long..."""
+    next_silent_s: float = 0.0
+    """...and from the next one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
 from molink.stage.resuming import SentLog
 from molink.stage.tail import EndRules
-from molink.stage_protocol.messages import JoinRing, StageHealth, StageReady
+from molink.stage_protocol.messages import JoinRing, StageHealth, StageProgress, StageReady
 from molink.wire.codecs import CODECS
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations, Forget, Sampled
@@ -240,6 +240,20 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     while used[-1]:
         used.append(neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used)
     assert set(used) == {16, 0}
+    neighbours.end()
+
+
+def test_a_neighbour_that_falls_silent_is_reported_at_once(neighbours, monkeypatch):
+    """With the usual reports switched off; the loop may be within a step."""
+    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
+    monkeypatch.setattr(health_reports, "REPEAT_S", 1e6)
+    assert neighbours.reports.get(timeout=ANSWERS_WITHIN_S).progress.next_silent_s == 0
+    monkeypatch.setattr(StageLinks, "neighbours_silent_s", lambda self: (0.0, 1.5))
+    neighbours.stage.fell_silent.set()
+    progress = StageProgress()
+    while progress.next_silent_s == 0:
+        progress = neighbours.reports.get(timeout=ANSWERS_WITHIN_S).progress
+    assert (progress.previous_silent_s, progress.next_silent_s) == (0.0, 1.5)
     neighbours.end()
 
 

@@ -6,7 +6,6 @@ the assignments, the routes the paths, the probe runner the measurements; its re
 lent. What its PC's owner allows, the `agent` sees to.
 """
 
-import asyncio
 import logging
 import secrets
 import time
@@ -28,7 +27,6 @@ from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
     COORDINATOR,
-    HEALTH,
     LINK_KEYS,
     PROBE,
     SEEN,
@@ -45,9 +43,6 @@ from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
 
 __all__ = ["AbandonedDeadline", "DeviceNode", "ReclaimDeadline", "ReplacedError"]
-
-HEARTBEAT_S = 1.0
-"""The coordinator calls a node lost after four seconds without a heartbeat."""
 
 RECLAIM_S = 180.0
 """For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
@@ -217,7 +212,7 @@ class DeviceNode:
             await self.refresh(limits_changed=False)
             async with task_group() as group:
                 group.create_task(self._receive(client))
-                group.create_task(self._send_heartbeats())
+                group.create_task(self.session.send_heartbeats(self.stage, lambda: self.state))
                 group.create_task(self._report_rates())
 
     async def _receive(self, client: ControlClient) -> None:
@@ -262,11 +257,6 @@ class DeviceNode:
                 "Another agent has joined with this agent's keys: do not copy a data directory; "
                 "delete the copy there, and join it with an invite of its own."
             )
-
-    async def _send_heartbeats(self) -> None:
-        while True:
-            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
-            await asyncio.sleep(HEARTBEAT_S)
 
     async def _report_rates(self) -> None:
         """Publish what others can send here, whenever one has measured."""

@@ -4,15 +4,13 @@ The part of an agent that is left when no owner has to be asked: no probe, no re
 lie where the operator names them. Its reports and commands are the same, through the same broker.
 """
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile, StageLink
-from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
+from molink.control.messages.topics import ASSIGNMENT, PROFILE
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
 from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
@@ -23,9 +21,6 @@ from molink.tasks import task_group
 from molink_scheduler.link.facts import LinkMemory
 
 __all__ = ["DirectRoutes", "LocalNode"]
-
-HEARTBEAT_S = 1.0
-"""Its health is reported at least so often; sooner whenever its stage reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +166,4 @@ class LocalNode:
                 await self.stage.assign(received.message)
 
     async def _send_heartbeats(self) -> None:
-        while True:
-            self.stage.health_changed.clear()
-            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await self.stage.health_changed.wait()
+        await self.session.send_heartbeats(self.stage, lambda: self.state)

@@ -15,9 +15,15 @@ from typing import Protocol
 from molink.config.link_schedule import LinkShape
 from molink.control.messages.payloads import Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.stage_watch import LoadLimits, LoadWatch, ReportWatch, stall_max_s
+from molink.coordinator.members.stage_watch import (
+    LoadLimits,
+    LoadWatch,
+    ReportWatch,
+    StageSeen,
+    stall_max_s,
+)
 from molink.errors import MolinkError, StageError, UserError
-from molink.stage_protocol.messages import StageHealth, StageLoaded
+from molink.stage_protocol.messages import StageHealth, StageLoaded, StageProgress
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
@@ -26,6 +32,9 @@ __all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring", "St
 
 COORDINATOR = -1
 """Stands where stages have their number."""
+
+AGENT_SILENT_S = 2.5
+"""Without a heartbeat for so long an agent is as silent as its stage, and can load nothing."""
 
 DOWNLOAD_SHARE = 0.5
 """Of the time until a stage is loaded; how long each part takes is not known beforehand."""
@@ -68,6 +77,11 @@ class AgentStage:
     has_joined: bool = False
     failure: StageFailure | None = None
     """Why its ring has ended, if it is the one to blame."""
+    is_stuck: bool = False
+    """Whether it does nothing, or says nothing, any more: it counts as lost..."""
+    is_given_up: bool = False
+    """...and whether nothing is to be loaded there again: its agent says nothing either, or both
+    say that all is well."""
     next_id: str = ""
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
@@ -140,11 +154,11 @@ class AgentStage:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its process, or its node, is gone."""
+        """Whether its process, or its node, is gone, or as good as gone."""
         given, fact = self.node.assignment, self.node.current_fact
         is_free = given is None or given.work is None
         has_ended = fact is not None and fact.kind in ("failed", "stopped")
-        return not self._is_same_node or is_free or has_ended
+        return not self._is_same_node or is_free or has_ended or self.is_stuck
 
     @property
     def may_load_again(self) -> bool:
@@ -152,7 +166,8 @@ class AgentStage:
         its neighbour it would find no way either."""
         fact = self.node.current_fact
         lost_link = fact is not None and fact.kind == "failed" and fact.about != ""
-        return self._is_same_node and self.node.wants == "serve" and not lost_link
+        is_there = self._is_same_node and not self.is_given_up
+        return is_there and self.node.wants == "serve" and not lost_link
 
     @property
     def _is_same_node(self) -> bool:
@@ -161,10 +176,20 @@ class AgentStage:
             self.node.is_here and presence is not None and presence.incarnation == self.incarnation
         )
 
+    @property
+    def seen(self) -> StageSeen:
+        """When it reported last, and whom it misses by that report; once it has joined."""
+        assert self._reports is not None, "only a stage that has joined is watched"
+        progress = self.health.progress if self.health is not None else StageProgress()
+        misses = progress.previous_silent_s, progress.next_silent_s
+        return StageSeen(self._reports.new_at, *misses)
+
     def in_epoch(self, epoch: int) -> "AgentStage":
         """The same stage on its way into the ring's next epoch."""
         assignment = self.assignment.model_copy(update={"epoch": epoch})
-        return replace(self, assignment=assignment, has_joined=False, failure=None, _reports=None)
+        stage = replace(self, assignment=assignment, has_joined=False, failure=None, _reports=None)
+        stage.is_stuck = stage.is_given_up = False
+        return stage
 
     def replaced(self, kv_tokens: int) -> "AgentStage":
         """The stage that takes its place on its node, with room for so many tokens as the ring
@@ -181,6 +206,19 @@ class AgentStage:
         self.failure = StageFailure(self.node.node_id, reason, about)
         return StageError(reason)
 
+    def stuck(self, reason: str) -> StageError:
+        """Count it as lost although its process is there, and hold that against its node."""
+        self.is_stuck = True
+        return self.fail(reason)
+
+    def silent(self, reason: str, now: float) -> StageError:
+        """Count it as lost because nothing comes from it; where its agent is as silent, its PC or
+        its line is gone, and nothing is held against anybody."""
+        if now - self.node.heard_at < AGENT_SILENT_S:
+            return self.stuck(reason)
+        self.is_stuck = self.is_given_up = True
+        return StageError(reason)
+
     async def watch(self, previous: "AgentStage") -> None:
         """Until the stage is gone, stands still, or has refused what the `previous` one sent; then
         raises StageError."""
@@ -189,7 +227,7 @@ class AgentStage:
         while True:
             self._check_alive()
             if trouble := self._reports.trouble(self.health, self.node.heard_at):
-                raise self.fail(f"{self.name}: {trouble}.")
+                raise self.stuck(f"{self.name}: {trouble}.")
             health = self.health
             if health is not None and health is not stale and health.frames_refused:
                 what = f"{previous.name} has sent {self.name} what no stage of a ring sends."

@@ -1,21 +1,35 @@
-"""Deadlines of one member's progress: while it loads, and while its stage serves.
+"""Deadlines of one member's progress: while it loads, and while its stage serves; and its silence.
 
 A heartbeat shows that an agent lives, not that its stage does anything. So what counts is progress:
 of a download or of loading a fraction that rises, of a stage that serves a report of its own that
 is new and says that computing moves on. A deadline for all of loading was rejected: a download over
 a home line honestly takes half an hour, and one that hangs would be waited for as long.
 
+A stage that says nothing any more is silent when two see it that know nothing of each other: a
+neighbour, from whom its link gets no answer, and the coordinator, whom none of its own reports
+reaches. A neighbour alone may lie, or have a dead line of its own; the coordinator alone may have
+lost the broker.
+
 Pure: times are arguments, in seconds on a clock that never jumps.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import Profile, StageFact
 from molink.stage_protocol.messages import StageHealth
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 
-__all__ = ["LoadLimits", "LoadWatch", "ReportWatch", "stall_max_s"]
+__all__ = [
+    "REPORTS_MISSED_S",
+    "LoadLimits",
+    "LoadWatch",
+    "ReportWatch",
+    "StageSeen",
+    "silences_s",
+    "stall_max_s",
+]
 
 RISE_MIN = 0.01
 """Of a fraction within its deadline: who is slower takes longer than the hour that a ring's members
@@ -24,9 +38,14 @@ have to load."""
 REPORT_AGE_MAX_S = 10.0
 """A stage reports twice a second, also while it is within a step."""
 
-STALL_MIN_S, STALL_MAX_S = 10.0, 60.0
-"""For which a stage may be within one layer of one step: at least, for a PC that swaps, or whose
-owner has started a game; and at most, whatever its node has told of its speed."""
+REPORTS_MISSED_S = 1.0
+"""Two of its reports in a row: for so long the coordinator has got none of a stage that is silent,
+and has got one of the neighbour that says so."""
+
+STALL_MIN_S, STALL_MAX_S = 5.0, 60.0
+"""For which a stage may be within one layer of one step: at least, for a PC that swaps, whose owner
+has started a game, or that compiles a kernel; and at most, whatever its node has told of its
+speed."""
 
 STALL_FACTOR = 8.0
 """Times what a layer of a span takes by the node's own measurement."""
@@ -112,22 +131,57 @@ class ReportWatch:
 
     stall_max_s: float
     _reports: int | None = None
-    _new_at: float = 0.0
+    _first: int | None = None
+    """The report that there was when the watch began: of the stage while it joined."""
+    new_at: float = 0.0
     """When the heartbeat arrived that first had the present report."""
 
     def trouble(self, health: StageHealth | None, heard_at: float) -> str:
         """What is wrong with a stage, as a clause; empty: nothing. `heard_at`: when its node's
         latest heartbeat arrived. Only these age a report: while the broker is away nothing does."""
         reports = health.progress.reports if health is not None else 0
+        if self._first is None:
+            self._first = reports
         if reports != self._reports:
-            self._reports, self._new_at = reports, heard_at
-        age_s = heard_at - self._new_at
+            self._reports, self.new_at = reports, heard_at
+        age_s = heard_at - self.new_at
         if age_s > REPORT_AGE_MAX_S:
             return f"its stage has reported nothing for {age_s:.0f} s"
         stalled_s = health.progress.stalled_s if health is not None else 0.0
-        if stalled_s > self.stall_max_s:
+        if stalled_s > self.stall_max_s and reports != self._first:
             return f"its stage has computed nothing for {stalled_s:.0f} s"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeen:
+    """What is known of one stage of a ring that serves: when, and whom it misses."""
+
+    reported_at: float
+    """When its latest report arrived."""
+    previous_silent_s: float = 0.0
+    next_silent_s: float = 0.0
+    """By that report."""
+
+    def missed_for_s(self, silent_s: float, now: float) -> float:
+        """For how long it has missed a neighbour by now; 0: it does not, or is not there itself."""
+        age_s = now - self.reported_at
+        return silent_s + age_s if silent_s > 0 and age_s < REPORTS_MISSED_S else 0.0
+
+
+def silences_s(stages: Sequence[StageSeen], now: float) -> list[float]:
+    """For how long each stage of a ring has been silent, as a neighbour and the coordinator both
+    see it; 0: it is not."""
+    found = []
+    for place, own in enumerate(stages):
+        before, behind = stages[place - 1], stages[(place + 1) % len(stages)]
+        missed_s = max(
+            before.missed_for_s(before.next_silent_s, now),
+            behind.missed_for_s(behind.previous_silent_s, now),
+        )
+        unreported_s = now - own.reported_at
+        found.append(min(missed_s, unreported_s) if unreported_s >= REPORTS_MISSED_S else 0.0)
+    return found
 
 
 def stall_max_s(profile: Profile | None, span_tokens: int | None) -> float:

@@ -8,6 +8,10 @@ not worked since; then of the one that the other complains about, for a listener
 answer is at least as suspect as a sender that asks. Resting both was rejected: it takes an honest
 PC from the users each time, and of two PCs both.
 
+A failure that its ring has got over, and a PC that is gone without a word, cost a node nothing the
+first time: owners switch their PCs off. But they count, so that whoever is lost again and again is
+left out for ever longer.
+
 So one bad node among three or more has others rest for some seconds, `INNOCENT_RESTS_MAX` times
 together, until it has failed with two of them. Each further failure doubles a rest. An hour of
 service forgives one failure, and so does a day without any: nobody is punished for good.
@@ -89,6 +93,20 @@ class Blame:
         self._rest(culprit, failure.reason, SUSPECT_SHARE, now)
         self._release_partners(culprit, now)
         return culprit
+
+    def mended(self, node_id: str, now: float) -> None:
+        """A stage of this node failed, and its ring went on: a rest that follows is longer."""
+        record = self._record(node_id)
+        record.failures += 1
+        record.failed_at, record.served_s = now, 0.0
+
+    def left(self, node_id: str, name: str, now: float) -> None:
+        """This node is gone from a ring that served, without a word."""
+        if self.failed_lately(node_id, now):
+            reason = f"{name} was lost from a ring, and not for the first time within an hour."
+            self._rest(node_id, reason, SUSPECT_SHARE, now)
+        else:
+            self.mended(node_id, now)
 
     def is_resting(self, node_id: str, now: float) -> bool:
         """Whether plans leave it out."""

@@ -43,6 +43,10 @@ steps take a tenth of the time at most."""
 CHANGE_PERIOD_S = 60.0
 """Between two changes that only make things better; losses are answered at once."""
 
+SLOW_PERIOD_S = 5.0
+"""The same where a member has just become slow: all of its ring's users wait for it, which is worse
+than to lose it."""
+
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
 """After a ring that failed and nobody is to blame for it: the same nodes may fail again, and again
 at once. Doubles until a ring has served for a while."""
@@ -136,7 +140,7 @@ class ClusterManager:
         active = [node for node in nodes if not self.blame.is_resting(node.node_id, now)]
         self._note_restless(nodes, now)
         self.readiness.update(active, now)
-        self._slow = self._slowdowns.slow_nodes(self.rings, nodes, now)
+        self._note_slow(self._slowdowns.slow_nodes(self.rings, nodes, now))
         self._failover.release_leaving(self.free(now))
         self._failover.pass_over_lagging(self.free(now))
         first = not self._next_ring
@@ -199,6 +203,12 @@ class ClusterManager:
             reason = f"{name} comes and goes, or changes its wish, several times a minute."
             self.blame.failed(StageFailure(node_id, reason), now)
 
+    def _note_slow(self, slow: frozenset[str]) -> None:
+        for node in (self.book.nodes[node_id] for node_id in slow - self._slow):
+            times = f"{node.slowdown.worst:.1f} times as long as it has told"
+            self.service.events.add("node_slow", f"{node.name} computes {times}", node=node.name)
+        self._slow = slow
+
     def _reap_ended(self, now: float) -> None:
         for ring in [ring for ring in self.rings if ring.state is RingState.ENDED]:
             self.rings.remove(ring)
@@ -207,6 +217,8 @@ class ClusterManager:
             for stage in ring.stages:
                 if stage.failure is not None:
                     self.blame.failed(stage.failure, now)
+                elif ring.has_served and ring.error is not None and not stage.node.is_here:
+                    self.blame.left(stage.node.node_id, stage.name, now)
             if ring.error is not None:
                 self._back_off(ring, ring.error, now)
 
@@ -249,7 +261,8 @@ class ClusterManager:
     def _improve(self, serving: Sequence[RingSupervisor], now: float) -> None:
         """Would all nodes together do so much better that an interruption pays? A ring that serves
         is not risked for a node that has failed lately."""
-        if now - self._improved_at < CHANGE_PERIOD_S or self._failover.under_way:
+        period_s = CHANGE_PERIOD_S if self._slow <= self._known_slow else SLOW_PERIOD_S
+        if now - self._improved_at < period_s or self._failover.under_way:
             return
         if any(ring.state is not RingState.SERVING for ring in serving):
             return
@@ -282,6 +295,7 @@ class ClusterManager:
             stand_by=self.assigner.stand_by,
             wake=self.book.changed,
             recovery=Recovery(endpoint, self.assigner.next_epoch),
+            mended=lambda failure: self.blame.mended(failure.node_id, time.monotonic()),
         )
         self.rings.append(ring)
         self.service.events.add("plan", plan_sentence(number, plan, stages), ring=number)

@@ -7,6 +7,7 @@ that cannot go on in time ends, and its requests go to the next one.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -22,8 +23,9 @@ __all__ = ["RECOVER_WITHIN_S", "Recovery", "Resumption"]
 RECOVER_WITHIN_S = 25.0
 """Survivors give the link to a lost neighbour up after 30 s, and end."""
 
-LOST_AGAIN_S = 60.0
-"""A stage that is lost twice within this time has a reason, and its ring is planned anew."""
+LOST_AGAIN_S, LOST_AGAIN_MAX_S = 60.0, 3600.0
+"""A stage that is lost again within this time has a reason, and its ring is planned anew; twice as
+long after each further loss of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,17 @@ class Recovery:
     """When the first stage was lost; None: the ring serves."""
     _loaded_at: float = 0.0
     """When all that was lost was loaded again."""
-    _lost_at: dict[int, float] = field(default_factory=dict)
-    """When each place was lost last."""
+    _times_lost: Counter[int] = field(default_factory=Counter)
+    """How often each place was lost..."""
+    _held_back_until: dict[int, float] = field(default_factory=dict)
+    """...and until when it must not be lost again."""
 
     def is_possible(self, ring: Ring) -> bool:
         """Whether the ring can go on without the stages that it has lost, in time."""
         now = self.clock()
         lost = _lost(ring.stages)
         began_at = now if self._began_at is None else self._began_at
-        again = [place for place in lost if now - self._lost_at.get(place, -inf) < LOST_AGAIN_S]
+        again = [place for place in lost if now < self._held_back_until.get(place, -inf)]
         return (
             bool(lost | self._fresh)
             and len(lost | self._fresh) < len(ring.stages)
@@ -80,13 +84,19 @@ class Recovery:
         now, epoch = self.clock(), self.next_epoch()
         self._began_at = now if self._began_at is None else self._began_at
         lost = _lost(ring.stages)
-        self._lost_at |= dict.fromkeys(lost, now)
+        for place in lost:
+            self._hold_back(place)
         self._fresh |= lost
         tokens = ring.terms.ring.kv_tokens_capacity
         stages = [stage.in_epoch(epoch) for stage in ring.stages]
         for place in lost:
             stages[place] = stages[place].replaced(tokens)
         return replace(ring, stages=stages)
+
+    def _hold_back(self, place: int) -> None:
+        again_s = LOST_AGAIN_S * 2.0 ** min(self._times_lost[place], 30)
+        self._times_lost[place] += 1
+        self._held_back_until[place] = self.clock() + min(LOST_AGAIN_MAX_S, again_s)
 
     async def run(self, ring: Ring, client: RingClient, reason: str) -> Resumption:
         """Load what is lost and have all stages join. Raises StageError or UserError when one

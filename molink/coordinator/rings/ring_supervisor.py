@@ -15,8 +15,8 @@ from functools import partial
 
 from molink.control.messages.payloads import Assignment
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.members.ring import AgentStage, NodeCommands, Ring
-from molink.coordinator.members.stage_watch import LoadLimits
+from molink.coordinator.members.ring import AgentStage, NodeCommands, Ring, StageFailure
+from molink.coordinator.members.stage_watch import LoadLimits, silences_s
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
@@ -83,6 +83,15 @@ OPEN_TIMEOUT_S = 180.0
 PROGRESS_PERIOD_S = 1.0
 """Between two looks whether a ring moves on; its stages report once a second."""
 
+SILENCE_PERIOD_S = 0.1
+"""Between two looks for stages that are silent."""
+
+SILENT_LOST_S = 4.0
+"""For which a stage may be silent until it counts as lost: a stall of a home Wi-Fi is over in two
+to five seconds, and costs less than to go on without the PC."""
+
+SILENT = "neither its neighbours nor the coordinator get anything from its stage"
+
 DRAIN_S = 30.0
 """Running answers may end where they are; what is left then goes on in another ring."""
 
@@ -114,6 +123,8 @@ class RingSupervisor:
     wake: asyncio.Event
     """Set for the manager when something has changed."""
     recovery: Recovery
+    mended: Callable[[StageFailure], object]
+    """Takes a failure after which the ring may go on."""
     state: RingState = RingState.LOADING
     has_served: bool = False
     served_s: float = 0.0
@@ -197,6 +208,7 @@ class RingSupervisor:
         """Until it is drained. Raises StageError or RingError when a stage is lost."""
         async with background_tasks() as tasks:
             tasks.create_task(ring.watch())
+            tasks.create_task(self._watch_silence(ring))
             tasks.create_task(self.endpoint.watch(ring))
             if self._serving is None or resumption is None:
                 client = await self._connected(ring)
@@ -223,6 +235,7 @@ class RingSupervisor:
             raise error
         while self.recovery.is_possible(ring):
             client.pause()
+            self._note_loss(ring, str(error))
             if self.state is RingState.SERVING:
                 self.state = RingState.RESUMING
             ring = self.recovery.begin(ring)
@@ -231,6 +244,13 @@ class RingSupervisor:
                 async with asyncio.timeout(self.recovery.left_s):
                     return await self.recovery.run(ring, client, str(error))
         raise error
+
+    def _note_loss(self, ring: Ring, reason: str) -> None:
+        for stage in ring.stages:
+            if stage.is_lost:
+                self._note("stage_lost", f"has lost {stage.name}, and goes on: {reason}")
+            if stage.failure is not None:
+                self.mended(stage.failure)
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
         reason = resumption.reason
@@ -253,6 +273,23 @@ class RingSupervisor:
         except RingError as error:
             raise self.stages[0].fail(f"{self.stages[0].name}: {error}") from None
 
+    async def _watch_silence(self, ring: Ring) -> None:
+        """Note each stage that falls silent; raises StageError when one stays so."""
+        known: set[int] = set()
+        while True:
+            await asyncio.sleep(SILENCE_PERIOD_S)
+            now = self.clock()
+            found = silences_s([stage.seen for stage in ring.stages], now)
+            silent = {place: silent_s for place, silent_s in enumerate(found) if silent_s}
+            for place in silent.keys() - known:
+                self._note("stage_silent", f"waits for {ring.stages[place].name}: {SILENT}")
+            for place, silent_s in silent.items():
+                if silent_s >= SILENT_LOST_S:
+                    stage = ring.stages[place]
+                    reason = f"{stage.name} has been silent for {silent_s:.0f} s: {SILENT}."
+                    raise stage.silent(reason, now)
+            known = set(silent)
+
     async def _watch_progress(self, client: RingClient) -> None:
         """Until the ring stands, then raises StageError."""
         forecast, progress = self.plan.forecast, RingProgress(RingPace())
@@ -273,9 +310,11 @@ class RingSupervisor:
     def _stuck(self, stuck: Stuck) -> StageError:
         stage = self.stages[stuck.stage]
         about = self.stages[stuck.about] if stuck.about is not None else None
-        with_whom = f" with {about.name}" if about is not None else ""
-        reason = f"{stage.name}{with_whom} stands still: {stuck.reason}."
-        return stage.fail(reason, about.node.node_id if about is not None else "")
+        if about is None:
+            stage.is_given_up = True
+            return stage.stuck(f"{stage.name} stands still: {stuck.reason}.")
+        reason = f"{stage.name} with {about.name} stands still: {stuck.reason}."
+        return stage.fail(reason, about.node.node_id)
 
     def _take_requests(self, client: RingClient) -> None:
         serving = ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)

@@ -22,9 +22,9 @@ from molink.executor.attention.ragged_batch import (
     DecodeTables,
     RaggedBatch,
     RaggedSpan,
-    uploaded,
 )
 from molink.executor.attention.torch_rows import Select, TorchRows
+from molink.executor.cards.streams import uploaded
 from molink.executor.cpu import native_attention
 
 __all__ = ["LatentRows"]

@@ -20,13 +20,13 @@ Shapes: S spans, B blocks of the longest table, P tiles, M rows whose parts are 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
-from molink.executor.cards.streams import host_memory
+from molink.executor.cards.streams import uploaded
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "Tiles",
     "host_geometry",
     "host_tiles",
-    "uploaded",
 ]
 
 FEW_SPAN_ROWS = 8
@@ -230,18 +229,6 @@ def host_tiles(spans: Sequence[RaggedSpan], size: TileRows) -> list[np.ndarray]:
         merged += range(span.row, span.row + span.rows)
     lists = [*_columns(few), parts, merged, *_columns(many)]
     return [np.array(numbers, np.int32) for numbers in lists]
-
-
-def uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """The int32 arrays on the device, in one copy that nothing waits for."""
-    ends = list(accumulate(array.size for array in arrays))
-    on_host = host_memory(device.type).empty((ends[-1],), torch.int32)
-    np.concatenate([array.ravel() for array in arrays], out=on_host.numpy())
-    on_device = on_host.to(device, non_blocking=True)
-    return [
-        on_device[end - array.size : end].view(array.shape)
-        for end, array in zip(ends, arrays, strict=True)
-    ]
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:

@@ -1,9 +1,9 @@
 """Where do the rows of a batch stand, and which KV slots do they write and read?
 
-Worked out once per step, uploaded in one copy with whatever else a step indexes by, and used by
-every layer. A *slot* is the place of
-one token in the KV pool: block times 16 plus offset. What layers read is told by block tables
-(`ragged_batch`), so nothing here, and nothing in a layer, is done once for each token of a context.
+Worked out once per step, uploaded in one copy with whatever else a step indexes or computes with,
+and used by every layer. A *slot* is the place of one token in the KV pool: block times 16 plus
+offset. What layers read is told by block tables (`ragged_batch`), so nothing here, and nothing in a
+layer, is done once for each token of a context.
 
 Shapes: T rows of the batch.
 """
@@ -23,8 +23,8 @@ from molink.executor.attention.ragged_batch import (
     TileRows,
     host_geometry,
     host_tiles,
-    uploaded,
 )
+from molink.executor.cards.streams import uploaded
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
@@ -43,6 +43,8 @@ class StepPlan:
     batch: RaggedBatch
     beside: tuple[torch.Tensor, ...] = ()
     """What else went up in the same copy, as indices."""
+    settings: tuple[torch.Tensor, ...] = ()
+    """And as they are: what sampling wants."""
 
     @classmethod
     def of(
@@ -51,19 +53,21 @@ class StepPlan:
         device: torch.device,
         beside: Sequence[Indices] = (),
         tile_sizes: Collection[TileRows] = (),
+        settings: Sequence[np.ndarray] = (),
     ) -> "StepPlan":
         """The geometry of spans that stand side by side from row 0 on, whose rows' own keys are
         the last ones of their tables; with tiles of these sizes."""
         geometry = host_geometry(spans)
         tiles = [array for size in tile_sizes for array in host_tiles(spans, size)]
         indices = [*_positions_and_slots(*geometry), *(np.asarray(one, np.int32) for one in beside)]
-        sent = iter(uploaded([*geometry, *tiles, np.concatenate(indices)], device))
+        arrays = [*geometry, *tiles, np.concatenate(indices), *settings]
+        sent = iter(uploaded(arrays, device))
         batch = RaggedBatch(tuple(spans), *islice(sent, len(geometry)))
         for size in tile_sizes:
             batch.once(size, partial(SplitTiles.of, sent))
         # As indices have to be, all in one operation.
         longs = torch.split(next(sent).long(), [len(one) for one in indices])
-        return cls(longs[0], longs[1], batch, longs[2:])
+        return cls(longs[0], longs[1], batch, longs[2:], tuple(sent))
 
 
 def plan_step(
@@ -72,6 +76,7 @@ def plan_step(
     device: torch.device,
     beside: Sequence[Indices] = (),
     tile_sizes: Collection[TileRows] = (),
+    settings: Sequence[np.ndarray] = (),
 ) -> StepPlan:
     """Plan a batch whose blocks have been grown already."""
     spans, row = [], 0
@@ -79,7 +84,7 @@ def plan_step(
         table = kv.table(span.request_id)
         spans.append(RaggedSpan(row, span.tokens, span.start, span.end, table))
         row += span.tokens
-    return StepPlan.of(spans, device, beside, tile_sizes)
+    return StepPlan.of(spans, device, beside, tile_sizes, settings)
 
 
 def _positions_and_slots(

@@ -32,8 +32,8 @@ from molink.executor.attention.ragged_batch import (
     DecodeTables,
     RaggedBatch,
     RaggedSpan,
-    uploaded,
 )
+from molink.executor.cards.streams import uploaded
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = ["GATHERED_BLOCKS_MAX", "Select", "TorchRows"]

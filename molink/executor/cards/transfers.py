@@ -33,7 +33,14 @@ import torch
 
 from molink.executor.cards.streams import CardStreams, HostMemory, host_memory
 
-__all__ = ["CardTransfers", "HostTransfers", "StepTime", "Transfers", "transfers_on"]
+__all__ = [
+    "LAYERS_AHEAD",
+    "CardTransfers",
+    "HostTransfers",
+    "StepTime",
+    "Transfers",
+    "transfers_on",
+]
 
 LAYERS_AHEAD = 2
 """Layers of a prompt that are launched before an earlier one is done: enough that the card never

@@ -18,7 +18,7 @@ from molink.executor.cards.fallbacks import first_line, one_clause
 from molink.executor.cuda.fused_math import FusedOperators, PlainFused, Turn
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["TOLERANCES", "FusedChoice", "difference"]
+__all__ = ["INT8_STEP", "TOLERANCES", "FusedChoice", "difference"]
 
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Largest difference, relative to the largest result: another order of roundings."""

@@ -66,12 +66,17 @@ class JoinedLinear(nn.Module):
         bias = joined_bias(linears)
         self.matrix = nn.Parameter(matrix, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.weight = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
-        """Empty: architectures ask the weight of a layer for its format, and round rows to it."""
+        self.weight = _format_of(matrix)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product, for inputs [..., in_features]."""
         return F.linear(x, self.matrix, self.bias)
+
+
+def _format_of(weight: torch.Tensor) -> torch.Tensor:
+    """Nothing, in the weight's format: architectures ask a layer's weight for it, and round rows to
+    it."""
+    return torch.empty(0, dtype=weight.dtype, device=weight.device)
 
 
 def _join(model: nn.Module, names: Sequence[str]) -> None:
@@ -185,14 +190,17 @@ def _agrees(
 class FusedNorm(nn.Module):
     """RMS normalisation as one launch of ours, whatever the strides, with its weight in fp32."""
 
-    def __init__(self, weight: torch.Tensor | None, epsilon: float, by: FusedOperators) -> None:
+    def __init__(
+        self, like: torch.Tensor, wide_N: torch.Tensor, epsilon: float, by: FusedOperators
+    ) -> None:
         super().__init__()
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("wide_N", wide_N, persistent=False)
+        self.weight = _format_of(like)
         self._epsilon, self._operators = epsilon, by
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The normalised input, in its own format."""
-        return self._operators.normed(x, self.weight, self._epsilon)  # type: ignore[arg-type]
+        return self._operators.normed(x, self.wide_N, self._epsilon)  # type: ignore[arg-type]
 
 
 class TorchNorm(nn.Module):
@@ -227,7 +235,7 @@ def _norm(module: nn.Module, choice: FusedChoice) -> nn.Module | None:
         "norms", kind, lambda: _norms_alike(operators, weight)
     ):
         ours = replacement_for(
-            module, lambda weight, epsilon: FusedNorm(weight, epsilon, operators), torch.float32
+            module, lambda wide, epsilon: FusedNorm(weight, wide, epsilon, operators), torch.float32
         )
         if ours is not None:
             return ours

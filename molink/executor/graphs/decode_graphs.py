@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from molink.executor.attention.ragged_batch import uploaded
 from molink.executor.attention.torch_rows import GATHERED_BLOCKS_MAX
 from molink.executor.cards.fallbacks import first_line, one_clause
 from molink.executor.graphs.proof import Proof
@@ -42,11 +41,17 @@ class RecordedStep:
     inputs: StaticInputs
     recording: Recording
 
-    def computed(self, rows: Sequence[DecodeRow], hidden_TD: torch.Tensor | None) -> torch.Tensor:
-        """[T, X] of at most R rows; the next replay overwrites it."""
-        self.inputs.fill(rows, hidden_TD)
+    def computed(
+        self,
+        rows: Sequence[DecodeRow],
+        hidden_TD: torch.Tensor | None,
+        beside: Sequence[np.ndarray] = (),
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """[T, X] of at most R rows, which the next replay overwrites; and what is sent `beside`
+        them, on the device."""
+        sent = self.inputs.fill(rows, hidden_TD, beside)
         self.recording.replay()
-        return self.recording.out[: len(rows)]
+        return self.recording.out[: len(rows)], sent
 
 
 @dataclass(slots=True)
@@ -87,20 +92,20 @@ class DecodeGraphs:
         token_ids: Sequence[int],
         hidden_TD: torch.Tensor | None,
         keep: Sequence[int],
-    ) -> torch.Tensor | None:
-        """[T, X] of a batch whose blocks have been grown, on the tail of the rows `keep` if there
-        are any; arguments as those of `StageExecutor.launched_rows`. None where its kind of step is
-        not recorded."""
+        settings: Sequence[np.ndarray] = (),
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]] | None:
+        """What `StageExecutor.launched_rows` gives of the same arguments; None where its kind of
+        step is not recorded."""
         step = self._step_for(batch)
         if step is None:
             return None
-        out = step.computed(decode_rows(self.stage, batch, token_ids), hidden_TD)
+        given, beside = decode_rows(self.stage, batch, token_ids), [np.array(keep, np.int32)]
+        out_TX, (keep_R, *sent) = step.computed(given, hidden_TD, [*beside, *settings])
         if not keep:
-            return out.clone()  # The next step overwrites it.
-        if list(keep) == list(range(len(out))):
-            return out  # Sampling is over before the next step.
-        (keep_R,) = uploaded([np.array(keep, np.int32)], out.device)
-        return out[keep_R]
+            return out_TX.clone(), sent  # The next step overwrites it.
+        if list(keep) == list(range(batch.tokens)):
+            return out_TX, sent  # Sampling is over before the next step.
+        return out_TX[keep_R], sent
 
     def _step_for(self, batch: Batch) -> RecordedStep | None:
         rows = len(batch.spans)

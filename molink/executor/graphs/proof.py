@@ -128,10 +128,10 @@ class Proof:
         keep = range(batch.tokens) if stage.is_tail else ()
         given = decode_rows(stage, batch, ids)
         self._begin_states()
-        got = step.computed(given[:rows], hidden_TD[:rows]).clone()
+        got = step.computed(given[:rows], hidden_TD[:rows])[0].clone()
         got_sums = self._state_sums()
         self._begin_states()
-        wanted = stage.launched_rows(batch, ids, hidden_TD, keep)[:rows]
+        wanted = stage.launched_rows(batch, ids, hidden_TD, keep)[0][:rows]
         idle = {row.state_slot for row in given[rows:]}
         slots = [slot for slot in range(stage.states.slots) if slot not in idle]
         pairs = zip(got_sums, self._state_sums(), strict=True)

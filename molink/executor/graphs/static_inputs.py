@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from molink.executor.attention.ragged_batch import DecodeTables, uploaded
+from molink.executor.attention.ragged_batch import DecodeTables
 from molink.executor.attention.step_plan import StepPlan
+from molink.executor.cards.streams import uploaded
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
@@ -71,9 +72,14 @@ class StaticInputs:
         self._blocks_RB = self._zeros(self.rows, self.blocks)
         self.fill((), None)
 
-    def fill(self, rows: Sequence[DecodeRow], hidden_TD: torch.Tensor | None) -> None:
+    def fill(
+        self,
+        rows: Sequence[DecodeRow],
+        hidden_TD: torch.Tensor | None,
+        beside: Sequence[np.ndarray] = (),
+    ) -> list[torch.Tensor]:
         """Hold a step's rows, at most R, and padding behind them; `hidden_TD` on all stages but the
-        head. One upload of numbers, that nothing waits for."""
+        head. One upload of numbers, that nothing waits for; returns what went up `beside` them."""
         numbers_CR = np.zeros((STATE_SLOT + 1, self.rows), np.int32)
         numbers_CR[SLOT], numbers_CR[STATE_SLOT] = np.array(self.padding)
         longest = max((len(row.blocks) for row in rows), default=0)
@@ -81,11 +87,12 @@ class StaticInputs:
         for number, row in enumerate(rows):
             numbers_CR[:, number] = row.numbers
             blocks_TB[number, : len(row.blocks)] = row.blocks
-        numbers, blocks = uploaded([numbers_CR, blocks_TB], self.device)
+        numbers, blocks, *sent = uploaded([numbers_CR, blocks_TB, *beside], self.device)
         self._numbers_CR.copy_(numbers)
         self._blocks_RB[: len(rows), :longest].copy_(blocks)
         if hidden_TD is not None:
             self.hidden_RD[: len(rows)].copy_(hidden_TD)
+        return sent
 
     def _zeros(self, *size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype, device=self.device)

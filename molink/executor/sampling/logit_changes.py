@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from molink.executor.grammar import GrammarError
-from molink.executor.sampling.copies import upload
 from molink.executor.sampling.history import SequenceHistory
 
-__all__ = ["change", "forbidden_words"]
+__all__ = ["change", "changes", "forbidden_words"]
 
 NO_WORDS = np.zeros(0)
 
@@ -42,28 +41,28 @@ def _forbidden(history: SequenceHistory) -> torch.Tensor:
     return history.constraint.forbidden()
 
 
-def change(logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]) -> None:
-    """Change the logits in place, which stand in one piece."""
-    changed = [row for row, history in enumerate(histories) if history.changes_logits]
-    if not changed:
+def changes(histories: Sequence[SequenceHistory], words: int) -> list[np.ndarray]:
+    """What `change` wants to be sent of rows of so many words: doubles, [E] each; nothing where
+    nothing changes."""
+    if not any(history.changes_logits for history in histories):
+        return []
+    kinds = (_biases, _early_stops, _penalties)
+    return [column for kind in kinds for column in kind(histories, words)]
+
+
+def change(logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> None:
+    """Change the logits in place, which stand in one piece, by `changes` on their device."""
+    if not sent:
         return
-    words = logits_RW.shape[1]
-    columns = (
-        _biases(histories, words),
-        _early_stops(histories, words),
-        _penalties(histories, words),
-    )
-    sent = iter(upload(logits_RW.device, *(column for kind in columns for column in kind)))
+    bias_places, biases, stops, places, *factors = sent
     flat = logits_RW.view(-1)
-    places, biases = next(sent).long(), next(sent).float()
-    if len(places):
-        flat[places] += biases
-    stops = next(sent).long()
+    if len(biases):
+        flat[bias_places.long()] += biases.float()
     if len(stops):
-        _forbid(logits_RW, stops)
-    places, *factors = next(sent).long(), *(next(sent).float() for _ in range(3))
+        _forbid(logits_RW, stops.long())
     if len(places):
-        flat[places] = _penalised(flat[places], *factors)
+        places = places.long()
+        flat[places] = _penalised(flat[places], *(factor.float() for factor in factors))
 
 
 def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +72,7 @@ def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarra
         for row, history in enumerate(histories)
         for token_id, bias in history.params.logit_bias
     ]
-    places, biases = np.array(pairs).T if pairs else (NO_WORDS, NO_WORDS)
+    places, biases = np.array(pairs, np.float64).T if pairs else (NO_WORDS, NO_WORDS)
     return places, biases
 
 
@@ -109,7 +108,7 @@ def _penalties(histories: Sequence[SequenceHistory], words: int) -> tuple[np.nda
     ]
     if not parts:
         return (NO_WORDS,) * 4
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    return tuple(np.concatenate(column, dtype=np.float64) for column in zip(*parts, strict=True))
 
 
 def _factors(history: SequenceHistory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

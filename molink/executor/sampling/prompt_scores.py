@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from molink.executor.sampling.copies import upload
 from molink.executor.sampling.history import SequenceHistory
 from molink.executor.sampling.sampler import ranked, rows_at_once, with_logprobs
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Batch
 
-__all__ = ["PromptRow", "prompt_rows", "score_table", "take_scores"]
+__all__ = ["PromptRow", "prompt_rows", "score_table", "scored_words", "take_scores"]
 
 
 class PromptRow(NamedTuple):
@@ -45,13 +44,16 @@ def prompt_rows(batch: Batch, histories: Mapping[int, SequenceHistory]) -> list[
     return found
 
 
-def score_table(logits_RW: torch.Tensor, rows: Sequence[PromptRow]) -> torch.Tensor:
-    """[R, C] doubles: the rank of each row's token, its log-probability, the likeliest words and
+def scored_words(rows: Sequence[PromptRow]) -> np.ndarray:
+    """[R] words of the prompts that the rows predict."""
+    return np.array([row.history.scored_prompt[row.position] for row in rows], np.int32)
+
+
+def score_table(logits_RW: torch.Tensor, words_R: torch.Tensor) -> torch.Tensor:
+    """[R, C] doubles: the rank of each row's word, its log-probability, the likeliest words and
     theirs."""
-    if not rows:
+    if not len(words_R):
         return logits_RW.new_zeros(0, 1)
-    words = [row.history.scored_prompt[row.position] for row in rows]
-    (words_R,) = upload(logits_RW.device, words)
     count = rows_at_once(logits_RW.shape[1], logits_RW.device)
     words_R1 = words_R.long()[:, None]
     parts = zip(torch.split(logits_RW, count), torch.split(words_R1, count), strict=True)

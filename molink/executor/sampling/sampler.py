@@ -15,21 +15,30 @@ their number matter.
 Shapes: R rows (sequences that sample now), W words of the vocabulary, C columns of a table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from molink.executor.cards.streams import uploaded
 from molink.executor.grammar import GrammarState
-from molink.executor.sampling.copies import download
-from molink.executor.sampling.drawing import draw
+from molink.executor.sampling.drawing import draw, draw_settings
 from molink.executor.sampling.history import DrawnToken, SequenceHistory
-from molink.executor.sampling.logit_changes import change, forbidden_words
+from molink.executor.sampling.logit_changes import change, changes, forbidden_words
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.request import LOGPROBS_MAX
 
-__all__ = ["Sampling", "ranked", "rows_at_once", "sample", "sampling_rows", "with_logprobs"]
+__all__ = [
+    "Sampling",
+    "download",
+    "ranked",
+    "rows_at_once",
+    "sample",
+    "sampling_rows",
+    "with_logprobs",
+]
 
 WORDS_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}
 """As doubles they fill a CPU's second cache of a megabyte. On a GPU the bound is memory: 32 MB of
@@ -56,48 +65,75 @@ def sample(
     logits_RW: torch.Tensor, histories: Sequence[SequenceHistory], known_tokens: Sequence[int]
 ) -> list[DrawnToken]:
     """Draw one token per row and add it to its history; `known_tokens` counts prompt and output of
-    each so far.
-    """
-    sampling = Sampling(histories)
-    (table_RC,) = download(sampling.table(logits_RW, known_tokens))
+    each so far."""
+    sampling = Sampling(histories, known_tokens, logits_RW.shape[1], logits_RW.device)
+    sent = uploaded(sampling.settings, logits_RW.device)
+    (table_RC,) = download(sampling.table(logits_RW, sent))
     return sampling.take(table_RC)
 
 
+def download(
+    *tables: torch.Tensor, read: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu
+) -> list[np.ndarray]:
+    """The tables on the host, as doubles of their shapes, which hold token ids, counts and single
+    precision exactly; `read` copies one there, and makes the host wait."""
+    sizes = [table.numel() for table in tables]
+    numbers = read(torch.cat([table.double().flatten() for table in tables]))
+    parts = zip(torch.split(numbers, sizes), tables, strict=True)
+    return [part.view(table.shape).numpy() for part, table in parts]
+
+
+class _Part(NamedTuple):
+    """Rows that are computed together, and what of their settings is sent."""
+
+    first_row: int
+    histories: Sequence[SequenceHistory]
+    changes: list[np.ndarray]
+    draws: list[np.ndarray]
+
+
 class Sampling:
-    """Draws of one step: a table on the device, and tokens once that is on the host."""
+    """Draws of one step: settings on the host, a table on the device, and tokens once that is on
+    the host."""
 
-    def __init__(self, histories: Sequence[SequenceHistory]) -> None:
-        """Waits for masks of grammars that are not ready."""
-        self._histories = histories
-        self._masks, self._lost = forbidden_words(histories)
+    def __init__(
+        self,
+        histories: Sequence[SequenceHistory],
+        known_tokens: Sequence[int],
+        words: int,
+        device: torch.device,
+    ) -> None:
+        self._histories, self._lost = histories, set[int]()
+        count = rows_at_once(words, device)
+        self._parts = list[_Part]()
+        for first in range(0, len(histories), count):
+            own = histories[first : first + count]
+            draws = draw_settings(own, known_tokens[first : first + count])
+            self._parts.append(_Part(first, own, changes(own, words), draws))
 
-    def table(self, logits_RW: torch.Tensor, known_tokens: Sequence[int]) -> torch.Tensor:
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    @property
+    def settings(self) -> list[np.ndarray]:
+        """What `table` wants to be sent."""
+        return [array for part in self._parts for array in (*part.changes, *part.draws)]
+
+    def table(self, logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> torch.Tensor:
         """[R, C] doubles: each row's word, and where log-probabilities are asked for that of the
-        word, the likeliest words and theirs. Logits and histories stay as they are."""
+        word, the likeliest words and theirs; of logits, which stay as they are, and `settings` on
+        their device. Waits for masks of grammars that are not ready."""
         if not self._histories:
             return logits_RW.new_zeros(0, 1)
-        count = rows_at_once(logits_RW.shape[1], logits_RW.device)
-        starts = range(0, len(self._histories), count)
-        parts = [self._part(logits_RW, known_tokens, at, at + count) for at in starts]
-        columns = max(part.shape[1] for part in parts)
-        return torch.cat([F.pad(part, (0, columns - part.shape[1])) for part in parts])
-
-    def _part(
-        self, logits_RW: torch.Tensor, known_tokens: Sequence[int], first: int, end: int
-    ) -> torch.Tensor:
-        histories = self._histories[first:end]
-        masks = {row - first: mask for row, mask in self._masks.items() if first <= row < end}
-        changes = bool(masks) or any(history.changes_logits for history in histories)
-        own_RW = logits_RW[first:end].to(torch.float32, copy=changes)
-        for row, forbidden_W in masks.items():
-            own_RW[row].masked_fill_(forbidden_W, float("-inf"))
-        is_scored = any(history.params.logprobs is not None for history in histories)
-        logprobs_RW = torch.log_softmax(own_RW, -1) if is_scored else None
-        change(own_RW, histories)
-        drawn_R1 = draw(own_RW, histories, known_tokens[first:end])[:, None]
-        if logprobs_RW is None:
-            return drawn_R1.double()
-        return with_logprobs(drawn_R1, logprobs_RW)
+        masks, self._lost = forbidden_words(self._histories)
+        left, tables = iter(sent), list[torch.Tensor]()
+        for part in self._parts:
+            of_changes, of_draws = (
+                [next(left) for _ in arrays] for arrays in (part.changes, part.draws)
+            )
+            tables.append(_table(part, logits_RW, masks, of_changes, of_draws))
+        columns = max(table.shape[1] for table in tables)
+        return torch.cat([F.pad(table, (0, columns - table.shape[1])) for table in tables])
 
     def take(self, table_RC: np.ndarray) -> list[DrawnToken]:
         """The tokens, each added to its history; from the table on the host."""
@@ -111,6 +147,28 @@ class Sampling:
             return DrawnToken(history.request_id, token_id, grammar=state)
         logprob, top = ranked(columns, count)
         return DrawnToken(history.request_id, token_id, logprob, top, state)
+
+
+def _table(
+    part: _Part,
+    logits_RW: torch.Tensor,
+    masks: Mapping[int, torch.Tensor],
+    changes: Sequence[torch.Tensor],
+    draws: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    first, end = part.first_row, part.first_row + len(part.histories)
+    own_masks = {row - first: mask for row, mask in masks.items() if first <= row < end}
+    copy = bool(own_masks or changes)
+    own_RW = logits_RW[first:end].to(torch.float32, copy=copy)
+    for row, forbidden_W in own_masks.items():
+        own_RW[row].masked_fill_(forbidden_W, float("-inf"))
+    is_scored = any(history.params.logprobs is not None for history in part.histories)
+    logprobs_RW = torch.log_softmax(own_RW, -1) if is_scored else None
+    change(own_RW, changes)
+    drawn_R1 = draw(own_RW, part.histories, draws)[:, None]
+    if logprobs_RW is None:
+        return drawn_R1.double()
+    return with_logprobs(drawn_R1, logprobs_RW)
 
 
 # -- log-probabilities ----------------------------------------------------------------------------

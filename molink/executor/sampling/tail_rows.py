@@ -1,22 +1,30 @@
 """Rows of a step whose logits the tail needs, and the tokens and scores that come of them.
 
 Logits of the others are never computed: of a prompt's span only the last row draws, and only where
-prompts are scored do more rows count.
+prompts are scored do more rows count. What is asked of them is known before the step, and goes to
+the device with what else the step wants there; what came of them returns in one copy. Every number
+that a GPU is handed on its own, and every one that is read from it, costs more than computing it.
 
 Shapes: R rows, W words of the vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from molink.executor.sampling.copies import download
 from molink.executor.sampling.history import DrawnToken, SequenceHistory
-from molink.executor.sampling.prompt_scores import PromptRow, prompt_rows, score_table, take_scores
-from molink.executor.sampling.sampler import Sampling, sampling_rows
+from molink.executor.sampling.prompt_scores import (
+    PromptRow,
+    prompt_rows,
+    score_table,
+    scored_words,
+    take_scores,
+)
+from molink.executor.sampling.sampler import Sampling, download, sampling_rows
 from molink.wire.frames import PromptScore
-from molink_scheduler.batch import Batch, Span
+from molink_scheduler.batch import Batch
 
 __all__ = ["TailRows"]
 
@@ -24,30 +32,46 @@ __all__ = ["TailRows"]
 class TailRows(NamedTuple):
     """Rows whose logits a stage needs; a stage that is no tail needs none."""
 
-    samplers: list[Span]
-    scored: list[PromptRow]
-    rows: list[int]
-    """First those of the samplers, then the scored ones."""
+    sampling: Sampling | None = None
+    scored: Sequence[PromptRow] = ()
+    rows: Sequence[int] = ()
+    """First those that sample, then the scored ones."""
 
     @classmethod
-    def of(cls, batch: Batch, histories: Mapping[int, SequenceHistory]) -> "TailRows":
+    def of(
+        cls,
+        batch: Batch,
+        histories: Mapping[int, SequenceHistory],
+        words: int,
+        device: torch.device,
+    ) -> "TailRows":
         """Those of a batch on the tail."""
         samplers, rows = sampling_rows(batch)
+        own = [histories[span.request_id] for span in samplers]
+        sampling = Sampling(own, [span.end for span in samplers], words, device)
         scored = prompt_rows(batch, histories)
-        return cls(samplers, scored, [*rows, *(one.row for one in scored)])
+        return cls(sampling, scored, [*rows, *(one.row for one in scored)])
+
+    @property
+    def settings(self) -> list[np.ndarray]:
+        """What `results` wants to be sent."""
+        if self.sampling is None:
+            return []
+        return [scored_words(self.scored), *self.sampling.settings]
 
     def results(
         self,
         logits_RW: torch.Tensor,
-        histories: Mapping[int, SequenceHistory],
+        sent: Sequence[torch.Tensor],
         read: Callable[[torch.Tensor], torch.Tensor],
     ) -> tuple[tuple[DrawnToken, ...], tuple[PromptScore, ...]]:
-        """Tokens and scores; `read` copies them from the device, once."""
-        sampling = Sampling([histories[span.request_id] for span in self.samplers])
-        known_tokens, count = [span.end for span in self.samplers], len(self.samplers)
+        """Tokens and scores, of logits and `settings` on their device; `read` copies them from
+        there, once."""
+        assert self.sampling is not None, "only a tail draws"
+        (words_R, *of_sampling), count = sent, len(self.sampling)
         drawn, scores = download(
-            sampling.table(logits_RW[:count], known_tokens),
-            score_table(logits_RW[count:], self.scored),
+            self.sampling.table(logits_RW[:count], of_sampling),
+            score_table(logits_RW[count:], words_R),
             read=read,
         )
-        return tuple(sampling.take(drawn)), take_scores(scores, self.scored)
+        return tuple(self.sampling.take(drawn)), take_scores(scores, self.scored)

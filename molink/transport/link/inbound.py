@@ -15,7 +15,8 @@ the reader, so neither needs a lock.
 
 import logging
 import socket as stdlib_socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from molink.transport.curve import CurveGuard
 from molink.transport.link.connections import set_link_options
 from molink.wire.chunks import Reassembly
 from molink.wire.frames import ANYBODY, LinkRole
+from molink_scheduler.link.peer_watch import PeerWatch
 
 __all__ = ["WAITING_BYTES_MAX", "WAITING_MESSAGES_MAX", "Arrived", "InboundLink", "MessageFrames"]
 
@@ -68,12 +70,15 @@ class InboundLink:
     """Says whose messages are taken; None: the link is not encrypted and takes all."""
     place: int = 0
     """Of the port among those of its process: whose key it takes."""
+    clock: Callable[[], float] = time.monotonic
     messages_received: int = 0
     messages_refused: int = 0
     """Of a key that is not, or no longer, allowed."""
     frames_refused: int = 0
     """Malformed, of another epoch, not the sender's to send, or not to be carried out."""
     reassembly: Reassembly = field(init=False)
+    peer: PeerWatch = field(default_factory=PeerWatch)
+    """Watch over the sender."""
     _connection: bytes = field(init=False, default=b"")
     """That the last message came from."""
     _delivered: list[int] = field(init=False, default_factory=lambda: [0, 0])
@@ -133,6 +138,7 @@ class InboundLink:
             return True
         self._is_paused = True
         if self._is_full:
+            self.peer.excuse(self.clock())
             self.socket.get(zmq.EVENTS)  # Or its descriptor would be readable all the while.
             return False
         self._is_paused = False  # The reader has taken everything in this very moment.
@@ -146,6 +152,7 @@ class InboundLink:
             except zmq.Again:
                 return None
             if parts and self._is_allowed(parts[0]):
+                self.peer.arrived(self.clock())
                 self.messages_received += 1
                 self._connection = connection.bytes
                 return [part.buffer for part in parts]

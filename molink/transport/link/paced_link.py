@@ -29,7 +29,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import zmq
@@ -41,6 +40,7 @@ from molink.wire.chunks import Ack, ChunkHeader, Missing, decode_link_frame, enc
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.peer_watch import BEAT_PERIOD_S, PeerWatch
 from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.silence import Reconnect, SilenceStep
 from molink_scheduler.link.transmission import Chunk, Transfer, TransmissionQueue
@@ -88,6 +88,9 @@ class ChunkStream:
     clock: Callable[[], float]
     is_answered: bool = False
     """Whether the far end has answered."""
+    peer: PeerWatch = field(default_factory=PeerWatch)
+    hello_at: float | None = None
+    """When the first hello left that is not answered; None: there is none."""
     messages_sent: int = 0
     bytes_sent: int = 0
     _outgoing: dict[int, Outgoing] = field(default_factory=dict)
@@ -95,6 +98,13 @@ class ChunkStream:
     """(number, frames) of chunks that are not acknowledged, in order: views of messages, which
     do not change. No more bytes than the pacer lets be in flight."""
     _next_transfer: int = 0
+    _left_at: float = 0.0
+    """When anything left last."""
+
+    @property
+    def beat_at(self) -> float:
+        """When a hello is due unless something else leaves before."""
+        return self._left_at + BEAT_PERIOD_S
 
     @property
     def transfers_waiting(self) -> int:
@@ -121,7 +131,8 @@ class ChunkStream:
             except zmq.Again:  # Its connection has closed meanwhile.
                 return
             now = self.clock()
-            self.is_answered = True
+            self.is_answered, self.hello_at = True, None
+            self.peer.arrived(now)
             try:
                 answer = decode_link_frame(frame)
             except FrameError:
@@ -133,6 +144,12 @@ class ChunkStream:
                         self._forget_sent(sequence)
             elif isinstance(answer, Missing) and self.sender.missing(answer.first, now):
                 self._forget_sent(answer.first - 1)
+
+    def greet(self) -> None:
+        """Say hello: does the far end listen, and is it still there?"""
+        now = self.clock()
+        self.hello_at = now if self.hello_at is None else self.hello_at
+        self._hand_over([encode_hello(self.connections.stream)])
 
     def exchange(self) -> float:
         """Send what may go, and take what comes; the moment at which nothing more might.
@@ -191,6 +208,7 @@ class ChunkStream:
     def _hand_over(self, frames: list[Frame]) -> None:
         """To ZeroMQ. A connection that it has given up takes nothing more; the chunk counts as sent
         all the same, and the link's silence will be noticed."""
+        self._left_at = self.clock()
         try:
             self.connections.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -247,6 +265,11 @@ class PacedLink:
         return self._stream.is_answered
 
     @property
+    def peer(self) -> PeerWatch:
+        """Watch over the far end."""
+        return self._stream.peer
+
+    @property
     def address(self) -> str:
         """Where it leads now."""
         return self.connections.address
@@ -267,8 +290,7 @@ class PacedLink:
     def send_hello(self) -> None:
         """Ask whether the far end listens."""
         with self._lock:
-            with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
-                self.connections.socket.send(encode_hello(self.connections.stream), zmq.NOBLOCK)
+            self._stream.greet()
             self._stream.drain()
 
     def send(self, frames: Sequence[Frame], batch_class: BatchClass) -> bool:
@@ -289,26 +311,24 @@ class PacedLink:
         """Messages of which something has not left."""
         return self._stream.transfers_waiting
 
-    def pump(self) -> float | None:
-        """Take acknowledgements, send what may go; when to call again if nothing arrives.
-
-        Must be called every second or so whatever it says, for its silence to be noticed.
-        """
+    def pump(self) -> float:
+        """Take acknowledgements, send what may go, or a hello when that is due; when to call again
+        if nothing arrives."""
+        stream = self._stream
         with self._lock:
-            self._stream.drain()
+            stream.drain()
             ended = self._advance_move()
-            asked_at = self._stream.exchange()
+            asked_at = stream.exchange()
+            if asked_at >= stream.beat_at:
+                stream.greet()
             step = self._check_silence(asked_at)
-            wake_at = self.sender.next_wake(asked_at)
-            move = self.connections.move
+            wake_at = self._wake_at(asked_at)
         for ended_move in ended:
             ended_move.report()
         if step is not None:
             self.on_silence(self, step)
             return asked_at
-        if move is None or wake_at is None or move.is_draining:
-            return wake_at if move is None else move.wake_at
-        return min(wake_at, move.wake_at)
+        return wake_at
 
     def report(self) -> LinkReport:
         """The state of this link now."""
@@ -326,12 +346,22 @@ class PacedLink:
         """What limits the bytes in flight."""
         return self.sender.pacer
 
+    def _wake_at(self, now: float) -> float:
+        move, stream = self.connections.move, self._stream
+        wakes = [stream.beat_at]
+        if move is not None:
+            wakes.append(move.wake_at)
+        if not self.connections.is_draining and (next_at := self.sender.next_wake(now)) is not None:
+            wakes.append(next_at)
+        return min(wakes)
+
     def _check_silence(self, now: float) -> SilenceStep | None:
         """Notice a path that is dead, and begin to do something about it."""
         sender = self.sender
         if now < sender.silence.check_at:
             return None
-        step = sender.silence.check(sender.oldest, sender.pacer, now)
+        hello_at = self._stream.hello_at
+        step = sender.silence.check(sender.oldest, sender.pacer, now, hello_at)
         if isinstance(step, Reconnect):
             self.connections.reconnect()
         return step

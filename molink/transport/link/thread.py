@@ -23,6 +23,7 @@ a message is well-formed and of this ring's epoch.
 """
 
 import logging
+import math
 import os
 import select
 import threading
@@ -55,8 +56,9 @@ from molink_scheduler.link.transmission import TransmissionQueue
 
 __all__ = ["STALE", "LinkThread", "ProcessLinks", "Stale"]
 
-SLEEP_MAX_S = 1.0
-"""Nothing is due later than this without a descriptor becoming readable first."""
+SLEEP_MAX_S = 0.5
+"""Nothing is due later than this without a descriptor becoming readable first, and far ends are
+watched (`PeerWatch`)."""
 
 SLEEP_MIN_S = 0.001
 """poll() counts whole milliseconds; where a link asks to be looked at in less, no core spins."""
@@ -85,6 +87,8 @@ class LinkThread:
     """Called with each complete message."""
     on_failure: Callable[[Exception], None] = field(default=lambda error: None)
     """Called when the thread ends by an error of ours: no link works any more."""
+    on_quiet: Callable[[], None] = field(default=lambda: None)
+    """Called when the far end of some link has fallen silent."""
     outbound: list[PacedLink] = field(default_factory=list)
     _leaving: list[PacedLink] = field(default_factory=list)
     """Links that are to be closed, by this thread because it polls them."""
@@ -173,9 +177,16 @@ class LinkThread:
                 left.close()
             for inbound in self.inbound:
                 self._drain(inbound)
+            self._look_at_peers()
             events = poller.poll(_milliseconds_until(wakes))
             if any(descriptor == self._wake[0] for descriptor, _ in events):
                 os.read(self._wake[0], 4096)
+
+    def _look_at_peers(self) -> None:
+        now = time.monotonic()
+        peers = [link.peer for link in self.inbound] + [link.peer for link in self.outbound]
+        if any([peer.look(now) for peer in peers]):
+            self.on_quiet()
 
     def _drain(self, link: InboundLink) -> None:
         """Take all chunks that have arrived, acknowledge them, deliver what is complete."""
@@ -216,12 +227,10 @@ def _register_anew(
     return present
 
 
-def _milliseconds_until(wakes: Sequence[float | None]) -> float:
+def _milliseconds_until(wakes: Sequence[float]) -> float:
     """Time to sleep; fractions are kept, poll() rounds them up."""
-    due = [wake for wake in wakes if wake is not None]
-    if not due:
-        return SLEEP_MAX_S * 1e3
-    return max(SLEEP_MIN_S, min(SLEEP_MAX_S, min(due) - time.monotonic())) * 1e3
+    due_s = min(wakes, default=math.inf) - time.monotonic()
+    return max(SLEEP_MIN_S, min(SLEEP_MAX_S, due_s)) * 1e3
 
 
 OPEN_TIMEOUT_S = 8.0
@@ -262,13 +271,14 @@ class ProcessLinks:
         on_failure: Callable[[Exception], None],
         keys: CurveKeys | None = None,
         epoch: int = 0,
+        on_quiet: Callable[[], None] = lambda: None,
     ) -> "ProcessLinks":
         """Listen at a free port of `host` for each of these senders; with `keys`, encrypted, and
         only to the one whose key is in the same place.
 
         In the link thread `deliver` is called with each message that has arrived whole, and
-        `on_failure` when that thread ends by an error, so that no link works any more. `decode`
-        takes what was delivered.
+        `on_failure` when that thread ends by an error, so that no link works any more, and
+        `on_quiet` when a far end falls silent. `decode` takes what was delivered.
         """
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         guard = CurveGuard(context, keys) if keys is not None else None
@@ -282,7 +292,7 @@ class ProcessLinks:
                 guard.close()
             context.destroy(linger=0)
             raise
-        thread = LinkThread(inbound, deliver, on_failure)
+        thread = LinkThread(inbound, deliver, on_failure, on_quiet)
         thread.start()
         return cls(name, inbound, epoch, guard, thread, context)
 

@@ -11,6 +11,9 @@ Being wrong costs little: the old connection stays in use until the new one has 
 arrives twice is dropped. Being wrong over and over would cost the link, therefore each further try
 within one silence waits twice as long.
 
+A link with nothing under way says hello all the same (`PeerWatch`), and a hello that is not
+answered counts like a chunk that is not acknowledged: a dead path is mended before a user needs it.
+
 No event reaches this watch when a chunk leaves or is acknowledged: it is asked when `check_at` has
 come and reads then what the pacer knows. So a link that works pays one comparison for it.
 
@@ -70,23 +73,30 @@ class LinkSilence:
 
     check_at: float = field(init=False, default=-math.inf)
     """When to call `check` next."""
-    _oldest: int | None = field(init=False, default=None)
-    """The first chunk that was unacknowledged at the last check."""
+    _oldest: tuple[int | None, float | None] = field(init=False, default=(None, None))
+    """The first chunk that was unacknowledged at the last check, else when the first hello left
+    that was not answered."""
     _tries: int = field(init=False, default=0)
     """Since it was silent."""
     _tried_at: float = field(init=False, default=-math.inf)
     _first_tried_at: float = field(init=False, default=math.inf)
+    _hello_at: float | None = field(init=False, default=None)
 
     @property
     def is_silent(self) -> bool:
         """Whether the link was silent for too long at the last check."""
         return self._tries > 0
 
-    def check(self, oldest: int | None, pacer: LinkPacer, now: float) -> SilenceStep | None:
+    def check(
+        self, oldest: int | None, pacer: LinkPacer, now: float, hello_at: float | None = None
+    ) -> SilenceStep | None:
         """What to do now about the silence, if it is one; `oldest` is the number of the first
-        unacknowledged chunk, None: there is none."""
-        if oldest is None or oldest != self._oldest:
-            self._oldest, self._tries, self._first_tried_at = oldest, 0, math.inf
+        unacknowledged chunk, None: there is none. `hello_at`: when the first hello left that is not
+        answered."""
+        self._hello_at = hello_at
+        waits = (oldest, hello_at if oldest is None else None)
+        if waits != self._oldest:
+            self._oldest, self._tries, self._first_tried_at = waits, 0, math.inf
         lost_at = self._first_tried_at + LOST_S
         if now >= lost_at:
             self.check_at = math.inf
@@ -106,9 +116,10 @@ class LinkSilence:
 
     def _due_at(self, pacer: LinkPacer, now: float) -> float:
         """When the next try is due if nothing is acknowledged before."""
-        if not pacer.in_flight_bytes:  # What leaves from now on cannot be late sooner.
+        since = pacer.silent_since if pacer.in_flight_bytes else self._hello_at
+        if since is None:  # What leaves from now on cannot be late sooner.
             return now + SILENT_S_MIN
         usual_s = max(SILENT_S_MIN, SILENT_ROUNDS * pacer.ack_due_s)
         patience_s = min(SILENT_S_MAX, usual_s * 2.0**self._tries)
-        due_at = pacer.silent_since + patience_s
+        due_at = since + patience_s
         return max(due_at, self._tried_at + RECONNECT_S) if self._tries else due_at

@@ -3,15 +3,20 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from molink.control.messages.payloads import StageFact
 from molink.coordinator.members.stage_watch import (
     REPORT_AGE_MAX_S,
+    REPORTS_MISSED_S,
     STALL_MAX_S,
     STALL_MIN_S,
     LoadLimits,
     LoadWatch,
     ReportWatch,
+    StageSeen,
+    silences_s,
     stall_max_s,
 )
 from molink.stage_protocol.messages import StageProgress
@@ -107,6 +112,59 @@ def test_while_no_heartbeat_arrives_no_report_ages():
     for _ in range(10):
         assert watch.trouble(health(3), 0.0) == ""
     assert watch.trouble(health(90), 1000.0) == "", "the broker was away"
+
+
+def test_what_stood_still_while_the_stage_joined_is_not_counted():
+    watch = ReportWatch(STALL_MIN_S)
+    assert watch.trouble(health(3, stalled_s=8.0), 0.0) == ""
+    assert watch.trouble(health(3, stalled_s=8.0), 1.0) == ""
+    assert watch.trouble(health(4, stalled_s=8.0), 2.0) != ""
+
+
+def seen(*silences):
+    """Stages whose report came at `now` = 10.0, unless said otherwise: (reported_at, previous,
+    next)."""
+    return [StageSeen(*one) for one in silences]
+
+
+HERE_AND_WELL = (10.0, 0.0, 0.0)
+
+
+def test_a_stage_is_silent_when_a_neighbour_and_the_coordinator_miss_it():
+    gone, misses_next, misses_previous = (8.5, 0.0, 0.0), (9.8, 0.0, 1.3), (9.9, 1.3, 0.0)
+    for stages in ((misses_next, gone, HERE_AND_WELL), (HERE_AND_WELL, gone, misses_previous)):
+        first, found, last = silences_s(seen(*stages), 10.0)
+        assert (first, last) == (0.0, 0.0) and 1.2 < found <= 1.5
+    two = silences_s(seen((9.9, 1.3, 1.3), gone), 10.0)
+    assert two[0] == 0.0 and two[1] > 0
+
+
+def test_two_stages_that_vanish_at_once_are_both_found():
+    stages = seen((10.0, 0.0, 1.5), (8.5, 0.0, 0.0), (8.5, 0.0, 0.0), (10.0, 1.5, 0.0))
+    assert [one > 0 for one in silences_s(stages, 10.0)] == [False, True, True, False]
+
+
+def test_a_coordinator_that_gets_nothing_at_all_holds_nobody_silent():
+    """The broker is away: what it was told before is no longer believed."""
+    stages = seen((8.5, 9.0, 9.0), (8.5, 9.0, 9.0), (8.4, 9.0, 9.0))
+    assert silences_s(stages, 10.0) == [0.0, 0.0, 0.0]
+
+
+ages_s, missed_s = st.floats(0.0, 30.0), st.sampled_from([0.0, 1.2, 5.0, 1e6])
+
+
+@given(st.lists(st.tuples(ages_s, missed_s, missed_s), min_size=1, max_size=6))
+def test_whoever_reports_is_not_ended_by_what_neighbours_say(stages):
+    """However they lie, and however dead their links are."""
+    found = silences_s([StageSeen(100.0 - age_s, *missed) for age_s, *missed in stages], 100.0)
+    for (age_s, *_), silent_s in zip(stages, found, strict=True):
+        assert silent_s <= age_s + 1e-9
+        assert silent_s == 0 or age_s >= REPORTS_MISSED_S
+
+
+@given(st.lists(ages_s, min_size=1, max_size=6))
+def test_nobody_is_silent_whom_no_neighbour_misses(ages):
+    assert not any(silences_s([StageSeen(100.0 - age_s) for age_s in ages], 100.0))
 
 
 def test_a_stage_that_reports_nothing_of_itself_is_found_too():

@@ -45,6 +45,26 @@ def test_each_failure_of_its_own_doubles_a_nodes_rest_up_to_an_hour():
     assert not blame.is_resting("b", 0.0)
 
 
+def test_who_is_lost_again_and_again_rests_longer_each_time_but_not_the_first():
+    blame, now, rests = Blame(), 0.0, []
+    for _ in range(5):
+        blame.left("a", "anna", now)
+        rests.append(rest_s(blame, "a", now))
+        now += rests[-1] + 60.0
+    assert rests == [0, 30, 60, 120, 240]
+    assert "anna was lost from a ring" in blame.reasons(now - 61.0)["a"]
+    blame.left("a", "anna", now + HOUR_S)
+    assert not blame.is_resting("a", now + HOUR_S), "an hour without is forgiven"
+
+
+def test_a_failure_that_its_ring_got_over_costs_nothing_yet():
+    blame = Blame()
+    blame.mended("a", 0.0)
+    assert not blame.is_resting("a", 0.0) and blame.failed_lately("a", 1.0)
+    blame.failed(own("a"), 10.0)
+    assert rest_s(blame, "a", 10.0) == 2 * REST_FIRST_S
+
+
 def test_the_reason_is_told_while_it_rests():
     blame = Blame()
     blame.failed(own("a"), 100.0)

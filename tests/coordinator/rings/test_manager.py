@@ -13,7 +13,9 @@ from molink.control.messages.payloads import (
     StageFact,
 )
 from molink.coordinator.members.node_book import AS_REPORTED, Slowdown
+from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings.blame import Blame
+from molink.coordinator.rings.manager import SLOW_PERIOD_S
 from molink.coordinator.rings.ring_health import KEPT_S, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import FrameError, RingError, StageError
@@ -202,6 +204,24 @@ async def test_a_member_that_is_found_slow_has_everybody_planned_for_anew(monkey
         assert w.book.node("a").slowdown == Slowdown(9.0, 9.0)
         w.manager.step(time.monotonic())
         assert w.planner.plans == 2, "once for each that is found out"
+        (event,) = [one for one in w.service.events.after(0) if one.kind == "node_slow"]
+        assert (event.node, event.text) == ("a", "a computes 9.0 times as long as it has told")
+
+
+async def test_a_member_that_has_become_slow_waits_for_no_usual_change_of_plan(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 60.0)
+        now = time.monotonic()
+        w.manager._improved_at = now - SLOW_PERIOD_S - 1.0
+        health = NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH)
+        w.say("a", health)
+        await w.until(lambda: w.serving[0].stages[0].health is not None)
+        w.manager.step(now)
+        assert w.planner.plans == 1
+        w.planner.slowdowns["a"] = Slowdown(9.0, 9.0)
+        await w.until(lambda: w.planner.plans == 2)
 
 
 async def test_who_serves_no_more_is_believed_again_after_an_hour(monkeypatch):

@@ -1,13 +1,17 @@
 """A ring that loses a stage goes on: survivors are told to join again, and nothing else."""
 
 import asyncio
+import time
+from dataclasses import replace
 
-from molink.control.messages.payloads import StageFact
-from molink.coordinator.rings import recovery
-from molink.coordinator.rings.ring_supervisor import RingState
+from molink.control.messages.payloads import NodeHealth, StageFact
+from molink.coordinator.rings import recovery, ring_supervisor
+from molink.coordinator.rings.recovery import Recovery
+from molink.coordinator.rings.ring_supervisor import SILENT_LOST_S, RingState, RingSupervisor
+from molink.stage_protocol.messages import StageProgress
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
-from tests.coordinator.rings.world import World, collect, request, world
+from tests.coordinator.rings.world import REPORT, World, collect, request, world
 
 ANNA, BERT, CARL = "a" * 16, "b" * 16, "c" * 16
 
@@ -106,6 +110,88 @@ async def test_a_stage_that_is_lost_again_at_once_ends_its_ring(monkeypatch):
         end_stage(w, BERT)
         await w.until(lambda: ring.state is RingState.ENDED)
         assert len(w.clients[0].went_on) == 1
+
+
+async def test_a_stage_that_is_lost_again_and_again_is_held_back_ever_longer():
+    held_back, now = [], [0.0]
+    ring = Recovery(None, iter(range(99)).__next__, clock=lambda: now[0])
+    for _ in range(7):
+        ring._hold_back(1)
+        held_back.append(ring._held_back_until[1] - now[0])
+        now[0] += 1e4
+    assert held_back == [60, 120, 240, 480, 960, 1920, 3600]
+
+
+SECOND = 5000.0
+"""By the clock of the ring: its stages reported at 0 last."""
+
+
+def report(w: World, name: str, number: int, **progress: float) -> None:
+    stage = replace(REPORT, progress=StageProgress(reports=number, **progress))
+    message = NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=stage)
+    w.book.take(name, message, SECOND)
+    w.book.wake(w.book.node(name))
+
+
+async def silent_bert(w: World, monkeypatch) -> RingSupervisor:
+    """The ring, whose first stage hears nothing of its second, as the coordinator does."""
+    monkeypatch.setattr(ring_supervisor, "SILENCE_PERIOD_S", 0.0)
+    await serving_three(w)
+    (ring,) = w.manager.rings
+    ring.clock = lambda: SECOND
+    for name in (ANNA, CARL):
+        report(w, name, 1)
+    await w.until(lambda: all(ring.stages[at].seen.reported_at == SECOND for at in (0, 2)))
+    report(w, ANNA, 2, next_silent_s=1.5)
+    await w.until(lambda: "stage_silent" in events(w, ring))
+    return ring
+
+
+def events(w: World, ring: RingSupervisor) -> list[str]:
+    return [one.kind for one in w.service.events.after(0) if one.ring == ring.number]
+
+
+async def test_a_stage_that_is_silent_is_noted_once_and_waited_for(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        ring = await silent_bert(w, monkeypatch)
+        for number in range(3, 20):
+            report(w, ANNA, number, next_silent_s=SILENT_LOST_S - 0.1)
+            await asyncio.sleep(0)
+        assert events(w, ring).count("stage_silent") == 1 and ring.state is RingState.SERVING
+        assert w.told == []
+
+
+async def test_a_stage_that_stays_silent_behind_a_lively_agent_is_loaded_again(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        ring = await silent_bert(w, monkeypatch)
+        w.book.node(BERT).heard_at = SECOND
+        report(w, ANNA, 3, next_silent_s=SILENT_LOST_S)
+        await w.until(lambda: w.clients[0].went_on)
+        load, join = told(w, BERT)
+        assert load.join is None and join.resume.fresh
+        assert ring.state is RingState.SERVING and "stage_lost" in events(w, ring)
+        assert w.manager.blame.failed_lately(BERT, time.monotonic())
+        assert not w.manager.blame.reasons(time.monotonic()), "nobody rests for it"
+
+
+async def test_a_pc_that_vanishes_ends_its_ring_before_its_heartbeats_are_missed(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        ring = await silent_bert(w, monkeypatch)
+        report(w, ANNA, 3, next_silent_s=SILENT_LOST_S)
+        await w.until(lambda: ring.state is RingState.ENDED)
+        assert not w.clients[0].went_on and ring.stages[1].failure is None
+        assert "has been silent" in str(ring.error) and w.book.node(BERT).is_here
+
+
+async def test_a_stage_that_computes_nothing_is_loaded_again(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        for number in (1, 2):
+            report(w, BERT, number, stalled_s=100.0)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await w.until(lambda: w.clients[0].went_on)
+        assert [one.join is None for one in told(w, BERT)] == [True, False]
 
 
 async def test_a_ring_that_cannot_go_on_in_time_ends(monkeypatch):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tools.experiments.cards.fused_check import CHECKS
+
 pytest.importorskip("triton", reason="Triton comes with the test extra, on Linux")
 
 LIMITS = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}
@@ -23,7 +25,7 @@ def found():
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("operator", ["norms", "gates", "rotations", "writes", "experts"])
+@pytest.mark.parametrize("operator", CHECKS)
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_kernels_give_what_torch_gives(operator, dtype, found):
     assert found[0][f"{operator} {dtype}"] <= LIMITS[dtype]

@@ -139,7 +139,7 @@ def test_without_kernels_norms_and_linears_are_torchs():
 def test_the_weight_of_a_norm_keeps_its_numbers():
     """1 + weight has more places than a bfloat16, which the library's norm does not round off."""
     stage = rewritten("gemma2", FusedChoice(PlainFused()), torch.bfloat16)
-    weights = [norm.weight for norm in all_of(stage, FusedNorm)]
+    weights = [norm.wide_N for norm in all_of(stage, FusedNorm)]
     assert {weight.dtype for weight in weights} == {torch.float32}
     assert not any(torch.equal(weight, weight.bfloat16().float()) for weight in weights)
 
@@ -216,7 +216,7 @@ def test_a_rewriting_that_changes_numbers_is_told(monkeypatch, caplog):
     def skewed(*given):
         stage = plain(*given)
         for norm in all_of(stage, FusedNorm):
-            norm.weight.mul_(1.1)
+            norm.wide_N.mul_(1.1)
         return stage
 
     config = config_of("llama")

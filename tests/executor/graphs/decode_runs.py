@@ -53,14 +53,14 @@ def given_rows(stage, rows, generator):
 @torch.inference_mode()
 def launched(stage, batch, ids, rows_TD):
     on_device_TD = None if rows_TD is None else rows_TD.to(stage.device)
-    return stage.launched_rows(batch, ids, on_device_TD, _grown(stage, batch))
+    return stage.launched_rows(batch, ids, on_device_TD, _grown(stage, batch))[0]
 
 
 @torch.inference_mode()
 def replayed(stage, batch, *given):
     out = stage._graphs.rows(batch, *given, _grown(stage, batch))
     assert out is not None, stage.fallbacks.decode
-    return out.clone()
+    return out[0].clone()
 
 
 def _grown(stage, batch):

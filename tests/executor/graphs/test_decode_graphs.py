@@ -6,7 +6,8 @@ import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from molink.executor.attention.ragged_batch import DecodeTables
-from molink.executor.graphs import decode_graphs
+from molink.executor.cards.streams import uploaded
+from molink.executor.graphs import decode_graphs, static_inputs
 from molink.executor.graphs.recording import Recording
 from molink.executor.graphs.static_inputs import BUCKETS
 from molink.executor.recurrent.staged_mixer import RecurrentStep
@@ -19,6 +20,11 @@ from tests.executor.graphs.tape import TapeRecorder
 from tests.executor.graphs.test_replays import read_lengths
 
 HYBRID = "LFM2 1.2B"
+
+GREEDY = SamplingParams(max_tokens=50, temperature=0.0)
+ASKED = SamplingParams(
+    max_tokens=50, temperature=0.9, top_p=0.8, logprobs=2, frequency_penalty=0.5, seed=7
+)
 
 
 class Counted(TapeRecorder):
@@ -183,6 +189,22 @@ def test_rows_of_a_step_outlive_the_next():
     assert first.equal(before)
 
 
+def test_a_tail_draws_the_same_and_is_sent_one_array(monkeypatch):
+    """Also where not all rows draw: their numbers, and what is asked of them, go up together."""
+    tails = [static_stage("llama", range(2, 4), 4, own) for own in (TapeRecorder(), None)]
+    sent, drawn = [], []
+    monkeypatch.setattr(
+        static_inputs, "uploaded", lambda *given: sent.append(1) or uploaded(*given)
+    )
+    for tail in tails:
+        prompted(tail, [5, 9, 3], ASKED)
+        steps = [decoded(tail, [5 + n, 9 + n, 3 + n], (0, n)).drawn for n in (1, 2)]
+        drawn.append([(token.request_id, token.token_id) for step in steps for token in step])
+    assert drawn[0] == drawn[1]
+    assert [number for number, _ in drawn[0]] == [0, 1, 0, 2]
+    assert len(sent) == 2
+
+
 def test_a_first_token_begins_a_state_and_is_launched():
     stage = static_stage(HYBRID, range(4), 4, counted := Counted())
     counted.replayed.clear()
@@ -225,17 +247,16 @@ def test_padding_writes_where_nobody_reads():
     assert not keys[others].any()
 
 
-def prompted(stage, lengths):
+def prompted(stage, lengths, sampling=GREEDY):
     """Compute prompts of so many tokens."""
-    sampling = SamplingParams(max_tokens=50, temperature=0.0)
     admissions = tuple(Admission(n, tokens, 99, sampling) for n, tokens in enumerate(lengths))
     spans = tuple(Span(n, 0, tokens, False) for n, tokens in enumerate(lengths))
     return computed(stage, Batch(0, BatchClass.PREFILL, -1, spans, admissions))
 
 
-def decoded(stage, positions):
-    """Compute one row for each request, at these positions."""
-    spans = tuple(Span(n, at, at + 1, False) for n, at in enumerate(positions))
+def decoded(stage, positions, samples=()):
+    """Compute one row for each request, at these positions; some of them sample."""
+    spans = tuple(Span(n, at, at + 1, n in samples) for n, at in enumerate(positions))
     return computed(stage, Batch(1, BatchClass.DECODE, 0, spans))
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from molink.executor.cards.streams import uploaded
 from molink.executor.grammar import GrammarState
 from molink.executor.sampling import sampler, truncation
 from molink.executor.sampling.history import SequenceHistory
@@ -170,7 +171,8 @@ def test_nothing_is_read_before_the_table_is_whole():
     histories = [row.history("meta") for row in rows]
     logits = torch.empty(len(rows), 3_000, dtype=torch.bfloat16, device="meta")
     known = [len(row.prompt) + len(row.output) for row in rows]
-    table = Sampling(histories).table(logits, known)
+    sampling = Sampling(histories, known, 3_000, logits.device)
+    table = sampling.table(logits, uploaded(sampling.settings, logits.device))
     assert table.device.type == "meta" and table.shape == (40, 2 + 2 * 20)
 
 

@@ -120,8 +120,9 @@ def test_seed_and_position_decide_the_draw():
 
 def test_random_numbers_are_pinned():
     """A seed must give the same text after an upgrade."""
-    generator = np.random.Philox(key=7, counter=3)
-    assert uniform(7, 3) == (int(generator.random_raw()) >> 12) / 2**52
+    for position in (0, 3, 63, 64, 200, 2**40):
+        generator = np.random.Philox(key=7, counter=position)
+        assert uniform(7, position) == (int(generator.random_raw()) >> 12) / 2**52
     numbers = [uniform(11, position) for position in range(2000)]
     assert all(0 <= number < 1 for number in numbers)
     assert abs(sum(numbers) / 2000 - 0.5) < 0.03

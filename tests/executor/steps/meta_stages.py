@@ -1,5 +1,6 @@
 """Stages on the meta device: they compute as on a GPU, and nothing comes of it."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -8,17 +9,20 @@ import torch
 
 from molink.checkpoint.description import ModelDescription
 from molink.executor import stage as stage_module
+from molink.executor.architecture import miniature
 from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.cards.transfers import transfers_on
 from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.cuda.fused_choice import FusedChoice
+from molink.executor.cuda.fused_math import PlainFused
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.stage import DECODE_ROWS_TOGETHER, StageExecutor, StepOutput
 from molink.executor.weights import StagePart, build_stage_class
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import SamplingParams
+from tests.executor.recurrent.hybrids import HYBRIDS, published_config
 from tests.executor.steps.dispatched import HostReads
 from tests.executor.tiny_models import tiny_config, with_weights_that_matter
 
@@ -63,11 +67,51 @@ def card_stage(name: str, layers: range, count: int, fused: FusedChoice) -> Stag
     stage.prepare(kv_tokens=TOKENS)
     stage.model.to("meta")
     stage.device, stage._pool = torch.device("meta"), KvPool(TOKENS)
+    for states in stage.states.layers.values():
+        states |= {key: state.to("meta") for key, state in states.items()}
     stage._transfers = transfers_on(stage.device)
     return stage
 
 
+@dataclass
+class Swapped:
+    """Operators that are torch's while a stage is rewritten, and a card's when it computes."""
+
+    operators: Any = field(default_factory=PlainFused)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.operators, name)
+
+
+def fused_stage(name: str, layers: range, count: int) -> StageExecutor:
+    """The same with the kernels between products; attention is torch's. Who computes with it sees
+    to it that nothing is launched."""
+    from molink.executor.cuda.fused import TritonFused  # Imports Triton.
+
+    operators = Swapped()
+    stage = card_stage(name, layers, count, FusedChoice(operators))
+    operators.operators = TritonFused()
+    return stage
+
+
+def with_kernel(stage: StageExecutor) -> StageExecutor:
+    """The same stage, whose attention is our kernel's."""
+    from molink.executor.cuda.ragged_attention import RaggedAttention  # Imports Triton.
+
+    assert stage.attention is not None
+    stage.attention.kernels = RaggedAttention()
+    return stage
+
+
+def layers_of(name: str, count: int) -> int:
+    """Layers of an architecture that is asked for so many; a hybrid has as many as its kinds of
+    layers take."""
+    return int(_config(name, count).num_hidden_layers)
+
+
 def _config(name: str, count: int) -> Any:
+    if name in HYBRIDS:
+        return miniature.shrink_config(published_config(name))
     config = tiny_config(name, **{LENGTH_NAMES.get(name, "num_hidden_layers"): count})
     config._attn_implementation, config._experts_implementation = ATTENTION_NAME, EXPERTS_NAME
     return config

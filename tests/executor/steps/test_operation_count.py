@@ -4,22 +4,13 @@ Stages are rewritten as for a card and computed on the meta device, where every 
 of ours is counted in its place, as are torch's operations in theirs.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton comes with the test extra, on Linux")
-
 from molink.executor.architecture.pruning import decoder_layers
-from molink.executor.cuda import attention_choice, fused, ragged_attention
-from molink.executor.cuda.fused import TritonFused
 from molink.executor.cuda.fused_choice import FusedChoice
-from molink.executor.cuda.fused_math import PlainFused
-from molink.executor.cuda.ragged_attention import RaggedAttention
 from tests.executor.steps.dispatched import OperationCount
-from tests.executor.steps.meta_stages import card_stage, decode, scatter
+from tests.executor.steps.meta_stages import card_stage, decode, fused_stage, scatter, with_kernel
 from tests.executor.tiny_models import ARCHITECTURES
 
 ROWS, TOKENS = 16, 40
@@ -56,31 +47,6 @@ TO_REACH = {"llama": 20, "gemma2": 30, "gpt_oss": 36}
 """Also where attention is torch's."""
 
 
-@dataclass
-class Swapped:
-    """Operators that are torch's while a stage is rewritten, and a card's when it computes."""
-
-    operators: Any = field(default_factory=PlainFused)
-
-    def __getattr__(self, name):
-        return getattr(self.operators, name)
-
-
-@pytest.fixture
-def counting(monkeypatch):
-    """A count of operations in which a launch of ours is one."""
-    count = OperationCount()
-
-    def launched(kernel, grid):
-        assert all(grid), "an empty grid is no launch"
-        return lambda *args, **constants: count.by_name.update([kernel.fn.__name__])
-
-    monkeypatch.setattr(ragged_attention, "launched", launched)
-    monkeypatch.setattr(fused, "launched", launched)
-    monkeypatch.setattr(attention_choice, "_difference", lambda *kind: 0.0)
-    return count
-
-
 def per_layer(stage, count):
     """Operations of a decode step in the second half of the stage's layers, each."""
     scatter(stage, ROWS, TOKENS)
@@ -101,12 +67,9 @@ def per_layer(stage, count):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_layer_launches_no_more_than_its_ceilings(name, counting):
-    operators = Swapped()
-    stage = card_stage(name, OWNED, 12, FusedChoice(operators))
-    operators.operators = TritonFused()
+    stage = fused_stage(name, OWNED, 12)
     by_torch = per_layer(stage, counting)
-    stage.attention.kernels = RaggedAttention()
-    by_kernel = per_layer(stage, counting)
+    by_kernel = per_layer(with_kernel(stage), counting)
     plain = per_layer(card_stage(name, OWNED, 12, FusedChoice(None)), counting)
     found = (by_kernel, by_torch, plain)
     assert by_kernel > 10 and all(

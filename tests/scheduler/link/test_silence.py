@@ -91,3 +91,20 @@ def test_a_link_that_was_not_looked_at_for_long_tries_before_it_is_given_up():
     """Its process was stopped: the first look finds a minute of silence."""
     told = steps(LinkSilence(), Known(), 5, 60.0, 60.0 + RECONNECT_S)
     assert [step for _, step in told] == [Reconnect(ask_for_path=False)]
+
+
+def test_a_hello_that_is_not_answered_counts_like_a_chunk():
+    idle, silence, told = Known(in_flight_bytes=0), LinkSilence(), []
+    for tick in range(400):
+        now = tick * TICK_S
+        if now >= silence.check_at and (step := silence.check(None, idle, now, 5.0)) is not None:
+            told.append((now, step))
+    assert told[0][1] == Reconnect(ask_for_path=False)
+    assert 5.0 + SILENT_S_MIN <= told[0][0] <= 5.0 + 2 * SILENT_S_MIN
+    assert isinstance(told[-1][1], GiveUp)
+
+
+def test_another_hello_without_an_answer_is_another_silence():
+    idle, silence = Known(in_flight_bytes=0), LinkSilence()
+    assert silence.check(None, idle, 10.0, 1.0) == Reconnect(ask_for_path=False)
+    assert silence.check(None, idle, 40.0, 30.0) == Reconnect(ask_for_path=False), "no GiveUp"

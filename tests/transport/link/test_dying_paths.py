@@ -2,10 +2,12 @@
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.peer_watch import SILENT_MIN_S
 from molink_scheduler.link.silence import (
     LOST_S,
     RECONNECT_S,
@@ -99,6 +101,44 @@ def test_what_a_connection_lost_that_was_made_anew_by_itself_is_repeated_without
     assert network.steps == [] and len(network.connections) == 1
     assert longest_gap_s(network) < 0.3
     assert numbers(network, DECODE) == list(range(200))
+
+
+def test_an_idle_link_that_has_lost_its_way_is_mended_before_anybody_needs_it():
+    network = loaded([(10.0, 10.5, "hole")], [(1.0, DECODE, 500), (30.0, DECODE, 500)])
+    network.run(31)
+    assert [step for _, step in network.steps] == [Reconnect(ask_for_path=False)]
+    assert network.steps[0][0] <= 10 + 2 * SILENT_S_MIN + 0.5
+    assert numbers(network, DECODE) == [0, 1] and network.arrived[-1][0] < 30.1
+
+
+def silent_from(network: FakeNetwork, until: float) -> float | None:
+    """When the sender first misses its far end; it looks ten times a second."""
+    found: list[float] = []
+
+    def look() -> None:
+        if network.link.peer.look(network.now):
+            found.append(network.now)
+
+    for tick in range(int(until * 10)):
+        network.at(tick / 10, look)
+    network.run(until)
+    return found[0] if found else None
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.floats(3.0, 9.0), st.floats(0.0, 0.5), st.floats(0.001, 0.2), st.booleans())
+def test_a_cut_of_half_a_second_ends_nothing_and_loses_nothing(start, length_s, one_way_s, idle):
+    sent = [(20.0, DECODE, 500)] if idle else steadily(20)
+    network = loaded([(start, start + length_s, "frozen")], sent, one_way_s)
+    assert silent_from(network, 21.0) is None
+    assert network.steps == [] and len(network.connections) == 1
+    assert numbers(network, DECODE) == list(range(len(sent)))
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_far_end_that_vanishes_is_missed_within_a_second_and_a_half(idle):
+    network = loaded([(10.0, 900.0, "hole")], [] if idle else steadily(20))
+    assert 10 + SILENT_MIN_S - 0.3 <= silent_from(network, 20.0) <= 11.5
 
 
 def test_a_freeze_repeats_no_more_than_was_under_way():

@@ -11,7 +11,7 @@ from molink.errors import LinkFullError
 from molink.transport.link import paced_link
 from molink.transport.link.connections import Connections
 from molink.transport.link.paced_link import PacedLink
-from molink.wire.chunks import ChunkHeader, decode_link_frame, encode_ack
+from molink.wire.chunks import ChunkHeader, LinkHello, decode_link_frame, encode_ack
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.sender import LinkSender
@@ -48,6 +48,8 @@ class Wire:
     def send_multipart(self, frames: list[bytes], flags: int) -> None:
         self.processor.preempt()
         header = decode_link_frame(frames[0])
+        if isinstance(header, LinkHello):
+            return
         assert isinstance(header, ChunkHeader)
         ack = encode_ack((header.sequence,))
         self.acks.append((self.processor.now + ROUND_TRIP_S, ack))

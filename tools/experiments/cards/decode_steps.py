@@ -5,7 +5,9 @@
 Layers of an 8B model in bf16. The floor is reading the weights once. Three ways: torch's attention,
 our kernel, both launched operation by operation, and the recorded step where the stage has one.
 Times are whole steps on the host's clock, rows in and out included, over the number of layers. The
-last is of one row after 30 ms without a step, as a user alone has it: clocks of an idle card fall.
+last but one is of one row after 30 ms without a step, as a user alone has it: clocks of an idle
+card fall. Then twelve layers of a 7B model for one and for sixteen users, beside reading their
+weights once.
 """
 
 import statistics
@@ -22,8 +24,8 @@ from molink.executor.graphs.decode_graphs import DecodeGraphs
 from molink.executor.stage import StageExecutor
 from molink_scheduler.batch import Span
 from tools.experiments.cards.figures import Figure, card_options, keep
-from tools.experiments.cards.stages import EIGHT_B, SMALL, hold, random_stage, run
-from tools.experiments.cards.timing import wall_us
+from tools.experiments.cards.stages import EIGHT_B, SEVEN_B, SMALL, hold, random_stage, run
+from tools.experiments.cards.timing import device_us, wall_us
 from tools.experiments.harness.experiment import experiment
 
 __all__ = ["main"]
@@ -42,6 +44,11 @@ PREDICTED = {"torch": (0.2, 0.8), "kernel": (0.2, 0.6), "recorded": (0.11, 0.16)
 takes the host longer than computing takes the card."""
 
 PREDICTED_UP_TO = (16, 1_024)
+
+LAYERS_7B, USERS_7B, CONTEXT_7B = 12, (1, 16), 128
+
+PREDICTED_7B_MS, PREDICTED_7B_OF_READING = (0.08, 0.16), (1.0, 1.3)
+"""What is to be reached on a card. An H200 reads the 405 MB of a layer in 0.084 ms at best."""
 
 IDLE_S, IDLE_REPEATS = 0.03, 5
 
@@ -74,6 +81,33 @@ def _figures(device: torch.device) -> Iterator[Figure]:
             bounds = PREDICTED[name] if is_predicted else (None, None)
             yield Figure(f"{rows} x {context:,}, {placement}, {name}", ms, "ms a layer", *bounds)
     yield from _after_idle(stage, contexts[0])
+    del stage, ways
+    yield from _against_reading(device)
+
+
+def _against_reading(device: torch.device) -> Iterator[Figure]:
+    """Layers of a 7B model, as stages serve them, beside reading their weights once."""
+    on_card = device.type == "cuda"
+    shape, layers, users = (SEVEN_B, LAYERS_7B, USERS_7B) if on_card else (SMALL, 2, (1,))
+    context = CONTEXT_7B if on_card else 48
+    stage = random_stage(shape, layers, device, max(users) * context)
+    read_us = device_us(partial(_read_all, stage), device)
+    yield Figure(f"reading {layers} layers of a 7B shape", read_us / layers / 1e3, "ms a layer")
+    for rows in users:
+        hold(stage, rows, context, False)
+        spans = [Span(row, context - 1, context, False) for row in range(rows)]
+        us = wall_us(partial(run, stage, *spans), device)
+        name = f"{layers} layers of a 7B shape, {rows} users"
+        yield Figure(name, us / layers / 1e3, "ms a layer", *PREDICTED_7B_MS)
+        yield Figure(f"{name}, of reading them", us / read_us, "", *PREDICTED_7B_OF_READING)
+
+
+@torch.inference_mode()
+def _read_all(stage: StageExecutor) -> None:
+    """Read every matrix of its layers once: sums of their rows, each by a product."""
+    for weight in stage.model.parameters():
+        if weight.dim() == 2:
+            torch.mv(weight, weight.new_ones(weight.shape[1]))
 
 
 def _after_idle(stage: StageExecutor, context: int) -> Iterator[Figure]:

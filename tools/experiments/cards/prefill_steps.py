@@ -5,16 +5,21 @@
 Layers of an 8B model in bf16. The matrix peak is measured beside: a product of 8,192 x 8,192. A
 decode step of eight rows is then asked for in the middle of a span, as a stage's loop asks for it,
 and timed on the host's clock: what it takes beyond a decode step alone is what it waited for layers
-of the prompt that were launched already.
+of the prompt that were launched already. So it is with the host two layers ahead and with no bound
+to that, and in the prompt's stream and in one whose work goes first. On a CPU all are the same.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
 
+from molink.executor.cards import transfers
+from molink.executor.cards.transfers import LAYERS_AHEAD
 from molink.executor.stage import StageExecutor
 from molink_scheduler.batch import Batch, BatchClass, Span
 from tools.experiments.cards.figures import Figure, card_options, keep
@@ -32,8 +37,20 @@ PRODUCT = 8_192
 PREDICTED_SHARE = {128: (0.1, 0.5), 512: (0.3, 0.7), 2_048: (0.5, 0.85)}
 """Of the matrix peak, on an H200."""
 
-PREDICTED_WAIT_MS = (0.0, 2.0)
-"""With the host at most two layers ahead of an H200; without that bound up to the whole span."""
+UNBOUNDED = 10**6
+
+WAYS = {
+    "2 ahead, decode first": (LAYERS_AHEAD, True, 2.0),
+    "2 ahead, one stream": (LAYERS_AHEAD, False, 6.0),
+    "no bound, decode first": (UNBOUNDED, True, 3.0),
+    "no bound, one stream": (UNBOUNDED, False, 30.0),
+}
+"""Layers that the host is ahead, whether decode has a stream whose work goes first, and the most
+milliseconds that it waits on an H200, where a layer of 2,048 rows takes 1.5. Stages do the first.
+"""
+
+PREDICTED_SLOWDOWN = (0.95, 1.1)
+"""Of a prompt by the bound: two layers keep a card busy."""
 
 
 @experiment
@@ -82,11 +99,34 @@ def _waits(shape: Shape, rows: int, device: torch.device) -> Iterator[Figure]:
     prompt = Batch(1, BatchClass.PREFILL, 0, (Span(DECODE_ROWS, 0, rows, False),))
     alone_ms = wall_us(partial(run, stage, *decode), device, 5) / 1e3
     yield Figure(f"decode of {DECODE_ROWS} alone, {layers} layers", alone_ms, "ms")
-    for layer in (1, layers // 2, layers - 1):
-        within_ms = _decode_within(stage, prompt, layer, partial(run, stage, *decode))
-        waited = max(0.0, within_ms - alone_ms)
-        name = f"decode waits at layer {layer} of {rows} rows"
-        yield Figure(name, waited, "ms", *PREDICTED_WAIT_MS)
+    for (name, (ahead, first, most_ms)), layer in product(WAYS.items(), (1, layers - 1)):
+        with _way(stage, ahead, first):
+            within_ms = _decode_within(stage, prompt, layer, partial(run, stage, *decode))
+        waited_ms = max(0.0, within_ms - alone_ms)
+        yield Figure(f"decode waits at layer {layer}, {name}", waited_ms, "ms", 0.0, most_ms)
+    times_us = list[float]()
+    for ahead in (LAYERS_AHEAD, UNBOUNDED):
+        with _way(stage, ahead, True):
+            times_us.append(wall_us(partial(run, stage, *prompt.spans), device, 5))
+    slowdown = times_us[0] / times_us[1]
+    yield Figure("a prompt with 2 layers ahead, of none bounded", slowdown, "", *PREDICTED_SLOWDOWN)
+
+
+@contextmanager
+def _way(stage: StageExecutor, ahead: int, first: bool) -> Iterator[None]:
+    """Let a card's steps be computed so inside the block."""
+    way = stage._transfers
+    before, decoding = transfers.LAYERS_AHEAD, None
+    transfers.LAYERS_AHEAD = ahead
+    if isinstance(way, transfers.CardTransfers):
+        decoding = way.streams.decoding
+        way.streams.decoding = decoding if first else way.streams.computing
+    try:
+        yield
+    finally:
+        transfers.LAYERS_AHEAD = before
+        if isinstance(way, transfers.CardTransfers):
+            way.streams.decoding = decoding
 
 
 def _decode_within(

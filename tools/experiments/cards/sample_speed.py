@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from molink.executor.cards.streams import uploaded
 from molink.executor.cards.transfers import Transfers, transfers_on
-from molink.executor.sampling.copies import download
 from molink.executor.sampling.history import SequenceHistory
-from molink.executor.sampling.sampler import Sampling
+from molink.executor.sampling.sampler import Sampling, download
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 from tools.experiments.cards.figures import Figure, card_options, keep
@@ -53,15 +53,16 @@ def _figures(device: torch.device) -> Iterator[Figure]:
 
 def _step_ms(logits_RW: torch.Tensor, asked: Asked, way: Transfers) -> float:
     histories = [_history(row, asked[row % len(asked)]) for row in range(len(logits_RW))]
-    known = [len(PROMPT)] * len(histories)
+    known, device = [len(PROMPT)] * len(histories), logits_RW.device
 
     def step() -> None:
         with torch.inference_mode():
-            sampling = Sampling(histories)
-            (table_RC,) = download(sampling.table(logits_RW, known), read=way.read)
+            sampling = Sampling(histories, known, logits_RW.shape[1], device)
+            sent = uploaded(sampling.settings, device)
+            (table_RC,) = download(sampling.table(logits_RW, sent), read=way.read)
             sampling.take(table_RC)
 
-    return wall_us(step, logits_RW.device) / 1e3
+    return wall_us(step, device) / 1e3
 
 
 def _history(row: int, asked: dict[str, Any]) -> SequenceHistory:

@@ -21,7 +21,7 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["EIGHT_B", "SMALL", "Shape", "hold", "random_stage", "run"]
+__all__ = ["EIGHT_B", "SEVEN_B", "SMALL", "Shape", "hold", "random_stage", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,9 @@ class Shape:
 
 EIGHT_B = Shape(4096, 14_336, 32, 8)
 """Of an 8B model: 436 MB a layer in 16 bits."""
+
+SEVEN_B = Shape(4096, 11_008, 32, 32)
+"""Of a 7B model with a key for each query: 405 MB a layer in 16 bits."""
 
 SMALL = Shape(64, 96, 4, 2)
 

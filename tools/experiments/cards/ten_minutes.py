@@ -80,6 +80,8 @@ _SLICES = tuple(
     for number in range(KERNEL_PROCESSES)
 )
 
+_FORMATS = tuple(("--format", name) for name in ("float32", "float16", "bfloat16"))
+
 _EXACTNESS = tuple(
     ("tests/gpu/test_exactness.py", "-k", words)
     for words in ("bf16", f"generate and ({SOME_NAMES})", f"generate and not ({SOME_NAMES})")
@@ -88,6 +90,7 @@ _EXACTNESS = tuple(
 PARTS = (
     Part("facts", "what is this machine", 30, "facts"),
     Part("kernel", "is attention right, and the same alone", 80, "attention_check", _SLICES),
+    Part("fused", "are the kernels between products right", 40, "fused_check", _FORMATS),
     Part("exactness", "do stages answer right", 80, "pytest", _EXACTNESS),
     Part("graphs", "do steps replay", 30, "pytest", (("tests/gpu/test_graphs.py",),)),
     Part("transfers", "do streams keep order", 20, "pytest", (("tests/gpu/test_transfers.py",),)),

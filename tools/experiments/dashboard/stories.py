@@ -36,7 +36,7 @@ def users(url: str) -> Iterator[None]:
 def stage_process(run: AgentsRun, agent: int) -> psutil.Process:
     """The process that computes the layers of one of the agents."""
     children = psutil.Process(run.agents[agent].pid).children(recursive=True)
-    found = [one for one in children if "molink.stage" in str(one.cmdline())]
+    found = [one for one in children if "molink.stage.stage_process" in str(one.cmdline())]
     if not found:
         raise UserError(f"agent {agent} has no stage process")
     return found[0]
