@@ -136,7 +136,8 @@ class World:
     def enter(self, ring: Ring, place: int, resume: Resume) -> tuple[int, ...]:
         """Have a stage enter the ring's epoch; with what it cannot go on. One that was lost is
         replaced."""
-        stage, missing = ring.stages[place], ()
+        stage = ring.stages[place]
+        missing: tuple[int, ...] = ()
         if stage.is_lost:
             self._maker.replace(ring, place, resume)
             disturb_stage(ring, place, self.scenario, self.clock)

@@ -248,7 +248,8 @@ class Stage:
                 self._keep(batch)
             case SendRows(batch, due_at, replays):
                 self.link.set_next_decode_due(due_at)
-                for admission in replays if self.log is not None else ():
+                for admission in replays:
+                    assert self.log is not None, "a stage is replaced where all log their rows"
                     for piece, _ in self.log.batches(batch, admission, SPAN_TOKENS):
                         self._send_rows(piece)
                 self._send_rows(batch)
