@@ -60,7 +60,7 @@ def test_kinds_are_named_with_commas():
     assert fault_kinds("late, node-loss") == ("node-loss", "late")
     assert replay_command(7, tuple(FAULTS)).endswith("--first-seed 7 --faults all")
     assert replay_command(7, ()).endswith("--faults none")
-    with pytest.raises(UserError, match="node-loss, link-cut"):
+    with pytest.raises(UserError, match="node-loss, suspended, link-cut"):
         fault_kinds("earthquake")
 
 
