@@ -57,6 +57,16 @@ _RING_OPTIONS = (
         help="Stage processes to start; without it as many as --layers or --hosts name, else 3.",
     ),
     click.option(
+        "--standby",
+        "standbys",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="K",
+        help="Nodes beside those that serve which hold layers of theirs, and take the place of one "
+        "that is lost.",
+    ),
+    click.option(
         "--layers",
         metavar="A-B,B-C,...",
         help="Layers of each stage, ends not included; without it they are split evenly.",

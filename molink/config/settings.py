@@ -47,6 +47,8 @@ class ServeSettings:
 
     model: str
     nodes: int = 1
+    standbys: int = 0
+    """Nodes beside them, for the layers of one that is lost."""
     host: str = "127.0.0.1"
     port: int = 8000
     link: LinkSchedule | None = None
@@ -85,6 +87,7 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         _check("--nodes", self.nodes, 1, NODES_MAX)
+        _check("--standby", self.standbys, 0, NODES_MAX)
         _check("--port", self.port, 0, 65535)
         _check("--threads", self.threads, 1, THREADS_MAX)
         if not DEVICE.fullmatch(self.device):
@@ -101,15 +104,17 @@ class ServeSettings:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
         _check_names(self.served_model_names)
         if self.hosts is not None:
-            _check_hosts(self.hosts, self.nodes, self.link)
+            _check_hosts(self.hosts, self.nodes, self.standbys, self.link)
 
 
-def _check_hosts(hosts: RingHosts, nodes: int, link: LinkSchedule | None) -> None:
+def _check_hosts(hosts: RingHosts, nodes: int, standbys: int, link: LinkSchedule | None) -> None:
     if link is not None:
         raise UserError(
             "--link cannot be combined with --hosts: links between hosts are real and shape "
             "themselves."
         )
+    if standbys:
+        raise UserError("--standby cannot be combined with --hosts: it names each stage's place.")
     if len(hosts.stages) != nodes:
         raise UserError(
             f"--hosts names {len(hosts.stages)} stages for {nodes} nodes: give one each."
@@ -155,6 +160,8 @@ class UpSettings:
     tool_parser: str = AUTO
     reasoning_parser: str = AUTO
     min_nodes: int = 1
+    standbys: int = 0
+    """Free nodes that hold the layers of others, should these be lost."""
     dtype: str = "auto"
     kv_dtype: KvDtype = "auto"
     model_len_max: int | None = None
@@ -190,6 +197,7 @@ class UpSettings:
             raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
         _check_kv(self.kv_dtype)
         _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
+        _check("--standby", self.standbys, 0, MIN_NODES_MAX)
         for option, tokens, least, most in (
             ("--max-model-len", self.model_len_max, 2, 2**31),
             ("--context-tokens", self.context_tokens, 16, TOKENS_MAX),

@@ -109,7 +109,7 @@ async def start_coordinator(
             readiness=Readiness(services.probing.asked_of),
             blame=Blame(),
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
-            settings=ManagerSettings(settings.min_nodes, settings.codec),
+            settings=ManagerSettings(settings.min_nodes, settings.codec, settings.standbys),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
         )
         yield Coordinator(

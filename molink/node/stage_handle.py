@@ -22,6 +22,7 @@ from molink.errors import (
 from molink.stage_protocol.messages import (
     Command,
     Fact,
+    HoldLinks,
     JoinRing,
     LoadProgressed,
     LoadStage,
@@ -221,6 +222,10 @@ class StageHandle:
     def set_upload_cap(self, bytes_per_s: float | None) -> None:
         """Upload no more than this from now on; None: no cap."""
         self._send(SetUploadCap(bytes_per_s))
+
+    def hold_links(self) -> None:
+        """Give no link up until it is told how its ring goes on."""
+        self._send(HoldLinks())
 
     def move_path(self, link: OutgoingLink, address: str) -> None:
         """Lead a link that leaves it to another address of the same neighbour."""

@@ -215,8 +215,10 @@ class StageManager:
         try:
             if assignment.work is None:
                 await self._stop_process(assignment)
-            elif assignment.join is None:
+            elif assignment.join is None and assignment.resume is None:
                 await self._load(assignment, assignment.work)
+            elif assignment.join is None and self._is_survivor(assignment, assignment.work):
+                await self._hold()
             elif self._may_join(assignment, assignment.work):
                 await self._join(assignment, assignment.work)
             else:
@@ -263,6 +265,7 @@ class StageManager:
             self._work = work
         assert self.handle is not None and self.handle.loaded is not None
         self.routes.listen(self.handle.loaded)
+        self.state = "standby"  # Until its ring, or another one, has it join.
         await self._fact(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 
@@ -277,6 +280,12 @@ class StageManager:
         async with background_tasks() as tasks:
             tasks.create_task(self._stand_ready(work))
             await handle.watch(self.routes.path_moved, self.health_changed)
+
+    async def _hold(self) -> None:
+        """Stay as it is while its ring, which has lost another stage, finds out how to go on."""
+        assert self.handle is not None, "a survivor has a process"
+        self.handle.hold_links()
+        await self.handle.watch(self.routes.path_moved, self.health_changed)
 
     async def _stand_ready(self, work: AssignedWork) -> None:
         await asyncio.sleep(STAND_READY_AFTER_S)
@@ -297,8 +306,13 @@ class StageManager:
     def _may_join(self, assignment: Assignment, work: AssignedWork) -> bool:
         """Whether the process is new to rings, or is in this one, which goes on without a stage
         that it has lost."""
+        is_given = assignment.join is not None
+        return is_given and (self._is_loaded(work) or self._is_survivor(assignment, work))
+
+    def _is_survivor(self, assignment: Assignment, work: AssignedWork) -> bool:
+        """Whether the process is in the assignment's ring, which goes on."""
         goes_on = self._epoch is not None and isinstance(assignment.resume, Resume)
-        return self._is_loaded(work) or (self._holds(work) and goes_on)
+        return self._holds(work) and goes_on
 
     def _holds(self, work: AssignedWork) -> bool:
         alive = self.handle is not None and self.handle.child.process.returncode is None

@@ -20,6 +20,7 @@ from typing import assert_never
 from molink.errors import FrameError, LinkFullError, LinkLostError, StageError
 from molink.stage_protocol.messages import (
     Fact,
+    HoldLinks,
     JoinRing,
     MovePath,
     OutgoingLink,
@@ -86,6 +87,8 @@ class StageLinks:
     """Address and key that each outgoing link was opened with."""
     _last_link: InboundLink | None = None
     """That brought the message which `receive` returned last."""
+    _is_held: bool = False
+    """Whether its ring has lost a stage and does not go on yet: no link is given up meanwhile."""
     _lost: StageError | None = None
     """Why this stage cannot go on, once a link is given up."""
 
@@ -117,6 +120,7 @@ class StageLinks:
         """Open the links that leave here, but for those that lead where they are to lead already;
         what comes of another epoch is dropped from now on. Raises StageError when a neighbour does
         not answer."""
+        self._is_held = False
         self._links.epoch = command.epoch
         if command.upload_bytes_per_s is not None:
             self._budget.set_cap(command.upload_bytes_per_s)
@@ -156,6 +160,8 @@ class StageLinks:
             case SetUploadCap(bytes_per_s):
                 self._budget.set_cap(bytes_per_s)
                 self._links.thread.wake()
+            case HoldLinks():
+                self._is_held = True
             case JoinRing():
                 self.wake()  # The loop carries it out.
             case _:
@@ -266,6 +272,8 @@ class StageLinks:
                     name: OutgoingLink = "next" if link.name == "next" else "coordinator"
                     reason = "nothing that is sent there is acknowledged"
                     self._report(PathMoved(name, link.address, False, reason))
+            case GiveUp() if self._is_held:
+                log.warning("%s holds its link %r: its ring will go on", self.name, link.name)
             case GiveUp(silent_s):
                 self._lost = LinkLostError(
                     f"{self.name} has lost its link {link.name!r}: for {silent_s:.0f} s nothing "

@@ -33,6 +33,7 @@ from molink.printable import PrintableStream
 from molink.serving.logs import LOG_FORMATS, set_up_logs
 from molink.stage_protocol.messages import (
     Fact,
+    HoldLinks,
     JoinRing,
     LoadProgressed,
     LoadStage,
@@ -186,7 +187,7 @@ class SupervisorPipe:
                 self._queue.put(command)
                 if resume is not None and self._handle is not None:
                     self._handle(command)
-            case SetAllowed() | MovePath() | SetUploadCap() as steering:
+            case SetAllowed() | MovePath() | SetUploadCap() | HoldLinks() as steering:
                 self._take_steering(steering)
             case fact:
                 raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")

@@ -31,6 +31,7 @@ __all__ = [
     "TERMS",
     "Command",
     "Fact",
+    "HoldLinks",
     "JoinRing",
     "LoadProgressed",
     "LoadStage",
@@ -160,6 +161,12 @@ class SetUploadCap:
     def __post_init__(self) -> None:
         if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
             raise ValueError("an upload cap is above 0 bytes a second")
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLinks:
+    """Command: give no link up until the next JoinRing. The ring has lost a stage, and it may take
+    longer than a neighbour waits by itself until another one is in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +336,7 @@ class StageFailed:
     """Whether its device had no memory for what it was to hold, or for a step."""
 
 
-Steering = SetAllowed | MovePath | SetUploadCap
+Steering = SetAllowed | MovePath | SetUploadCap | HoldLinks
 """Commands that a stage takes at any time, and at once."""
 
 Command = LoadStage | JoinRing | Steering
@@ -341,6 +348,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "join_ring": JoinRing,
         "set_allowed": SetAllowed,
         "set_upload_cap": SetUploadCap,
+        "hold_links": HoldLinks,
         "move_path": MovePath,
         "load_progressed": LoadProgressed,
         "stage_loaded": StageLoaded,

@@ -17,9 +17,10 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 
 OPTIONS = {
     "serve": (
-        "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
-        "--kv-tokens --kv --micro-batches --policy --upload-mbps --wire --span-tokens "
-        "--replay-log-gb --event-log --no-keys --allowed-host --tool-parser --reasoning-parser "
+        "--host --port --link --hosts --nodes --standby --layers --dtype --device --threads "
+        "--max-model-len --kv-tokens --kv --micro-batches --policy --upload-mbps --wire "
+        "--span-tokens --replay-log-gb --event-log --no-keys --allowed-host --tool-parser "
+        "--reasoning-parser "
         "--log-format --trace-file --otlp --quiet --cors-origin --strict --served-model-name"
     ),
     "up": (
@@ -27,8 +28,8 @@ OPTIONS = {
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--weights-mbps --data-dir --dtype --kv --max-model-len --micro-batches --policy --wire "
-        "--span-tokens --replay-log-gb --no-keys --allowed-host --tool-parser --reasoning-parser "
-        "--log-format --trace-file --otlp --quiet "
+        "--span-tokens --replay-log-gb --standby --no-keys --allowed-host --tool-parser "
+        "--reasoning-parser --log-format --trace-file --otlp --quiet "
         "--cors-origin --strict --served-model-name"
     ),
     "dashboard": "--url --key --read-only --record --replay",

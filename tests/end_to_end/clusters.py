@@ -66,9 +66,11 @@ class Program:
         return found()[0]
 
     def stage_pids(self) -> list[int]:
-        """Ids of the stage processes that it parents."""
+        """Ids of the stage processes that it parents, the oldest first: those that serve, then the
+        one that waits for the loss of one."""
         family = psutil.Process(self.process.pid).children(recursive=True)
-        return [one.pid for one in family if "molink.stage.stage_process" in one.cmdline()]
+        stages = [one for one in family if "molink.stage.stage_process" in one.cmdline()]
+        return [one.pid for one in sorted(stages, key=lambda one: one.create_time())]
 
     def ended(self) -> int:
         return self.process.wait(timeout=STOP_WITHIN_S)

@@ -99,11 +99,11 @@ async def test_an_answer_goes_on_when_a_stage_of_a_pc_dies(three, tools, tiny_ll
         return any(one["finish_reason"] is None and one["tokens"] > 20 for one in told)
 
     await tools.eventually(some_tokens_are_there, within_s=60)
-    before = {name: agent.stage_pids() for name, agent in three.agents.items()}
+    before = {name: agent.stage_pids()[:1] for name, agent in three.agents.items()}
     lost = next(name for name, pids in before.items() if pids)
     psutil.Process(before[lost][0]).kill()
     assert await asked == tools.greedy_reference(tiny_llama, [PROMPTS[0]], LONG_TOKENS)
-    after = {name: agent.stage_pids() for name, agent in three.agents.items()}
+    after = {name: agent.stage_pids()[:1] for name, agent in three.agents.items()}
     assert {name for name in before if before[name] != after[name]} == {lost}
     events = (await tools.get(three.url, "/cluster/events"))["events"]
     assert [one["kind"] for one in events].count("ring_resumed") == 1

@@ -176,6 +176,30 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
         assert said.count("with the KV of 1 requests") == 3 and "Traceback" not in said
 
 
+async def test_a_standby_takes_the_place_of_a_stage_that_dies(tools, tiny_llama):
+    """It holds the layers already: nothing is loaded, and the process of the other stage stays."""
+    options = ("--nodes", "2", "--standby", "1", "--dtype", "float32")
+    with tools.serving(str(tiny_llama), *options) as server:
+
+        async def covered():
+            nodes = (await tools.get(server.url, "/cluster"))["nodes"]
+            return next((one["covers"] for one in nodes if one["covers"]), None)
+
+        lost = await tools.eventually(covered)
+        asked = asking(tools, server, tokens=400)
+        before = await until_tokens(tools, server, 5)
+        place = [one["node"] for one in before["stages"]].index(lost)
+        processes = {one.pid for one in server.children()}
+        psutil.Process(before["stages"][place]["pid"]).kill()
+        status, answer = await asked
+        [expected] = tools.greedy_reference(tiny_llama, [[5]], 400)
+        assert (status, answer["token_ids"]) == (200, expected)
+        after = (await tools.get(server.url, "/cluster"))["stages"]
+        assert after[place]["node"] == "standby 0" and after[place]["pid"] in processes
+        assert after[1 - place]["pid"] == before["stages"][1 - place]["pid"]
+        assert (await kinds_of_events(tools, server, ring=0)).count("ring_resumed") == 1
+
+
 async def test_an_answer_goes_on_when_the_link_emulator_dies(tools, tiny_llama):
     """In the ring that replaces the lost one, and no token is lost or comes twice."""
     options = ("--nodes", "2", "--dtype", "float32", "--link", "10:50")

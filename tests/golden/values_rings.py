@@ -28,6 +28,7 @@ from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkM
 from molink.coordinator.rings.ring_building import RingRoutes, build_ring
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
+    HoldLinks,
     JoinRing,
     LoadProgressed,
     LoadStage,
@@ -165,6 +166,7 @@ LINES.add(
     set_allowed_nobody=lambda: SetAllowed(()),
     set_upload_cap=lambda: SetUploadCap(12_500.5),
     set_upload_cap_none=lambda: SetUploadCap(None),
+    hold_links=HoldLinks,
     move_path_next=lambda: MovePath("next", "tcp://10.0.0.2:7000"),
     move_path_coordinator=lambda: MovePath("coordinator", "tcp://[::1]:1"),
     load_progressed=lambda: LoadProgressed(0.5),

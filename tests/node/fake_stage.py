@@ -48,6 +48,8 @@ class FakeHandle:
     health_changed: asyncio.Event | None = None
     lost: Exception | None = None
     """What joining fails with."""
+    held: int = 0
+    """How often it was told to give no link up."""
     missing: tuple = ()
     """Requests that it cannot go on with."""
 
@@ -74,6 +76,9 @@ class FakeHandle:
 
     def set_allowed(self, keys):
         self.allowed.append(tuple(keys))
+
+    def hold_links(self):
+        self.held += 1
 
     def move_path(self, link, address):
         self.moves.append((link, address))

@@ -83,7 +83,7 @@ async def test_an_assignment_is_loaded_joined_and_left_to_its_end():
         assert loaded.revision == 1
         assert loaded.line.kv_tokens_capacity == 64
         assert [fact.kind for fact in h.facts if fact.fraction] == ["downloading", *["loading"] * 2]
-        assert h.manager.state == "loading"
+        assert h.manager.state == "standby"
         await h.manager.assign(JOINED)
         assert (await h.until("ready")).revision == 2
         assert h.handles[0].joined.next_address == "tcp://127.0.0.1:7"
@@ -204,6 +204,32 @@ async def test_a_stage_goes_on_in_the_next_epoch_of_its_ring_as_it_is():
         assert h.handles == [handle] and not handle.child.ended.is_set()
         assert (handle.joined.epoch, handle.joined.resume) == (6, GOES_ON.resume)
         assert ready.missing == (2,) and len(h.facts) == 1, "nothing was loaded"
+
+
+HELD = GOES_ON.model_copy(update={"join": None, "next_link": None, "resume": Resume()})
+
+
+async def test_a_survivor_holds_its_links_until_its_ring_goes_on():
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        await h.manager.assign(JOINED)
+        await h.until("ready")
+        (handle,) = h.handles
+        h.facts.clear()
+        await h.manager.assign(HELD)
+        await asyncio.sleep(0)
+        assert handle.held == 1 and not h.facts
+        await h.manager.assign(GOES_ON.model_copy(update={"revision": 4}))
+        assert (await h.until("ready")).revision == 4
+        assert handle.held == 1 and h.handles == [handle] and not handle.child.ended.is_set()
+
+
+async def test_one_that_has_ended_cannot_hold_anything_and_loads_nothing():
+    async with hosted() as h:
+        await h.manager.assign(HELD)
+        await h.until("failed")
+        assert not h.handles
 
 
 async def test_a_stage_that_has_ended_does_not_go_on():

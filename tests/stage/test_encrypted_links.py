@@ -9,7 +9,14 @@ import pytest
 from molink.coordinator.requests.ring_links import HeadLost, HeadSilent, RingClientLinks
 from molink.errors import LinkFullError, LinkLostError, StageError
 from molink.stage.links import StageLinks
-from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
+from molink.stage_protocol.messages import (
+    Fact,
+    HoldLinks,
+    JoinRing,
+    MovePath,
+    PathMoved,
+    SetAllowed,
+)
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import LinkThread
 from molink.wire.frames import Cancel, Forget, Sampled, TokenSample
@@ -134,6 +141,18 @@ def test_a_stage_whose_link_is_lost_says_so_and_ends(stages):
         list(stages.stage.receive())
 
 
+def test_a_stage_that_is_told_of_a_loss_gives_no_link_up_until_its_ring_goes_on(stages):
+    stages.join()
+    link = stages.stage._next
+    stages.stage.handle(HoldLinks())
+    link.on_silence(link, GiveUp(25.4))
+    assert list(stages.stage.receive()) == []
+    stages.join()
+    link.on_silence(link, GiveUp(25.4))
+    with pytest.raises(StageError, match="has lost its link 'next'"):
+        list(stages.stage.receive())
+
+
 def test_a_stage_whose_link_takes_nothing_more_says_which(stages, monkeypatch):
     stages.join()
 
@@ -191,5 +210,10 @@ async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     assert list(ring.receive()) == [Cancel(3)]
     ring.send_coordinator(Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 2),)))
     assert (await links.next_event()).tokens[0].token_id == 2
+    links.head.on_silence(links.head, GiveUp(25.0))
+    await asyncio.sleep(0)
+    await links.go_on(EPOCH, host.format(3, ring.ports[1]), public(PEER))
+    ring.send_coordinator(Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 3),)))
+    assert (await links.next_event()).tokens[0].token_id == 3, "the head that was lost is replaced"
     links.close()
     ring._links.close()

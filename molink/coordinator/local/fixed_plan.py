@@ -5,7 +5,7 @@ the operator asked for.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from molink.checkpoint.checkpoint import open_checkpoint
@@ -28,7 +28,7 @@ from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.upload_budget import check_cap
 
-__all__ = ["FixedPlanner", "RingPlan", "fixed_plan", "stage_name"]
+__all__ = ["FixedPlanner", "RingPlan", "fixed_plan"]
 
 DECODE_HEADER_BYTES = 250
 """Frames around one decoded row: chunk and batch headers, acknowledgement."""
@@ -48,7 +48,7 @@ class RingPlan:
     """Of the model, as every stage finds it: a directory, or a hub id."""
     works: tuple[AssignedWork, ...]
     hosts: RingHosts
-    """Where the stages run; all here when there is a `link`."""
+    """Where the stages run, then the standbys; all here when there is a `link`."""
     link: LinkSchedule | None = None
     upload_mbps: float | None = None
     known: KnownLinks = field(default_factory=KnownLinks)
@@ -76,6 +76,11 @@ class RingPlan:
             stages_here=sum(host.address == address for host in self.hosts.stages),
         )
 
+    def name(self, index: int) -> str:
+        """Name of a node, and of the stage that it hosts at first."""
+        stages = len(self.works)
+        return f"stage {index}" if index < stages else f"standby {index - stages}"
+
     def stage_arguments(self, index: int) -> tuple[str, ...]:
         """Arguments of a stage's process."""
         events = (f"{self.event_log}.{index}",) if self.event_log is not None else ()
@@ -85,7 +90,7 @@ class RingPlan:
         """Profile of a node that is not measured: where it is, and its cap."""
         return Profile(
             devices=(),
-            cpu_threads=self.works[index].threads,
+            cpu_threads=self.works[0].threads,
             memory_bytes=0,
             disk_free_bytes=0,
             upload_mbps=0,
@@ -95,18 +100,13 @@ class RingPlan:
         )
 
 
-def stage_name(index: int) -> str:
-    """Name of a stage and of the node that hosts it."""
-    return f"stage {index}"
-
-
 def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription) -> RingPlan:
     """The ring that settings ask for. Raises UserError for options that do not fit the model."""
     _check_upload(settings, description)
     return RingPlan(
         path=path,
         works=tuple(_work(settings, path, layers) for layers in _ranges(settings, description)),
-        hosts=settings.hosts or RingHosts.local(settings.nodes),
+        hosts=settings.hosts or RingHosts.local(settings.nodes + settings.standbys),
         link=settings.link,
         upload_mbps=settings.upload_mbps,
         event_log=settings.event_log,
@@ -121,9 +121,14 @@ class FixedPlanner:
     node_ids: tuple[str, ...]
     """Of the nodes that host the stages."""
     works: tuple[AssignedWork, ...]
+    standbys: int = 0
+    """Nodes beside them, which may have taken their places while the ring serves."""
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The ring, once all of its nodes may be used."""
+        """The ring, once all of its nodes may be used; no second one of those whose places in it
+        standbys have taken."""
+        if nodes and len(nodes) <= self.standbys:
+            return ClusterPlan((), shortage="The stages serve, or are about to be started.")
         count = len({node.node_id for node in nodes} & set(self.node_ids))
         if count < len(self.node_ids):
             shortage = f"{count} of {len(self.node_ids)} stages can be started now."
@@ -140,6 +145,14 @@ class FixedPlanner:
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Never: its nodes have no owner who sets a cap."""
         return False
+
+    def work_on(self, node: Node, work: AssignedWork, kv_tokens: int) -> AssignedWork | None:
+        """The same on every node: all run here."""
+        return replace(work, kv_tokens=kv_tokens)
+
+    def fetch_s(self, node: Node, layers: tuple[int, int]) -> float:
+        """No time: the weights are on the disk."""
+        return 0.0
 
     def is_worth(
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
@@ -166,10 +179,13 @@ def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> Assign
     )
 
 
-def check_memory(works: Sequence[AssignedWork], path: str, free_bytes: int) -> None:
-    """Refuse stages that together are larger than this PC's free memory; each alone asks again
-    where it loads, on its device. Raises UserError."""
-    works = [work for work in works if work.device == "cpu"]
+def check_memory(
+    works: Sequence[AssignedWork], path: str, free_bytes: int, standbys: int = 0
+) -> None:
+    """Refuse stages that together are larger than this PC's free memory, with standbys for the
+    largest; each alone asks again where it loads, on its device. Raises UserError."""
+    widest = max(works, key=lambda work: work.layers[1] - work.layers[0])
+    works = [work for work in (*works, *(widest,) * standbys) if work.device == "cpu"]
     checkpoint = open_checkpoint(path)
     try:
         sizes = [stage_size_of(checkpoint, work.layers) for work in works]

@@ -90,6 +90,9 @@ class LocalEndpoint:
         emulated = schedule.steps[0].shape if schedule is not None else None
         return JoinTerms(self.terms, link, self.plan.upload_mbps, emulated)
 
+    def admit(self, stages: Sequence[AgentStage]) -> None:
+        """Nothing to do: links are not encrypted."""
+
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links through an emulator, if they are to be emulated; those that are already keep
         theirs."""
@@ -133,8 +136,9 @@ class LocalEndpoint:
         await self._links.go_on(ring.epoch, f"tcp://{ring.requests_link.addresses[-1]}")
 
     def _note_pids(self, ring: Ring) -> None:
-        for stage, node in zip(ring.stages, self.nodes, strict=True):
-            stage.pid = node.pid
+        pids = {node.node_id: node.pid for node in self.nodes}
+        for stage in ring.stages:
+            stage.pid = pids[stage.node.node_id]
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""

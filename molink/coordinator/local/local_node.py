@@ -11,7 +11,7 @@ from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile, StageLink
 from molink.control.messages.topics import ASSIGNMENT, PROFILE
-from molink.coordinator.local.fixed_plan import RingPlan, stage_name
+from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle, WarmStage
@@ -38,7 +38,7 @@ class _Launcher:
     async def start(
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
-        name, load = stage_name(self.index), self.plan.load(self.index, work)
+        name, load = self.plan.name(self.index), self.plan.load(self.index, work)
         if command := self.plan.hosts.stages[self.index].command:
             return await StageHandle.start(name, load, command, self._arguments)
         return await self.warm.start(name, load, self._arguments)
@@ -57,7 +57,7 @@ class _Launcher:
         return self.plan.stage_arguments(self.index)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DirectRoutes:
     """Routes of one local stage's links: to the stages' own addresses, at once.
 
@@ -66,7 +66,8 @@ class DirectRoutes:
     """
 
     upload_bytes_per_s: Callable[[], float | None]
-    is_tail: bool
+    is_tail: bool = False
+    """Whether its stage was the tail of its ring when it joined last."""
     next_memory: LinkMemory | None = None
     """What was last known of the link to the next stage..."""
     coordinator_memory: LinkMemory | None = None
@@ -78,7 +79,7 @@ class DirectRoutes:
         cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
         following = (index + 1) % len(plan.works)
         memory = plan.memory(index, following), plan.memory(index, COORDINATOR)
-        return cls(lambda: cap, following == 0, *memory)
+        return cls(lambda: cap, False, *memory)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -93,6 +94,7 @@ class DirectRoutes:
         """With the addresses of the assignment; the last one is where a stage listens."""
         assert assignment.next_link is not None
         tail_link = assignment.coordinator_link
+        self.is_tail = tail_link is not None
         return JoinRing(
             ring=ring_terms(assignment),
             epoch=assignment.epoch,
@@ -127,7 +129,7 @@ class LocalNode:
     @classmethod
     def of(cls, plan: RingPlan, index: int, identity: Credentials, warm: WarmStage) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
-        session = ControlSession(identity.username, stage_name(index))
+        session = ControlSession(identity.username, plan.name(index))
         routes = DirectRoutes.of(plan, index)
         stage = StageManager(
             _Launcher(plan, index, warm), routes, session.publish_fact, operators_own=True

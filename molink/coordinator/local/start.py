@@ -29,7 +29,6 @@ from molink.coordinator.local.fixed_plan import (
     RingPlan,
     check_memory,
     fixed_plan,
-    stage_name,
 )
 from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
@@ -70,7 +69,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     model = read_served_model(settings.model, settings.model_len_max, settings.served_model_names)
     plan = fixed_plan(settings, model.path, model.description)
     if settings.hosts is None:
-        check_memory(plan.works, model.path, psutil.virtual_memory().available)
+        free_bytes = psutil.virtual_memory().available
+        check_memory(plan.works, model.path, free_bytes, settings.standbys)
     memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
     if memory is not None:
         plan = replace(plan, known=memory.read(time.time()))
@@ -94,13 +94,19 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             card=model.card,
             hub=hub,
             ledger=ledger,
-            planner=FixedPlanner(tuple(node.node_id for node in nodes), plan.works),
+            planner=FixedPlanner(
+                tuple(node.node_id for node in nodes[: len(plan.works)]),
+                plan.works,
+                settings.standbys,
+            ),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
             blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
             new_endpoint=partial(
                 LocalEndpoint, model.card, plan, settings.ring, public_key, nodes, memory
             ),
-            settings=ManagerSettings(len(nodes), settings.codec, first_must_stand=True),
+            settings=ManagerSettings(
+                len(plan.works), settings.codec, settings.standbys, first_must_stand=True
+            ),
             status=dict,
         )
 
@@ -117,12 +123,12 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 
 
 def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[LocalNode]:
-    """A node for each stage, let in as an agent is, with keys of its own."""
-    now, stages = time.time(), range(len(plan.works))
+    """A node for each stage and standby, let in as an agent is, with keys of its own."""
+    now, stages = time.time(), range(len(plan.hosts.stages))
     invite = registry.make_invite(INVITE_S, len(stages), "", now, f"https://{LOCAL_ADDRESS}")
     nodes = []
     for index in stages:
-        request = request_to_join(invite, stage_name(index), __version__, now)
+        request = request_to_join(invite, plan.name(index), __version__, now)
         member = registry.admit(KeyPair.generate().public, request, now).node
         credentials = Credentials(member.node_id, member.password)
         nodes.append(LocalNode.of(plan, index, credentials, warm))

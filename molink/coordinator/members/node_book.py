@@ -25,6 +25,7 @@ from molink.control.messages.payloads import (
 )
 from molink.errors import ErrorGuard, FrameError
 from molink.tasks import Signal
+from molink_scheduler.resume import Resume
 
 __all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
 
@@ -99,6 +100,8 @@ class Node:
     """How often it has come, gone or changed its wish."""
     assignment: Assignment | None = None
     """The last that was sent."""
+    covers: str = ""
+    """Name of the node whose layers it holds, to take its place; empty: of none."""
     lost: bool = False
     drained: bool = False
     """Whether the operator keeps it from serving."""
@@ -184,8 +187,17 @@ class Node:
         if self.wants != "serve":
             return NodeState.DRAINING
         fact = self.current_fact
+        if self.covers and fact is not None and fact.kind == "loaded":
+            return NodeState.STANDBY  # Until it joins.
         is_ready = fact is not None and fact.kind == "ready"
-        return NodeState.SERVING if is_ready else NodeState.LOADING
+        is_kept = fact is None and self._is_survivor
+        return NodeState.SERVING if is_ready or is_kept else NodeState.LOADING
+
+    @property
+    def _is_survivor(self) -> bool:
+        """Whether its stage stays as it is while its ring goes on without another one."""
+        resume = self.assignment.resume if self.assignment is not None else None
+        return isinstance(resume, Resume) and not resume.fresh
 
 
 @dataclass(slots=True)

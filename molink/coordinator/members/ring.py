@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from molink.config.link_schedule import LinkShape
-from molink.control.messages.payloads import Assignment, StageFact, StageLink
+from molink.control.messages.payloads import AssignedWork, Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.stage_watch import (
     LoadLimits,
@@ -26,9 +26,18 @@ from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded, StageProgress
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.resume import Resume
 
-__all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring", "StageFailure"]
+__all__ = [
+    "COORDINATOR",
+    "AgentStage",
+    "JoinTerms",
+    "NodeCommands",
+    "Ring",
+    "StageFailure",
+    "tokens_asked",
+]
 
 COORDINATOR = -1
 """Stands where stages have their number."""
@@ -111,10 +120,15 @@ class AgentStage:
         return self.assignment.epoch
 
     @property
+    def work(self) -> AssignedWork:
+        """What it holds, and how it computes."""
+        assert self.assignment.work is not None, "a stage holds layers"
+        return self.assignment.work
+
+    @property
     def layers(self) -> tuple[int, int]:
         """Its layers, [start, end)."""
-        assert self.assignment.work is not None, "a stage holds layers"
-        return self.assignment.work.layers
+        return self.work.layers
 
     @property
     def health(self) -> StageHealth | None:
@@ -123,10 +137,19 @@ class AgentStage:
         stage = report.stage if report is not None else None
         return stage if isinstance(stage, StageHealth) else None
 
+    async def admit(self) -> None:
+        """Have its node accept the links of its neighbours, and of nobody else."""
+        await self.commands.allow_links(self.node, self.neighbours)
+
+    async def hold(self) -> None:
+        """Have a survivor wait for how its ring goes on, longer than it would for a neighbour."""
+        held = self.assignment.model_copy(update={"resume": Resume()})
+        await self.commands.assign(self.node, held)
+
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Until the layers are there. Raises StageError when they cannot be, UserError when its
         node reports that what was asked for cannot be."""
-        await self.commands.allow_links(self.node, self.neighbours)
+        await self.admit()
         await self.commands.assign(self.node, self.assignment)
         self._loading = LoadWatch(self.limits, self.clock())
         fact = await self._fact("loaded", progressed)
@@ -194,9 +217,7 @@ class AgentStage:
     def replaced(self, kv_tokens: int) -> "AgentStage":
         """The stage that takes its place on its node, with room for so many tokens as the ring
         counts with; its layers are to be loaded."""
-        work = self.assignment.work
-        assert work is not None, "a stage holds layers"
-        given = replace(work, kv_tokens=kv_tokens)
+        given = replace(self.work, kv_tokens=kv_tokens)
         assignment = self.assignment.model_copy(update={"work": given})
         return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)
 
@@ -357,6 +378,13 @@ class Ring:
         """
         before = (self.stages[-1], *self.stages[:-1])
         await gathered(one.watch(sender) for one, sender in zip(self.stages, before, strict=True))
+
+
+def tokens_asked(capacity: int) -> int:
+    """What a stage is asked for that shall have room for `capacity` tokens: stages round up to
+    whole blocks, as those of the ring did. Asked for more, one with just the memory for what was
+    planned would refuse."""
+    return max(1, capacity - BLOCK_TOKENS + 1)
 
 
 def _failure(name: str, fact: StageFact) -> MolinkError:

@@ -15,7 +15,7 @@ Pure: times are arguments, in seconds on a clock that never jumps.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.control.messages.payloads import AssignedWork, NodeState
@@ -68,6 +68,15 @@ class PlannedRing:
     prompt_token_s: float = 0.0
     """Of the forecast's time to first token, for each token of its prompt; 0 without."""
 
+    def moved(self, stages: Sequence[PlannedStage]) -> "PlannedRing":
+        """The same ring with other nodes in some places. What was forecast of those before them
+        still stands for them."""
+        if self.forecast is None:
+            return replace(self, stages=tuple(stages))
+        forecasts = zip(self.forecast.stages, stages, strict=True)
+        moved = tuple(replace(one, node_id=stage.node_id) for one, stage in forecasts)
+        return replace(self, stages=tuple(stages), forecast=replace(self.forecast, stages=moved))
+
     @property
     def users(self) -> int:
         """Users that it serves within the bound on TPOT."""
@@ -115,6 +124,13 @@ class Planner(Protocol):
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""
+
+    def work_on(self, node: Node, work: AssignedWork, kv_tokens: int) -> AssignedWork | None:
+        """A stage's work as another node would do it, with room for so many tokens; None: that
+        node has no room for it."""
+
+    def fetch_s(self, node: Node, layers: tuple[int, int]) -> float:
+        """How long a node takes to fetch layers of which it has none."""
 
     def is_worth(
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]

@@ -1,7 +1,6 @@
 """Plans for one model: from the nodes in the book to rings, by the placement's answers.
 
-The placement itself is pure (`molink_scheduler.placement`). Its facts are put together here, from
-reports of nodes as far as they are believed.
+The placement itself is pure (`molink_scheduler.placement`), its facts are `placement_facts`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,37 +8,32 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.layer_sizes import planned_model
-from molink.checkpoint.model_shape import PLAIN_WEIGHTS, KvDtype, ModelShape
+from molink.checkpoint.model_shape import PLAIN_WEIGHTS, KvDtype
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.too_large import with_advice
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import (
     AssignedWork,
     Device,
-    ModelSize,
-    PathMeasured,
-    Profile,
-    StepCost,
     WeightsSource,
 )
 from molink.coordinator.members.discrepancies import (
     Sightings,
     StepsSeen,
-    believed_rate,
-    believed_upload,
     discrepancies,
     measured_slowdown,
-    slowed_steps,
 )
 from molink.coordinator.members.node_book import Node, Slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.placement_facts import (
+    ELEMENT_BYTES,
+    FactsMaker,
+    download_bytes_per_s,
+)
 from molink.coordinator.planning.plan_process import plan_beside
-from molink.coordinator.planning.step_times import steps_of
-from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (
     Forecast,
     Goal,
-    LinkFacts,
     ModelCost,
     Network,
     NodeFacts,
@@ -53,23 +47,11 @@ from molink_scheduler.placement import (
 )
 from molink_scheduler.placement.plan import PlacementQuestion
 
-__all__ = ["ELEMENT_BYTES", "FactsMaker", "ModelPlanner", "download_bytes_per_s", "goal_of"]
+__all__ = ["ModelPlanner", "goal_of"]
 
 CONTEXT_TOKENS_USUAL = 2048
 CONTEXT_SHARE = 4
 """Of the model's length: a quarter, where that is less than usual."""
-
-HOP_SOFTWARE_S = 0.002
-"""Of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the link's
-thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
-
-DOWNLOAD_GUESS_MBPS = 20.0
-"""Of a node that could not measure it: slow enough that a change is not made light of."""
-
-NO_PATH_S = 60.0
-"""Delay of a link where no path was found."""
-
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
@@ -85,166 +67,6 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
         answer_tokens=settings.answer_tokens or max(1, context // 8),
         micro_batches=settings.ring.micro_batch_count,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class FactsMaker:
-    """Maker of a placement's facts, for one model."""
-
-    costs: Mapping[int, ModelCost]
-    """By the bytes of a number in the stages, see `PlannedModel`."""
-    stored_element_bytes: int
-    dtype: str
-    """As `--dtype`."""
-    output_layers: float | None = None
-    """What a row multiplies with in the output matrix, in layers; None: as its bytes tell."""
-    shape: ModelShape | None = None
-    """By which nodes that have timed another model are planned; None: by that model's times."""
-    model: str = ""
-    """Public name of the model of that shape."""
-
-    @property
-    def cost(self) -> ModelCost:
-        """Costs in the checkpoint's own format, in whose bytes the placement counts."""
-        return self.costs[self.stored_element_bytes]
-
-    def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
-        """Facts of measured nodes, and of the links between them."""
-        seen = Sightings.of(nodes)
-        facts = [self._node(node, seen.uploads.get(node.pc, ())) for node in nodes]
-        return facts, _network(nodes, seen.links)
-
-    def model_size(self, name: str) -> ModelSize:
-        """Size of the model, by which nodes know when they lend too little."""
-        return ModelSize(
-            name=name,
-            layers=self.cost.layers,
-            layer_bytes=min(self.cost.layer_bytes),
-            # Bytes at two and at four a number: what they have in common are codes.
-            code_bytes=max(0, 2 * min(self.costs[2].layer_bytes) - min(self.costs[4].layer_bytes)),
-            element_bytes=4 if self.stored_element_bytes == 4 else 2,
-            computed_bytes=4 if self.dtype == "float32" else 2 if self.dtype != "auto" else None,
-        )
-
-    def reported_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
-        """Seconds of a stage's decode step of so many rows, by the node's own report."""
-        steps = self._steps(node)
-        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
-        step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
-        is_tail = layers[1] == self.cost.layers
-        if not is_tail:
-            return step_s
-        fixed_s, row_s = self._head_s(steps)
-        return step_s + fixed_s + rows * row_s
-
-    def reported_row_s(self, node: Node, layers: tuple[int, int]) -> float:
-        """Seconds of a row of a prompt in a stage, by the node's own report."""
-        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
-        return work * self._steps(node).prefill_row_s
-
-    def _steps(self, node: Node) -> StepCost:
-        return steps_of(node, self.model, self.shape)
-
-    def memory_bytes(self, device: Device, lent_bytes: int) -> int:
-        """In bytes of layers as the placement counts them: in a CPU without 16-bit arithmetic they
-        take twice as much, and quantized ones a little more."""
-        there = self._cost_on(device)
-        return lent_bytes * sum(self.cost.layer_bytes) // sum(there.layer_bytes)
-
-    def kv_scale(self, device: Device) -> float:
-        """KV bytes of a token on this device, as a multiple of what the plan counts."""
-        there = self._cost_on(device)
-        return self._scale(device, sum(self.cost.kept_of_token), sum(there.kept_of_token))
-
-    def state_scale(self, device: Device) -> float:
-        """Bytes of a request's states on this device, as a multiple of what the plan counts."""
-        there = self._cost_on(device)
-        return self._scale(device, sum(self.cost.kept_of_request), sum(there.kept_of_request))
-
-    def tables_scale(self, device: Device) -> float:
-        """Bytes of embeddings and output head on this device, as a multiple of what the plan
-        counts."""
-        return self._scale(device, self.cost.tail_bytes, self._cost_on(device).tail_bytes)
-
-    def held_bytes(self, device: Device, stage: StageForecast) -> float:
-        """What a stage takes of a device with all its KV and states, as the plan counts."""
-        layers = slice(*stage.layers)
-        token = sum(self.cost.kept_of_token[layers]) * self.kv_scale(device)
-        state = sum(self.cost.kept_of_request[layers]) * self.state_scale(device)
-        return stage.weights_bytes + stage.kv_tokens * token + (stage.state_slots or 0) * state
-
-    def _scale(self, device: Device, bytes_here: int, bytes_there: int) -> float:
-        """What grows from `bytes_here` to `bytes_there` on a device, against what layers do."""
-        layers = sum(self.cost.layer_bytes) / sum(self._cost_on(device).layer_bytes)
-        return layers * bytes_there / bytes_here if bytes_here else 1.0
-
-    def _cost_on(self, device: Device) -> ModelCost:
-        return self.costs[ELEMENT_BYTES.get(self.dtype, device.element_bytes)]
-
-    def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
-        """`seen_mbps`: what others have seen its PC send."""
-        profile = node.profile
-        assert profile is not None, "only measured nodes are planned"
-        device, steps = profile.devices[0], slowed_steps(self._steps(node), node.slowdown)
-        head_fixed_s, head_row_s = self._head_s(steps)
-        return NodeFacts(
-            id=node.node_id,
-            memory_bytes=self.memory_bytes(device, device.free_bytes),
-            decode_fixed_s=steps.decode_fixed_s,
-            decode_row_s=steps.decode_row_s,
-            prefill_row_s=steps.prefill_row_s,
-            step_fixed_s=HOP_SOFTWARE_S,
-            head_row_s=head_row_s,
-            head_fixed_s=head_fixed_s,
-            upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
-            download_bytes_per_s=profile.download_mbps * 1e6 / 8,
-            kv_scale=self.kv_scale(device),
-            tables_scale=self.tables_scale(device),
-            state_scale=self.state_scale(device),
-            name=node.name,
-            pc=node.pc,
-        )
-
-    def _head_s(self, steps: StepCost) -> tuple[float, float]:
-        """Seconds that the output matrix adds to a step and to each row: as reported, or of as
-        many layers as it has bytes to read and weights to multiply with."""
-        if steps.head_row_s:
-            return 0.0, steps.head_row_s
-        read = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
-        multiplied = read if self.output_layers is None else self.output_layers
-        return steps.decode_fixed_s * read, steps.decode_row_s * multiplied
-
-
-def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> Network:
-    here = {node.node_id for node in nodes}
-    return Network(
-        {
-            (node.node_id, to): _link(path, seen.get(node.node_id, {}).get(to))
-            for node in nodes
-            for to, path in node.paths.items()
-            if to in here
-        }
-    )
-
-
-def _link(path: PathMeasured, seen_mbps: float | None) -> LinkFacts:
-    """What was not reached at all is taken for the worst link there is."""
-    if path.path == "none":
-        return LinkFacts(0.0, NO_PATH_S)
-    rate = believed_rate(path.rate_mbps, seen_mbps) * 1e6 / 8
-    return LinkFacts(rate or RATE_MAX_BYTES_PER_S, path.rtt_ms / 2e3)
-
-
-def _upload_bytes_per_s(profile: Profile, seen_mbps: Sequence[float]) -> float:
-    believed = believed_upload(profile.upload_mbps, seen_mbps)
-    cap = profile.upload_cap_mbps
-    return (believed if cap is None else min(believed, cap)) * 1e6 / 8
-
-
-def download_bytes_per_s(node: Node) -> float:
-    """As measured, or guessed."""
-    mbps = node.profile.download_mbps if node.profile is not None else 0.0
-    return (mbps or DOWNLOAD_GUESS_MBPS) * 1e6 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +155,21 @@ class ModelPlanner:
         ]
         return sum(held) > self.facts.memory_bytes(device, device.cap_bytes)
 
+    def work_on(self, node: Node, work: AssignedWork, kv_tokens: int) -> AssignedWork | None:
+        """A stage's work as another node would do it; None: that node has no room for it."""
+        device, facts = _device(node), self.facts
+        layers = slice(*work.layers)
+        weights = facts.cost.stage_bytes(*work.layers, facts.tables_scale(device))
+        token = sum(facts.cost.kept_of_token[layers]) * facts.kv_scale(device)
+        if weights + kv_tokens * token > facts.memory_bytes(device, device.free_bytes):
+            return None
+        name = _device_name(device)
+        return replace(work, device=name, threads=device.threads, kv_tokens=kv_tokens)
+
+    def fetch_s(self, node: Node, layers: tuple[int, int]) -> float:
+        """How long a node takes to fetch layers of which it has none."""
+        return self.cost.fetched_bytes(*layers) / download_bytes_per_s(node)
+
     def _planned(self, ring: Forecast, devices: Mapping[str, Device]) -> PlannedRing:
         stages = (
             PlannedStage(stage.node_id, self._work(stage, devices[stage.node_id]))
@@ -343,7 +180,7 @@ class ModelPlanner:
     def _work(self, stage: StageForecast, device: Device) -> AssignedWork:
         return AssignedWork(
             layers=stage.layers,
-            device="cpu" if device.kind == "cpu" else f"cuda:{device.index}",
+            device=_device_name(device),
             dtype=self.facts.dtype,
             kv_tokens=stage.kv_tokens,
             threads=device.threads,
@@ -396,3 +233,7 @@ class ModelPlanner:
 def _device(node: Node) -> Device:
     assert node.profile is not None, "only measured nodes are planned"
     return node.profile.devices[0]
+
+
+def _device_name(device: Device) -> str:
+    return "cpu" if device.kind == "cpu" else f"cuda:{device.index}"

@@ -170,6 +170,7 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "reason": "",
         "ring": assignment.ring if assignment is not None and work is not None else None,
         "layers": list(work.layers) if work is not None else None,
+        "covers": node.covers or None,
         "loaded": fact.fraction if fact is not None and fact.kind != "ready" else None,
         "device": None,
         "memory": _memory(node.profile),
@@ -200,6 +201,8 @@ def _reason(node: Node, standby: str) -> str:
     fact = node.current_fact
     if fact is not None and fact.kind == "failed":
         return fact.message
+    if node.covers:
+        return f"It stands by with the layers of {node.covers}."
     return standby if not node.is_assigned else ""
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.members.discrepancies import Sightings, line_mbps
 from molink.coordinator.members.node_book import Contribution, Node, NodeBook
-from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.errors import ErrorGuard, UserError
 from molink.stage_protocol.messages import StageHealth
 
@@ -143,7 +142,7 @@ class Accounting:
     book: NodeBook
     service: ClusterService
     _tokens_before: dict[int, int] = field(default_factory=dict)
-    """Of each ring's epoch, tokens handed to users until the last time."""
+    """Of each ring by its number, tokens handed to users until the last time: over all epochs."""
     _at: float = field(default_factory=time.monotonic)
     _counted_at: dict[str, float] = field(default_factory=dict)
     """When each node's bytes were counted last."""
@@ -197,16 +196,16 @@ class Accounting:
     def _new_token_layers(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for ring in self.service.rings:
-            tokens = self._new_tokens(ring.client)
+            tokens = self._new_tokens(ring)
             for stage in ring.client.ring.stages:
                 start, end = stage.layers
                 found[stage.node.node_id] = tokens * (end - start)
         return found
 
-    def _new_tokens(self, client: RingClient) -> int:
-        epoch = client.ring.epoch
-        new = client.tokens_sent - self._tokens_before.get(epoch, 0)
-        self._tokens_before[epoch] = client.tokens_sent
+    def _new_tokens(self, ring: ServingRing) -> int:
+        sent = ring.client.tokens_sent
+        new = sent - self._tokens_before.get(ring.number, 0)
+        self._tokens_before[ring.number] = sent
         return new
 
     def _bytes(self, node: Node, line_mbps: float, now: float) -> int:

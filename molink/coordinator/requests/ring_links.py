@@ -4,6 +4,7 @@ The same `ProcessLinks` as in a stage; what happens in its thread is queued for 
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -61,8 +62,8 @@ class RingClientLinks:
     head: PacedLink | None = None
     _events: "asyncio.Queue[Arrived | HeadSilent | HeadLost]" = field(default_factory=asyncio.Queue)
     _links: ProcessLinks = field(init=False)
-    _head_address: str = ""
-    """That its link was opened with."""
+    _head_end: tuple[str, str | None] = ("", None)
+    """Address and key that its link was opened with."""
 
     @classmethod
     def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":
@@ -83,6 +84,11 @@ class RingClientLinks:
         """What is known of the link to the head; None before it is connected."""
         return self.head.report() if self.head is not None else None
 
+    def allow(self, keys: Sequence[str]) -> None:
+        """Accept links of these public keys (Z85) only from now on, where they are encrypted."""
+        if self._links.guard is not None:
+            self._links.guard.allow(keys)
+
     async def connect(
         self,
         head_address: str,
@@ -100,7 +106,7 @@ class RingClientLinks:
         self.head = self._links.connect(
             "head", head_address, head_key, queue, pacer, self._on_silence
         )
-        self._head_address = head_address
+        self._head_end = (head_address, head_key)
         if not await asyncio.to_thread(self._links.open, self.head, measure=measure):
             raise RingError("The head does not answer: check its link.")
 
@@ -119,9 +125,17 @@ class RingClientLinks:
         """Take messages of the ring's next epoch only, and lead to its head, which may be another
         one. Raises RingError when that does not answer."""
         self._links.epoch = epoch
-        if self.head is not None and head_address != self._head_address:
+        if self.head is not None and (head_address, head_key) != self._head_end:
             self._links.thread.close(self.head)
+            self._drop_news_of_head()
             await self.connect(head_address, None, head_key, measure=False)
+
+    def _drop_news_of_head(self) -> None:
+        """What was found of a head that is gone is not of the next one."""
+        for _ in range(self._events.qsize()):
+            event = self._events.get_nowait()
+            if isinstance(event, Arrived) or (isinstance(event, HeadLost) and event.is_ours):
+                self._events.put_nowait(event)
 
     def send(self, message: Submit | Cancel | SetCodec) -> None:
         """Send to the head. When too much waits for it already, it counts as lost, and RingError is

@@ -68,6 +68,11 @@ class CoordinatorEndpoint:
         )
         return JoinTerms(self.terms, link)
 
+    def admit(self, stages: Sequence[AgentStage]) -> None:
+        """Accept the link of the tail, which may be another one than before, and of nobody else."""
+        assert self._links is not None, "the tail is awaited first"
+        self._links.allow((stages[-1].node.public_key,))
+
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links as they are: each node finds the best path by itself."""
         return routes

@@ -7,7 +7,7 @@ PC's download. Rings that were to be replaced by better ones go on.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
@@ -102,12 +102,12 @@ class Failover:
                 stage.fail(f"{stage.name} did not go on loading while the others waited.")
             ring.drain()
 
-    def release_unused(self) -> None:
-        """Have nodes stand by that hold layers for no ring: of a plan that was dropped, or of a
-        coordinator that ran before. Not while a ring is being replaced."""
+    def release_unused(self, standbys: Set[str]) -> None:
+        """Have nodes hold nothing that hold layers for no ring, and are no standbys: of a plan that
+        was dropped, or of a coordinator that ran before. Not while a ring is being replaced."""
         if self.under_way:
             return
-        members = self.members
+        members = self.members | standbys
         for node in self.book:
             if node.is_here and node.node_id not in members and _holds_something(node):
                 self.tasks.create_task(self._stand_by(node))

@@ -29,6 +29,7 @@ from molink.coordinator.rings.recovery import Recovery
 from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
+from molink.coordinator.rings.standbys import Standbys
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["ClusterManager", "ManagerSettings"]
@@ -62,6 +63,8 @@ class ManagerSettings:
     min_nodes: int = 1
     codec: str = "raw"
     """As `--wire`."""
+    standbys: int = 0
+    """Free nodes that are to hold the layers of others."""
     first_must_stand: bool = False
     """Whether a first ring that fails is the operator's to mend, who sits in front of it."""
 
@@ -104,19 +107,26 @@ class ClusterManager:
     _restless: RestlessNodes = field(default_factory=RestlessNodes)
     _plans: PlanCache = field(init=False)
     _failover: Failover = field(init=False)
+    _standbys: Standbys = field(init=False)
     _slowdowns: SlowdownMonitor = field(init=False)
 
     def __post_init__(self) -> None:
         self._plans = PlanCache(self.planner, self.book.changed, self.tasks)
         self._failover = Failover(
-            self.rings,
-            self.book,
-            self._plans,
+            self.rings, self.book, self._plans, self.assigner, self.tasks, self._failed
+        )
+        self._standbys = Standbys(
+            self.settings.standbys,
+            self.planner,
             self.assigner,
+            lambda: self.free(time.monotonic()),
+            self._failed,
             self.tasks,
-            lambda failure: self.blame.failed(failure, time.monotonic()),
         )
         self._slowdowns = SlowdownMonitor(self.planner)
+
+    def _failed(self, failure: StageFailure) -> None:
+        self.blame.failed(failure, time.monotonic())
 
     async def run(self) -> None:
         """Until cancelled. Raises why the first ring does not stand, where it must."""
@@ -146,7 +156,9 @@ class ClusterManager:
         first = not self._next_ring
         is_time = self.readiness.is_time(active, now, first=first, serving=serving)
         if now >= self._not_before and is_time and self._build(now):
-            self._failover.release_unused()
+            self._failover.release_unused(self._standbys.holders)
+        if not self._failover.under_way:
+            self._standbys.update(self.rings)
         self._show_progress(nodes, now)
 
     def _show_progress(self, nodes: Sequence[Node], now: float) -> None:
@@ -294,7 +306,7 @@ class ClusterManager:
             service=self.service,
             stand_by=self.assigner.stand_by,
             wake=self.book.changed,
-            recovery=Recovery(endpoint, self.assigner.next_epoch),
+            recovery=Recovery(endpoint, self.assigner.next_epoch, self._standbys),
             mended=lambda failure: self.blame.mended(failure.node_id, time.monotonic()),
         )
         self.rings.append(ring)

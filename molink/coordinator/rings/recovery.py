@@ -1,31 +1,35 @@
 """Recovery of a ring that has lost stages: survivors stay, the hole is filled, the ring goes on.
 
-What is lost is loaded again on its own node, if that is still there; then all stages join the
-ring's next epoch, in which survivors keep their process, weights and KV
-(`molink_scheduler.resume`). When another stage is lost meanwhile, the same begins again. A ring
-that cannot go on in time ends, and its requests go to the next one.
+What is lost goes on on a standby that holds its layers, else it is loaded again on its own node if
+that is still there, else on another one. Then all stages join the ring's next epoch, in which
+survivors keep their process, weights and KV (`molink_scheduler.resume`). When another stage is lost
+meanwhile, the same begins again. A ring that cannot go on in time ends, and its requests go to the
+next one.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Protocol
 
-from molink.coordinator.members.ring import AgentStage, Ring
+from molink.coordinator.members.ring import AgentStage, Ring, tokens_asked
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.ring_building import RingEndpoint, routes_of
 from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
 
-__all__ = ["RECOVER_WITHIN_S", "Recovery", "Resumption"]
+__all__ = ["RECOVER_WITHIN_S", "Fillers", "Recovery", "Resumption"]
 
-RECOVER_WITHIN_S = 25.0
-"""Survivors give the link to a lost neighbour up after 30 s, and end."""
+RECOVER_WITHIN_S = 60.0
+"""A small download and the import of torch on a busy PC; after that users are better off with a
+ring that is dealt anew, which loads too."""
 
 LOST_AGAIN_S, LOST_AGAIN_MAX_S = 60.0, 3600.0
-"""A stage that is lost again within this time has a reason, and its ring is planned anew; twice as
-long after each further loss of it."""
+"""A node that loses its stage again within this time has a reason: another one takes its place, or
+the ring is planned anew. Twice as long after each further loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,28 @@ class Resumption:
     """Why there is another epoch, a sentence."""
 
 
+class Fillers(Protocol):
+    """Finder of nodes that can take a lost one's place."""
+
+    def standing_by(self, lost: AgentStage, kv_tokens: int, taken: Set[str]) -> AgentStage | None:
+        """On a standby that holds the layers, and is not `taken` already."""
+
+    def with_room(
+        self, lost: AgentStage, kv_tokens: int, taken: Set[str], within_s: float
+    ) -> AgentStage | None:
+        """On a free node that can have the layers in time."""
+
+    def replaced(self, lost: AgentStage) -> None:
+        """Take note that another node has taken a stage's place."""
+
+
 @dataclass(slots=True)
 class Recovery:
     """Way of one ring into its next epoch, and the next."""
 
     endpoint: RingEndpoint
     next_epoch: Callable[[], int]
+    fillers: Fillers
     clock: Callable[[], float] = time.monotonic
     _fresh: set[int] = field(default_factory=set)
     """Places of stages that hold nothing of the ring's requests."""
@@ -54,24 +74,10 @@ class Recovery:
     """When the first stage was lost; None: the ring serves."""
     _loaded_at: float = 0.0
     """When all that was lost was loaded again."""
-    _times_lost: Counter[int] = field(default_factory=Counter)
-    """How often each place was lost..."""
-    _held_back_until: dict[int, float] = field(default_factory=dict)
-    """...and until when it must not be lost again."""
-
-    def is_possible(self, ring: Ring) -> bool:
-        """Whether the ring can go on without the stages that it has lost, in time."""
-        now = self.clock()
-        lost = _lost(ring.stages)
-        began_at = now if self._began_at is None else self._began_at
-        again = [place for place in lost if now < self._held_back_until.get(place, -inf)]
-        return (
-            bool(lost | self._fresh)
-            and len(lost | self._fresh) < len(ring.stages)
-            and not again
-            and all(ring.stages[place].may_load_again for place in lost)
-            and now - began_at < RECOVER_WITHIN_S
-        )
+    _times_lost: Counter[str] = field(default_factory=Counter)
+    """How often each node has lost its stage..."""
+    _held_back_until: dict[str, float] = field(default_factory=dict)
+    """...and until when it must not load it again."""
 
     @property
     def left_s(self) -> float:
@@ -79,32 +85,65 @@ class Recovery:
         began_at = self.clock() if self._began_at is None else self._began_at
         return max(0.0, began_at + RECOVER_WITHIN_S - self.clock())
 
-    def begin(self, ring: Ring) -> Ring:
-        """The ring on its way into the next epoch, with nothing in the places of what is lost."""
+    def begin(self, ring: Ring) -> Ring | None:
+        """The ring on its way into the next epoch, with nothing loaded in the places of what is
+        lost; None: it cannot go on without that, or not in time."""
+        lost = _lost(ring.stages)
+        fillings = self._fillings(ring, sorted(lost))
+        replaced = lost | self._fresh
+        if not self.left_s or fillings is None or len(replaced) not in range(1, len(ring.stages)):
+            return None
         now, epoch = self.clock(), self.next_epoch()
         self._began_at = now if self._began_at is None else self._began_at
-        lost = _lost(ring.stages)
         for place in lost:
-            self._hold_back(place)
+            self._hold_back(ring.stages[place].node.node_id)
         self._fresh |= lost
-        tokens = ring.terms.ring.kv_tokens_capacity
-        stages = [stage.in_epoch(epoch) for stage in ring.stages]
-        for place in lost:
-            stages[place] = stages[place].replaced(tokens)
-        return replace(ring, stages=stages)
+        stages = list(ring.stages)
+        for place, filling in fillings.items():
+            if filling.node is not stages[place].node:
+                self.fillers.replaced(stages[place])
+            stages[place] = filling
+        return replace(ring, stages=[stage.in_epoch(epoch) for stage in _linked(stages)])
 
-    def _hold_back(self, place: int) -> None:
-        again_s = LOST_AGAIN_S * 2.0 ** min(self._times_lost[place], 30)
-        self._times_lost[place] += 1
-        self._held_back_until[place] = self.clock() + min(LOST_AGAIN_MAX_S, again_s)
+    def _fillings(self, ring: Ring, lost: Sequence[int]) -> dict[int, AgentStage] | None:
+        """What takes the place of each stage that is lost; None: of one nothing can."""
+        found: dict[int, AgentStage] = {}
+        for place in lost:
+            taken = {stage.node.node_id for stage in found.values()}
+            filling = self._filling(ring, ring.stages[place], taken)
+            if filling is None:
+                return None
+            found[place] = filling
+        return found
+
+    def _filling(self, ring: Ring, lost: AgentStage, taken: Set[str]) -> AgentStage | None:
+        """A standby that has the layers, else its own node, else another one that is free."""
+        tokens = tokens_asked(ring.terms.ring.kv_tokens_capacity)
+        standby = self.fillers.standing_by(lost, tokens, taken)
+        if standby is not None:
+            return standby
+        held_back_until = self._held_back_until.get(lost.node.node_id, -inf)
+        if lost.may_load_again and self.clock() >= held_back_until:
+            return lost.replaced(tokens)
+        return self.fillers.with_room(lost, tokens, taken, self.left_s)
+
+    def _hold_back(self, node_id: str) -> None:
+        again_s = LOST_AGAIN_S * 2.0 ** min(self._times_lost[node_id], 30)
+        self._times_lost[node_id] += 1
+        self._held_back_until[node_id] = self.clock() + min(LOST_AGAIN_MAX_S, again_s)
 
     async def run(self, ring: Ring, client: RingClient, reason: str) -> Resumption:
         """Load what is lost and have all stages join. Raises StageError or UserError when one
         cannot."""
         stages, terms = ring.stages, ring.terms
+        self.endpoint.admit(stages)
+        await gathered(stage.admit() for stage in stages)
+        survivors = [stage for place, stage in enumerate(stages) if place not in self._fresh]
+        await gathered(stage.hold() for stage in survivors)
         await gathered(
             stage.load(lambda fraction: None) for stage in stages if stage.loaded is None
         )
+        _check_room(stages, terms.ring)
         self._loaded_at = self.clock()
         loaded = [stage.loaded for stage in stages if stage.loaded is not None]
         routes = await self.endpoint.reroute(routes_of(stages, loaded, terms.coordinator))
@@ -141,3 +180,23 @@ class Recovery:
 
 def _lost(stages: Sequence[AgentStage]) -> set[int]:
     return {place for place, stage in enumerate(stages) if stage.is_lost}
+
+
+def _check_room(stages: Sequence[AgentStage], ring: RingTerms) -> None:
+    """Raises StageError when one has less room than the ring counts with."""
+    for stage in stages:
+        loaded = stage.loaded
+        assert loaded is not None, "all have loaded"
+        has_slots = (loaded.state_slots or 0) >= (ring.state_slots or 0)
+        if loaded.state_slots is not None and not has_slots:
+            raise stage.fail(f"{stage.name} has room for the states of too few requests.")
+        if loaded.kv_tokens_capacity < ring.kv_tokens_capacity:
+            raise stage.fail(f"{stage.name} has room for too few tokens of its ring.")
+
+
+def _linked(stages: Sequence[AgentStage]) -> list[AgentStage]:
+    """The stages, each of which accepts links of the one before it as that is now."""
+    return [
+        replace(stage, neighbours=(before.node.public_key, stage.neighbours[1]))
+        for before, stage in zip((stages[-1], *stages[:-1]), stages, strict=True)
+    ]

@@ -141,6 +141,9 @@ class RingEndpoint(Protocol):
     async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
         """Listen for the tail; what the stages are to join with."""
 
+    def admit(self, stages: Sequence[AgentStage]) -> None:
+        """Accept the link of the tail, which may be another one than before."""
+
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links as they shall be used, once it is known where they end."""
 

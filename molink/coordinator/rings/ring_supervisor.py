@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from molink.control.messages.payloads import Assignment
+from molink.control.messages.payloads import AssignedWork, Assignment
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.members.ring import AgentStage, NodeCommands, Ring, StageFailure
 from molink.coordinator.members.stage_watch import LoadLimits, silences_s
-from molink.coordinator.planning.cluster_plan import PlannedRing
+from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.recovery import Recovery, Resumption
@@ -46,26 +46,37 @@ class Assigner:
     def stages(self, plan: PlannedRing, ring: int) -> list[AgentStage]:
         """The stages of a ring in a new epoch, none of them assigned yet."""
         nodes = [self.book.nodes[stage.node_id] for stage in plan.stages]
-        epoch = self.next_epoch()
+        given = Assignment(revision=0, ring=ring, epoch=self.next_epoch(), stages=len(nodes))
         return [
-            AgentStage(
-                node=node,
-                assignment=Assignment(
-                    revision=0,
-                    ring=ring,
-                    epoch=epoch,
-                    stage=index,
-                    stages=len(nodes),
-                    work=stage.work,
-                ),
-                neighbours=(nodes[index - 1].public_key, self.coordinator_key),
-                commands=self.commands,
-                limits=self.limits,
-                pc_downloading_at=partial(self.book.last_download, node.pc),
-                pc_made_wait_at=partial(self.book.last_wait, node.pc),
+            self._stage(
+                node,
+                given.model_copy(update={"stage": index, "work": stage.work}),
+                (nodes[index - 1].public_key, self.coordinator_key),
             )
             for index, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
         ]
+
+    def in_place_of(self, lost: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
+        """The stage that takes a lost one's place on another node; of no epoch of its own yet."""
+        given = lost.assignment.model_copy(update={"work": work})
+        return self._stage(node, given, lost.neighbours)
+
+    def standby(self, place: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
+        """The stage of no ring that holds what another one does."""
+        why = f"It holds the layers of {place.name}, whose place it takes should that go."
+        update = {"work": work, "epoch": self.next_epoch(), "reason": why}
+        return self._stage(node, place.assignment.model_copy(update=update), place.neighbours)
+
+    def _stage(self, node: Node, assignment: Assignment, neighbours: tuple[str, str]) -> AgentStage:
+        return AgentStage(
+            node=node,
+            assignment=assignment,
+            neighbours=neighbours,
+            commands=self.commands,
+            limits=self.limits,
+            pc_downloading_at=partial(self.book.last_download, node.pc),
+            pc_made_wait_at=partial(self.book.last_wait, node.pc),
+        )
 
     async def stand_by(self, node: Node, epoch: int | None = None) -> None:
         """Have a node hold nothing; with an epoch only if that is its last assignment's."""
@@ -233,13 +244,14 @@ class RingSupervisor:
         client = self._serving.client if self._serving is not None else None
         if client is None or client.unready_reason is not None:
             raise error
-        while self.recovery.is_possible(ring):
+        while (begun := self.recovery.begin(ring)) is not None:
             client.pause()
             self._note_loss(ring, str(error))
             if self.state is RingState.SERVING:
                 self.state = RingState.RESUMING
-            ring = self.recovery.begin(ring)
-            self.stages = ring.stages
+            ring, self.stages = begun, begun.stages
+            places = [PlannedStage(stage.node.node_id, stage.work) for stage in ring.stages]
+            self.plan = self.plan.moved(places)
             with suppress(StageError, TimeoutError):
                 async with asyncio.timeout(self.recovery.left_s):
                     return await self.recovery.run(ring, client, str(error))

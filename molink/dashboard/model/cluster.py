@@ -145,6 +145,8 @@ class Node:
     token_layers: int
     bytes_sent: int
     doubts: tuple[str, ...]
+    covers: str = ""
+    """Name of the node whose place it takes should that go; empty: of none."""
 
 
 @dataclass(frozen=True)
@@ -294,6 +296,7 @@ def _node(body: Json) -> Node:
         token_layers=count(given, "token_layers"),
         bytes_sent=count(given, "bytes_sent"),
         doubts=texts(body, "doubts"),
+        covers=text(body, "covers"),
     )
 
 

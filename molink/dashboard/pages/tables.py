@@ -138,20 +138,28 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
         for index, stage in enumerate(ring.stages)
     }
     slow = {one.node for one in slow_stages(history)}
+    covered = {one.covers: one.name for one in history.state.nodes if one.state == "standby"}
     order = {"lost": 2, "standby": 1}
     nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
     for node in nodes:
         busy, step_s = stages.get(node.name, (None, None))
-        cells = _node_cells(node, busy, step_s, node.name in slow, glyphs)
+        cells = _node_cells(
+            node, busy, step_s, node.name in slow, covered.get(node.name, ""), glyphs
+        )
         yield Row(_line(NODES, cells, width), node.id, f"{node.name} {node.state} {node.id}")
 
 
 def _node_cells(
-    node: Node, busy: float | None, step_s: float | None, is_slow: bool, glyphs: Glyphs
+    node: Node,
+    busy: float | None,
+    step_s: float | None,
+    is_slow: bool,
+    covered_by: str,
+    glyphs: Glyphs,
 ) -> list[Span | str]:
     style: Style = "bad" if is_slow else ""
     layers = f"{node.layers[0]}-{node.layers[1]}" if node.layers else "-"
-    note, note_style = _node_note(node, is_slow, glyphs)
+    note, note_style = _node_note(node, is_slow, covered_by, glyphs)
     return [
         Span(glyphs.text(node.name), style or "bold"),
         Span(node.state, STATES.get(node.state, "")),
@@ -165,14 +173,16 @@ def _node_cells(
     ]
 
 
-def _node_note(node: Node, is_slow: bool, glyphs: Glyphs) -> tuple[str, Style]:
+def _node_note(node: Node, is_slow: bool, covered_by: str, glyphs: Glyphs) -> tuple[str, Style]:
     if node.loaded is not None and node.state == "loading":
         return f"{glyphs.bar_of(node.loaded, 8)} {percent(node.loaded)}", "accent"
     if is_slow:
         return f"{glyphs.mark} has become slow", "bad"
     if node.reason:
         return node.reason, ""
-    return (f"{glyphs.mark} {node.doubts[0]}", "warning") if node.doubts else ("", "")
+    if node.doubts:
+        return f"{glyphs.mark} {node.doubts[0]}", "warning"
+    return (f"{covered_by} stands by for it", "") if covered_by else ("", "")
 
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:

@@ -6,7 +6,7 @@ memory, which the system leaves where it is. Under WSL little of it can be had, 
 then memory is taken as it comes, copies wait, and the log says so.
 
 Nothing is decided here: `transfers` says what waits for what, and its tests put streams of their
-own in this place. No card has run these lines.
+own in this place.
 """
 
 import logging

@@ -4,8 +4,7 @@ A decode step of 32 layers is a thousand launches of some microseconds each, and
 host needs longer for them than the card for the work. A graph bakes in addresses and Python's
 numbers, so what it computes has to live in tensors that stay where they are (`static_inputs`).
 
-This was not run on a card. Tests record with a twin for the CPU, a tape of operations, which bakes
-in the same.
+Tests record with a twin for the CPU, a tape of operations, which bakes in the same.
 """
 
 import os

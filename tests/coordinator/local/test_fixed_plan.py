@@ -143,6 +143,14 @@ async def test_the_planned_ring_is_that_of_the_operator_once_all_of_its_nodes_ar
     assert not missing.rings and missing.shortage == "1 of 2 stages can be started now."
 
 
+async def test_there_is_no_second_ring_of_nodes_whose_places_standbys_have_taken():
+    planner = FixedPlanner(("a", "b"), plan_of(nodes=2).works, standbys=2)
+    a, b, c, d = map(Node, "abcd")
+    assert len((await planner.plan([a, b, c, d])).rings) == 1
+    assert not (await planner.plan([a, b])).rings
+    assert len((await planner.plan([a, b, c])).rings) == 1, "one of four rests"
+
+
 def test_stages_that_are_too_large_together_are_refused_before_any_starts():
     """The demo model has 15 MB of weights in 16 bits."""
     works = plan_of(9, nodes=3, device="cpu", kv_tokens=64).works
@@ -156,3 +164,15 @@ def test_stages_that_are_too_large_together_are_refused_before_any_starts():
         "round the model with `molink import --weights int4`."
     )
     check_memory(plan_of(9, device="cuda").works, str(DEMO_MODEL_DIR), 0)
+
+
+def test_standbys_have_nodes_and_names_beside_the_stages_and_count_as_memory():
+    plan = plan_of(9, nodes=3, standbys=2, device="cpu", kv_tokens=64)
+    assert [plan.name(index) for index in range(5)] == [
+        *("stage 0", "stage 1", "stage 2", "standby 0", "standby 1"),
+    ]
+    assert len(plan.hosts.stages) == 5 and plan.load(4, plan.works[1]).stages_here == 5
+    free_bytes = 35 * 10**6
+    check_memory(plan.works, str(DEMO_MODEL_DIR), free_bytes)
+    with pytest.raises(UserError, match="in 9 stages"):
+        check_memory(plan.works, str(DEMO_MODEL_DIR), free_bytes, standbys=6)

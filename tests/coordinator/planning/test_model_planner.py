@@ -8,7 +8,8 @@ from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
 from molink.coordinator.members.discrepancies import STEPS_MIN, UPLOAD_UNSEEN_MBPS, StepsSeen
 from molink.coordinator.members.node_book import NodeBook, Slowdown
-from molink.coordinator.planning.model_planner import FactsMaker, ModelPlanner
+from molink.coordinator.planning.model_planner import ModelPlanner
+from molink.coordinator.planning.placement_facts import FactsMaker
 from molink_scheduler.placement import Goal, ModelCost
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
@@ -70,6 +71,30 @@ async def test_a_member_has_outgrown_its_owner_s_cap_but_not_a_device_that_it_do
     small = DEVICE.model_copy(update={"cap_bytes": MIB})
     book.take(node.node_id, LENT.model_copy(update={"devices": (small,)}), 0.0)
     assert PLANNER.outgrown(ring, node)
+
+
+def test_another_node_does_the_same_work_if_it_has_room():
+    book = cluster(ANNA, BERT)
+    card = DEVICE.model_copy(update={"kind": "cuda", "index": 2, "free_bytes": 402 * MIB})
+    book.take(BERT, LENT.model_copy(update={"devices": (card,), "download_mbps": 80.0}), 0.0)
+    given = replace(WORK, layers=(2, 6))
+    per_token = 4 * COST.kv_bytes
+    room = 2 * MIB // per_token
+    found = PLANNER.work_on(book.node(BERT), given, room)
+    assert found == replace(given, device="cuda:2", kv_tokens=room)
+    assert PLANNER.work_on(book.node(BERT), given, room + 1) is None
+    assert PLANNER.work_on(book.node(ANNA), given, room + 1).device == "cpu"
+    assert PLANNER.fetch_s(book.node(BERT), (2, 6)) == pytest.approx(400 * MIB / 10e6)
+
+
+async def test_a_ring_whose_place_another_takes_keeps_its_forecast():
+    (ring,) = (await PLANNER.plan(list(cluster(ANNA, BERT)))).rings
+    moved = [
+        replace(stage, node_id=CARL) if not at else stage for at, stage in enumerate(ring.stages)
+    ]
+    then = ring.moved(moved)
+    assert [one.node_id for one in then.forecast.stages] == [one.node_id for one in then.stages]
+    assert then.stages[0].node_id == CARL and then.tokens_per_s == ring.tokens_per_s
 
 
 def test_who_was_found_slow_is_planned_so():

@@ -1,12 +1,13 @@
 """What nodes have given, over starts of the coordinator and while it cannot be written down."""
 
 import sqlite3
+from types import SimpleNamespace
 
 import pytest
 
 from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, StageFact
 from molink.coordinator.members.node_book import Contribution, NodeBook
-from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.errors import UserError
 from molink.serving.service import ModelCard
@@ -135,3 +136,13 @@ def test_what_could_not_be_written_is_written_later_and_once(accounting):
     for now in (30.0, 40.0):
         accounting.settle(now)
     assert accounting.ledger.all() == {"a": Contribution(40.0, 0, 7)}
+
+
+def test_tokens_are_counted_once_over_all_epochs_of_a_ring(accounting):
+    stage = SimpleNamespace(layers=(0, 2), node=SimpleNamespace(node_id="a"))
+    client = SimpleNamespace(tokens_sent=0, ring=SimpleNamespace(stages=[stage], epoch=3))
+    accounting.service.rings.append(ServingRing(0, client, 1.0))
+    for epoch, sent_tokens in ((3, 5), (4, 7), (9, 7)):
+        client.ring.epoch, client.tokens_sent = epoch, sent_tokens
+        accounting.settle(10.0)
+    assert accounting.ledger.all()["a"].token_layers == 7 * 2

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 from molink.control.messages.payloads import NodeHealth, StageFact
+from molink.coordinator.members.node_book import NodeState
 from molink.coordinator.rings import recovery, ring_supervisor
 from molink.coordinator.rings.recovery import Recovery
 from molink.coordinator.rings.ring_supervisor import SILENT_LOST_S, RingState, RingSupervisor
@@ -30,7 +31,9 @@ def end_stage(w: World, name: str) -> None:
 
 
 def told(w: World, name: str) -> list:
-    return [assignment for node, assignment in w.told if node == name]
+    """What it was told to do; not that its ring will go on."""
+    given = [assignment for node, assignment in w.told if node == name]
+    return [one for one in given if one.join is not None or one.resume is None]
 
 
 async def test_survivors_join_again_and_load_nothing(monkeypatch):
@@ -52,6 +55,17 @@ async def test_survivors_join_again_and_load_nothing(monkeypatch):
         assert {one.epoch for one in (anna, join, carl)} == {ring.epoch}
         kinds = [one.kind for one in w.service.events.after(0) if one.ring == ring.number]
         assert kinds.count("ring_resumed") == 1 and "ring_ended" not in kinds
+
+
+async def test_survivors_hold_their_links_before_anything_is_loaded(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        w.stuck.add(BERT)
+        end_stage(w, BERT)
+        await w.until(lambda: told(w, BERT))
+        held = [(node, one.join, one.resume) for node, one in w.told if one.resume is not None]
+        assert held == [(ANNA, None, Resume()), (CARL, None, Resume())]
+        assert w.told[-1][0] == BERT and w.book.node(ANNA).state is NodeState.SERVING
 
 
 async def test_answers_wait_while_a_stage_is_loaded_again(monkeypatch):
@@ -114,10 +128,10 @@ async def test_a_stage_that_is_lost_again_at_once_ends_its_ring(monkeypatch):
 
 async def test_a_stage_that_is_lost_again_and_again_is_held_back_ever_longer():
     held_back, now = [], [0.0]
-    ring = Recovery(None, iter(range(99)).__next__, clock=lambda: now[0])
+    ring = Recovery(None, iter(range(99)).__next__, None, clock=lambda: now[0])
     for _ in range(7):
-        ring._hold_back(1)
-        held_back.append(ring._held_back_until[1] - now[0])
+        ring._hold_back(BERT)
+        held_back.append(ring._held_back_until[BERT] - now[0])
         now[0] += 1e4
     assert held_back == [60, 120, 240, 480, 960, 1920, 3600]
 

@@ -58,6 +58,9 @@ class EvenPlanner:
     worth: str = ""
     shrunk: set = field(default_factory=set)
     slowdowns: dict = field(default_factory=dict)
+    small: set = field(default_factory=set)
+    """Nodes without room for what another one has held."""
+    fetches: dict = field(default_factory=dict)
     plans: int = 0
     kv_tokens: int | None = None
 
@@ -71,6 +74,12 @@ class EvenPlanner:
 
     def outgrown(self, ring, node):
         return node.node_id in self.shrunk
+
+    def work_on(self, node, work, kv_tokens):
+        return None if node.node_id in self.small else replace(work, kv_tokens=kv_tokens)
+
+    def fetch_s(self, node, layers):
+        return self.fetches.get(node.node_id, 1.0)
 
     def slowdown(self, stage, node, rows, seen):
         return self.slowdowns.get(node.node_id)
@@ -177,6 +186,9 @@ class FakeEndpoint:
         self.world.endpoints.append(self)
         return TERMS
 
+    def admit(self, stages):
+        self.world.admitted.append(stages[-1].node.node_id)
+
     async def reroute(self, routes):
         return routes
 
@@ -208,6 +220,8 @@ class World:
         self.missing = {}
         """Requests that the stages of nodes cannot go on with."""
         self.told = []
+        self.admitted = []
+        """Tails whose links the coordinator has accepted."""
         self.allowed = {}
         self.asked = {}
         """Whom each node shall measure."""
@@ -252,7 +266,8 @@ class World:
         assignment = assignment.model_copy(update={"revision": next(self.numbers)})
         node.assignment = assignment
         self.told.append((node.node_id, assignment))
-        if node.node_id in self.stuck:
+        is_held = assignment.join is None and assignment.resume is not None
+        if node.node_id in self.stuck or is_held:
             return
         if assignment.work is None:
             fact = StageFact(revision=assignment.revision, kind="stopped")

@@ -1,0 +1,174 @@
+"""Standbys: free nodes that hold layers of rings which serve, and the nodes that fill a hole.
+
+A ring that loses a stage goes on as soon as another node has its layers. So as many free nodes as
+the operator wants load beforehand what a stage holds: first of nodes that come and go, then what is
+largest. A node counts as free all the same: the planner may use it for something better. Where no
+standby holds the layers, a free node is asked that has room for them and can fetch them in time.
+
+Rejected: that a standby holds the layers of several stages. Where it has so much room a plan gives
+it more of the model to begin with.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+
+from molink.control.messages.payloads import AssignedWork
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import AgentStage, StageFailure, tokens_asked
+from molink.coordinator.planning.cluster_plan import Planner
+from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
+from molink.errors import ErrorGuard, MolinkError
+
+__all__ = ["Standbys"]
+
+
+@dataclass(slots=True)
+class Standbys:
+    """Keeper of the standbys, who also finds who fills a hole."""
+
+    wanted: int
+    """As `--standby`."""
+    planner: Planner
+    assigner: Assigner
+    free: Callable[[], Sequence[Node]]
+    """Nodes of no ring that may be used now."""
+    failed: Callable[[StageFailure], object]
+    """Takes the failure of a node that cannot load, or whose stage another one replaces."""
+    tasks: asyncio.TaskGroup
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Loading a standby"))
+    _held: dict[str, AgentStage] = field(default_factory=dict)
+    """What each standby holds, or loads, by the id of its node."""
+
+    @property
+    def holders(self) -> Set[str]:
+        """Ids of the standbys."""
+        return self._held.keys()
+
+    def update(self, rings: Sequence[RingSupervisor]) -> None:
+        """Have as many free nodes as wanted hold what is most worth it, while rings serve."""
+        for stage in [stage for stage in self._held.values() if not _stands_by(stage)]:
+            self._forget(stage)
+        places = list(_places([ring for ring in rings if ring.state is RingState.SERVING]))
+        if not places:
+            return
+        wanted = {_what(place, tokens) for place, tokens in places}
+        for stage in [stage for stage in self._held.values() if _what(stage) not in wanted]:
+            self._forget(stage)
+        covered = {_what(stage) for stage in self._held.values()}
+        for place, tokens in sorted(places, key=_worth, reverse=True):
+            if len(self._held) >= self.wanted:
+                return
+            if _what(place, tokens) not in covered:
+                self._cover(place, tokens)
+
+    def standing_by(self, lost: AgentStage, kv_tokens: int, taken: Set[str]) -> AgentStage | None:
+        """The stage in a lost one's place on a standby that holds its layers, and is not `taken`
+        already."""
+        for node_id, held in self._held.items():
+            is_ready = held.loaded is not None and _stands_by(held) and held.node.may_serve
+            if is_ready and node_id not in taken and _what(held) == _what(lost, kv_tokens):
+                return self.assigner.in_place_of(lost, held.node, held.work)
+        return None
+
+    def with_room(
+        self, lost: AgentStage, kv_tokens: int, taken: Set[str], within_s: float
+    ) -> AgentStage | None:
+        """The stage in a lost one's place on a free node that can have its layers in time; rather
+        on one that stands by for nobody."""
+        able = [one for one in self._able(lost, kv_tokens) if one[0].node_id not in taken]
+        quick = [one for one in able if self._fetch_s(*one) < within_s]
+        if not quick:
+            return None
+        best = min(quick, key=lambda one: (one[0].node_id in self._held, self._fetch_s(*one)))
+        return self.assigner.in_place_of(lost, *best)
+
+    def replaced(self, lost: AgentStage) -> None:
+        """Take note that another node has taken a stage's place."""
+        if lost.failure is not None:
+            self.failed(lost.failure)
+
+    # -- loading beforehand ----------------------------------------------------------------------
+
+    def _cover(self, place: AgentStage, tokens: int) -> None:
+        able = [one for one in self._able(place, tokens) if one[0].node_id not in self._held]
+        if not able:
+            return
+        node, work = min(able, key=lambda one: self._fetch_s(*one))
+        stage = self.assigner.standby(place, node, work)
+        self._held[node.node_id] = stage
+        self.tasks.create_task(self._load(stage, place.name))
+
+    async def _load(self, stage: AgentStage, covers: str) -> None:
+        with self.guard:
+            try:
+                await stage.load(lambda fraction: None)
+            except MolinkError:
+                if self._is_held(stage):
+                    self._forget(stage)
+            else:
+                stage.node.covers = covers if self._is_held(stage) else ""
+
+    def _is_held(self, stage: AgentStage) -> bool:
+        return self._held.get(stage.node.node_id) is stage
+
+    def _able(self, place: AgentStage, tokens: int) -> Iterator[tuple[Node, AssignedWork]]:
+        """Free nodes with room for the layers of a stage, and the work as each of them does it."""
+        for node in self.free():
+            work = self.planner.work_on(node, place.work, tokens)
+            if work is not None and node is not place.node:
+                yield node, work
+
+    def _fetch_s(self, node: Node, work: AssignedWork) -> float:
+        return self.planner.fetch_s(node, work.layers)
+
+    def _forget(self, stage: AgentStage) -> None:
+        """It is none any more; what it could not load, or keep, is held against it."""
+        node = stage.node
+        del self._held[node.node_id]
+        node.covers = ""
+        if stage.failure is not None:
+            self.failed(stage.failure)
+        elif _is_assigned(stage) and _has_failed(node):
+            self.failed(StageFailure(node.node_id, f"{node.name}: its stage ended as it stood by."))
+        elif _is_assigned(stage) and node.is_here:
+            self.tasks.create_task(self._stand_down(stage))
+
+    async def _stand_down(self, stage: AgentStage) -> None:
+        with self.guard:
+            await self.assigner.stand_by(stage.node, stage.epoch)
+
+
+def _places(rings: Sequence[RingSupervisor]) -> Iterator[tuple[AgentStage, int]]:
+    """All stages of rings, and the tokens that another one in their place is asked for."""
+    for ring in rings:
+        capacities = [one.loaded.kv_tokens_capacity for one in ring.stages if one.loaded]
+        yield from ((stage, tokens_asked(min(capacities))) for stage in ring.stages)
+
+
+def _what(stage: AgentStage, kv_tokens: int | None = None) -> tuple[object, ...]:
+    """What a stage holds, wherever: the same is as good in its place."""
+    work = stage.work
+    return work.layers, kv_tokens or work.kv_tokens, work.dtype, work.kv_dtype
+
+
+def _worth(place: tuple[AgentStage, int]) -> tuple[int, int]:
+    """How much it is worth to cover a stage, to be compared."""
+    stage, _ = place
+    return stage.node.changes, stage.loaded.weights_bytes if stage.loaded is not None else 0
+
+
+def _stands_by(stage: AgentStage) -> bool:
+    """Whether a standby still is one; while it loads, its loading fails if it is not."""
+    is_there = stage.loaded is None or (_is_assigned(stage) and not stage.is_lost)
+    return is_there and stage.node.wants == "serve"
+
+
+def _is_assigned(stage: AgentStage) -> bool:
+    """Whether its node was given nothing else since."""
+    given = stage.node.assignment
+    return given is not None and given.epoch == stage.epoch
+
+
+def _has_failed(node: Node) -> bool:
+    return node.current_fact is not None and node.current_fact.kind == "failed"
