@@ -40,7 +40,7 @@ Where = tuple[int, int, float, float]
 def _loss(source: random.Random, where: Where) -> NodeLoss:
     """Loaded again in time, or a few times too late for the ring to wait."""
     ring, place, at_s, until_s = where
-    return NodeLoss(ring, place, at_s, until_s + source.choice([0.0] * 9 + [30.0]))
+    return NodeLoss(ring, place, at_s, until_s + source.choice([0.0] * 9 + [70.0]))
 
 
 def _sleep(source: random.Random, where: Where) -> HostSuspended:

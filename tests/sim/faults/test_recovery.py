@@ -77,7 +77,7 @@ def test_a_second_loss_meanwhile_begins_the_same_again(suffer, second_at_s):
     "faults",
     [
         (NodeLoss(0, 1, 5.1, 6.1), NodeLoss(0, 1, 9.0, 10.0)),
-        (NodeLoss(0, 1, 5.1, 35.0),),
+        (NodeLoss(0, 1, 5.1, 70.0),),
         tuple(NodeLoss(0, place, 5.1, 6.1 + place) for place in range(3)),
     ],
     ids=["the-same-again", "too-late", "all"],
@@ -96,7 +96,7 @@ def test_a_ring_that_cannot_go_on_ends_and_the_next_one_computes_all_again(
 
 
 def test_another_ring_takes_over_from_one_that_has_ended(suffer):
-    world = suffer(NodeLoss(0, 1, 5.1, 35.0), rings=2)
+    world = suffer(NodeLoss(0, 1, 5.1, 70.0), rings=2)
     assert all_finish(world)
     assert {r.ring for r in world.coordinator.requests if r.losses} == {1}
 
