@@ -68,7 +68,8 @@ def test_what_is_shed_is_gone_but_for_what_is_promised():
     log = ReplayLog(1e9)
     for request_id in (1, 2):
         log.add(request_id, sent(0, 4))
-    log.promise([1])
+    log.go_on(Resume(((1, 4), (2, 4)), next_fresh=True))
+    list(log.batches(SOME, admission(2, 4), 128))
     log.shed()
     log.add(2, sent(4, 5))
     assert log.has(1, 4) and not log.has(2, 1) and log.bytes_held == 8
