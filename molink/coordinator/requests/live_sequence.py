@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.requests.prompt_scores import PromptScores
 from molink.errors import InvalidRequestError, MolinkError
+from molink.serving.kept_answer import AnswerLog
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.waiting_line import WaitingLine
 
-__all__ = ["HOLDS_MAX", "UNREAD_EVENTS_MAX", "LiveSequence"]
+__all__ = ["HOLDS_MAX", "UNREAD_EVENTS_MAX", "LiveSequence", "Served"]
 
 UNREAD_EVENTS_MAX = 256
 """Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
@@ -27,6 +29,20 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: "length",
 }
 """By the tail's reason, but for a grammar that failed: that is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a ring has brought its users, by the coordinator's own count."""
+
+    tokens: int
+    """Since the start."""
+    decoding: int
+    """Sequences that have had a token and wait for more."""
+    prompt_tokens: int
+    """Of the longest prompt whose first token is waited for; 0: none is."""
+    round_s: float
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
 
 
 @dataclass(slots=True)
@@ -50,7 +66,9 @@ class LiveSequence:
     patience: float
     """How many times as long as usual it may lie."""
     timeline: RequestTimeline | None = None
-    scores: PromptScores | None = field(init=False)
+    log: AnswerLog | None = None
+    """Where its place is kept on disk; None: it is not."""
+    scores: PromptScores | None = None
     """Where the prompt's tokens are scored, and have not been before."""
     has_token: bool = False
     """Whether this ring has generated one."""
@@ -67,7 +85,6 @@ class LiveSequence:
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
     def __post_init__(self) -> None:
-        self.scores = PromptScores.of(self.request)
         if self.timeline is not None:
             self.timeline.numbered(self.request_id)
 
@@ -80,34 +97,56 @@ class LiveSequence:
     @classmethod
     def of(
         cls,
-        request_id: int,
+        number: int,
         request: GenerationRequest,
-        card: ModelCard,
         output: tuple[int, ...],
         patience: float,
+        card: ModelCard,
         now: float,
     ) -> "LiveSequence":
-        """A request that goes on from `output`. Raises InvalidRequestError when it is longer than
-        the model."""
-        prompt, sampling = request.prompt_token_ids, request.sampling
-        if len(prompt) + sampling.max_tokens > card.model_len_max:
+        """The sequence of a request of which `output` was generated before. Raises
+        InvalidRequestError when it is longer than the model."""
+        prompt, most = request.prompt_token_ids, request.sampling.max_tokens
+        if len(prompt) + most > card.model_len_max:
             raise InvalidRequestError(
-                f"The prompt's {len(prompt)} tokens and max_tokens {sampling.max_tokens} exceed "
-                f"the model's {card.model_len_max}: shorten one."
+                f"The prompt's {len(prompt)} tokens and max_tokens {most} exceed the model's "
+                f"{card.model_len_max}: shorten one."
             )
-        return cls(
-            request_id,
+        text = None
+        if card.tokenizer is not None:
+            text = TextStream.of(card.tokenizer, request.sampling)
+            for token_id in output:  # One by one, as they were sent: what is held back agrees.
+                text.push((token_id,))
+        live = cls(
+            number,
             prompt,
             request.priority,
-            sampling,
-            _text_after(output, card, sampling),
-            len(prompt) + sampling.max_tokens,
+            request.sampling,
+            text,
+            len(prompt) + most,
             list(output),
             len(prompt) + len(output),
             now,
             patience,
             request.timeline,
+            request.log,
         )
+        live.scores = PromptScores.of(live.request)
+        return live
+
+    def join(self, line: WaitingLine, now: float) -> None:
+        """Wait in a ring's line, unless it waits or runs there."""
+        if not (self.has_token or self.is_waiting):
+            self.is_waiting = True
+            line.joined(now)
+
+    def leave(self, line: WaitingLine, now: float) -> None:
+        """Wait and run no more."""
+        if self.is_waiting:
+            line.left(now)
+        elif self.has_token:
+            line.ended()
+        self.is_waiting = False
 
     @property
     def is_behind(self) -> bool:
@@ -137,6 +176,17 @@ class LiveSequence:
         output = tuple(self.output)
         return Request(self.request_id, self.prompt, self.sampling, output, self.priority)
 
+    def objection(self, token: TokenSample) -> str | None:
+        """Why a token cannot be the honest next one; None: it can."""
+        if self.scores is not None and not self.has_token and not self.scores.is_complete:
+            return "a token before the log-probabilities of its prompt"
+        if token.finish is FinishReason.GRAMMAR_FAILED and not self.sampling.grammar:
+            return "the end of a grammar that nobody has asked for"
+        left = self.sampling.max_tokens - self.generated_tokens
+        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
+            return "more tokens than were asked for"
+        return None
+
     def event(self, token: TokenSample, eos_token_ids: Collection[int]) -> TokenEvent | MolinkError:
         """What the user is told of a token that has come."""
         if token.finish is FinishReason.GRAMMAR_FAILED:
@@ -153,17 +203,6 @@ class LiveSequence:
         told = () if scores is None or self.has_token else scores.all()
         return TokenEvent((token.token_id,), text, logprobs, reason, stop_reason, told)
 
-    def objection(self, token: TokenSample) -> str | None:
-        """Why a token cannot be the tail's honest answer to the request; None: it can."""
-        if self.scores is not None and not self.has_token and not self.scores.is_complete:
-            return "a token before the log-probabilities of its prompt"
-        if token.finish is FinishReason.GRAMMAR_FAILED and not self.sampling.grammar:
-            return "the end of a grammar that nobody has asked for"
-        left = self.sampling.max_tokens - self.generated_tokens
-        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
-            return "more tokens than were asked for"
-        return None
-
     def _stop_reason(self, token: TokenSample, eos_token_ids: Collection[int]) -> str | int | None:
         """The stop string or token of the request with which it ends."""
         if token.finish is not FinishReason.STOP:
@@ -174,22 +213,8 @@ class LiveSequence:
         return token.token_id if token.token_id in asked else None
 
     def _text_of(self, token: TokenSample) -> str:
-        """Text that became final; a stop token's own text is never shown."""
+        """Text that became final."""
         if self.text is None:
             return ""
-        is_stop_token = token.token_id in self.sampling.stop_token_ids
-        text = "" if is_stop_token else self.text.push((token.token_id,))
-        return text + self.text.finish() if token.finish is not FinishReason.NONE else text
-
-
-def _text_after(
-    output: tuple[int, ...], card: ModelCard, sampling: SamplingParams
-) -> TextStream | None:
-    """Text of an answer that has come as far as `output`; None: the model is served without."""
-    if card.tokenizer is None:
-        return None
-    skips = sampling.skip_special_tokens
-    text = TextStream(card.tokenizer, sampling.stop, skips, sampling.min_tokens)
-    for token_id in output:  # One by one, as they were sent: what is held back agrees.
-        text.push((token_id,))
-    return text
+        is_last = token.finish is not FinishReason.NONE
+        return self.text.of_token(token.token_id, self.sampling, is_last=is_last)

@@ -23,7 +23,7 @@ from typing import Any, assert_never
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import checked_codec
-from molink.coordinator.requests.live_sequence import LiveSequence
+from molink.coordinator.requests.live_sequence import LiveSequence, Served
 from molink.coordinator.requests.prompt_scores import untrue
 from molink.coordinator.requests.ring_links import (
     HeadLost,
@@ -31,23 +31,12 @@ from molink.coordinator.requests.ring_links import (
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import (
-    MolinkError,
-    OverloadedError,
-    RingError,
-    StageError,
-)
+from molink.errors import MolinkError, OverloadedError, RingError, StageError
+from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestTimeline
 from molink.stage_protocol.messages import StageHealth
-from molink.wire.frames import (
-    Cancel,
-    PromptScore,
-    Sampled,
-    SetCodec,
-    Submit,
-    TokenSample,
-)
+from molink.wire.frames import Cancel, PromptScore, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.waiting_line import WaitingLine
@@ -73,20 +62,6 @@ class RequestStalledError(RingError):
     """Raised when a ring that goes on has left one request lying."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a ring has brought its users, by the coordinator's own count."""
-
-    tokens: int
-    """Since the start."""
-    decoding: int
-    """Sequences that have had a token and wait for more."""
-    prompt_tokens: int
-    """Of the longest prompt whose first token is waited for; 0: none is."""
-    round_s: float
-    """Smoothed time between two tokens of a sequence; 0: not known yet."""
-
-
 @dataclass(slots=True)
 class RingClient:
     """A `GenerationService` over one ring, while `run` runs."""
@@ -110,6 +85,8 @@ class RingClient:
     """Set while no sequence runs or waits."""
     _is_paused: bool = False
     """Whether the ring has lost a stage and does not go on yet."""
+    _adopted: set[int] = field(default_factory=set)
+    """Sequences of an earlier coordinator, for which nobody waits yet."""
 
     def __post_init__(self) -> None:
         self._idle.set()
@@ -141,7 +118,7 @@ class RingClient:
 
     @property
     def outstanding_tokens(self) -> int:
-        """Tokens of all sequences: prompts and all that they may generate."""
+        """Of all sequences: prompts and all that they may generate."""
         return sum(live.tokens for live in self._live.values())
 
     def served(self) -> Served:
@@ -176,7 +153,7 @@ class RingClient:
 
         `output` is what another ring has generated of it: those tokens are computed again and not
         sent again. `patience`: how many times as long as usual it may lie."""
-        live = self._submit(request, output, patience)
+        live = self._adopted_one(request) or self._submit(request, output, patience)
         try:
             while True:
                 event = await live.events.get()
@@ -192,6 +169,23 @@ class RingClient:
             if self._forget(live) and self.unready_reason is None and not self._is_paused:
                 with suppress(RingError):  # `run` hears of it too.
                     self.links.send(Cancel(live.request_id))
+
+    def adopt(self, request: GenerationRequest) -> None:
+        """Go on with what an earlier coordinator had this ring compute, once `go_on` is called."""
+        before = request.log.before if request.log is not None else None
+        assert before is not None and before.place is not None, "a ring has computed it"
+        live = self._submit(request, before.token_ids, 1.0, before.place.request_id)
+        live.held_tokens = before.held_tokens
+        self._next_request_id = max(self._next_request_id, live.request_id + 1)
+        self._adopted.add(live.request_id)
+
+    def _adopted_one(self, request: GenerationRequest) -> LiveSequence | None:
+        """What was adopted of a request, once."""
+        for live in self._live.values():
+            if live.request_id in self._adopted and live.log is request.log:
+                self._adopted.discard(live.request_id)
+                return live
+        return None
 
     # -- when the ring loses a stage -------------------------------------------------------------
 
@@ -226,6 +220,7 @@ class RingClient:
             if live.request_id not in resumed:
                 self._number_anew(live)
             live.held_tokens, live.moved_at = 0, now
+            self._note_place(live)
             if live.timeline is not None:
                 live.timeline.resumed(reason, now)
             if not live.is_held:
@@ -234,8 +229,11 @@ class RingClient:
     def _number_anew(self, live: LiveSequence) -> None:
         """For the ring it is a new request, of which nothing is held."""
         del self._live[live.request_id]
-        self._leave_line(live)
+        live.leave(self.line, time.monotonic())
+        before = live.request_id
         live.begin_anew(self._take_number())
+        if before in self._adopted:
+            self._adopted = self._adopted - {before} | {live.request_id}
         self._live[live.request_id] = live
 
     def _give_up(self, live: LiveSequence, *, is_held: bool) -> None:
@@ -266,19 +264,23 @@ class RingClient:
             live.events.put_nowait(RingError(reason))
 
     def _submit(
-        self, request: GenerationRequest, output: tuple[int, ...], patience: float
+        self,
+        request: GenerationRequest,
+        output: tuple[int, ...],
+        patience: float,
+        number: int | None = None,
     ) -> LiveSequence:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
             busy = f"The server is busy with {REQUESTS_MAX} requests: try again later."
             raise OverloadedError(busy)
-        live = LiveSequence.of(
-            self._take_number(), request, self.card, output, patience, time.monotonic()
-        )
+        number = self._take_number() if number is None else number
+        live = LiveSequence.of(number, request, output, patience, self.card, time.monotonic())
         self._send(live)
         self._idle.clear()
         self._live[live.request_id] = live
+        self._note_place(live)
         return live
 
     def _send(self, live: LiveSequence) -> None:
@@ -286,9 +288,7 @@ class RingClient:
         paused, once it goes on."""
         if not self._is_paused:
             self.links.send(Submit(live.request))
-        if not (live.has_token or live.is_waiting):
-            live.is_waiting = True
-            self.line.joined(time.monotonic())
+        live.join(self.line, time.monotonic())
 
     def _hold(self, live: LiveSequence) -> None:
         """Have the ring forget a sequence whose reader is too slow; its tokens are kept here."""
@@ -302,6 +302,13 @@ class RingClient:
         if live.is_held and live.events.empty():
             live.is_held, live.moved_at = False, time.monotonic()
             self._send(live)
+            self._note_place(live)
+
+    def _note_place(self, live: LiveSequence) -> None:
+        """Keep on disk where the sequence is computed from now on."""
+        if live.log is not None:
+            number = self.ring.stages[0].assignment.ring
+            live.log.submitted(Place(number, live.request_id, live.generated_tokens))
 
     def _take_number(self) -> int:
         self._next_request_id += 1
@@ -311,17 +318,10 @@ class RingClient:
         """False for a sequence that has ended before."""
         was_live = self._live.pop(live.request_id, None) is not None
         if was_live:
-            self._leave_line(live)
+            live.leave(self.line, time.monotonic())
         if not self._live:
             self._idle.set()
         return was_live
-
-    def _leave_line(self, live: LiveSequence) -> None:
-        if live.is_waiting:
-            self.line.left(time.monotonic())
-        elif live.has_token:
-            self.line.ended()
-        live.is_waiting = False
 
     def _take_sampled(self, message: Sampled) -> None:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
@@ -348,9 +348,8 @@ class RingClient:
     def _take_score(self, score: PromptScore) -> str | None:
         """Why a score cannot be the tail's honest one; those of requests that have ended are
         dropped."""
-        if (
-            objection := untrue(score, self._next_request_id, self.card.vocabulary_size)
-        ) is not None:
+        known = self._next_request_id, self.card.vocabulary_size
+        if (objection := untrue(score, *known)) is not None:
             return objection
         live = self._live.get(score.request_id)
         if live is None:
@@ -380,13 +379,12 @@ class RingClient:
 
     def _objection(self, token: TokenSample, live: LiveSequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""
-        if (
-            objection := untrue(token, self._next_request_id, self.card.vocabulary_size)
-        ) is not None:
+        known = self._next_request_id, self.card.vocabulary_size
+        if (objection := untrue(token, *known)) is not None:
             return objection
         if not 0 <= token.token_id < self.card.vocabulary_size:
             return "a token that is not in the vocabulary"
-        return None if live is None else live.objection(token)
+        return live.objection(token) if live is not None else None
 
     def _tail_error(self, what: str) -> StageError:
         """The end of the ring for something that its tail sent, which is held against it."""
