@@ -1,7 +1,7 @@
 """An operator's orders over HTTP, for whoever has an admin key.
 
     POST /cluster/nodes/{id}/drain     hand over what it does, then do nothing
-    POST /cluster/nodes/{id}/resume    serve again
+    POST /cluster/nodes/{id}/resume    serve again, after a quarantine, too
     POST /cluster/nodes/{id}/remove    throw the PC out with all its devices, for good
     POST /cluster/invites              {"expires_s": 86400, "uses": 5, "name": ""}: a new invite
     POST /cluster/intake               {"paused": true}: refuse new requests, or take them again

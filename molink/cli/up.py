@@ -118,6 +118,12 @@ SHARED = (
     help="Layers as a plan finds best, or evenly over all PCs in the order in which they came.",
 )
 @click.option(
+    "--audit-share",
+    default=0.0,
+    show_default=True,
+    help="Of the requests, 0 to 1, that another ring computes again, to find PCs that lie.",
+)
+@click.option(
     "--weights-mbps",
     type=float,
     help="Cap on what PCs fetch of weights from here, all together; without it what the line has.",

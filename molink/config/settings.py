@@ -179,6 +179,8 @@ class UpSettings:
     """Of its answer; None: an eighth."""
     split: str = "planned"
     """How the layers are divided: as a plan finds best, or evenly."""
+    audit_share: float = 0.0
+    """Of the requests that another ring computes again; 0: none."""
 
     def __post_init__(self) -> None:
         for option, port in self.ports():
@@ -214,6 +216,7 @@ class UpSettings:
             raise UserError(f"--tpot-ms must be 1 to {TPOT_MS_MAX:g}, got {self.tpot_ms:g}.")
         if self.weights_mbps is not None and not 0 < self.weights_mbps < math.inf:
             raise UserError(f"--weights-mbps must be above 0, got {self.weights_mbps:g}.")
+        _check_share(self.audit_share)
 
     @property
     def weights_bytes_per_s(self) -> float | None:
@@ -245,6 +248,11 @@ def _check_names(names: tuple[str, ...]) -> None:
 def _check_codec(codec: str) -> None:
     if codec not in CODEC_CHOICES:
         raise UserError(f"--wire must be one of {', '.join(CODEC_CHOICES)}, got {codec!r}.")
+
+
+def _check_share(audit_share: float) -> None:
+    if not 0 <= audit_share <= 1:
+        raise UserError(f"--audit-share must be 0 to 1, got {audit_share:g}.")
 
 
 def _check_kv(kv_dtype: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.control.registry.registry import Registry
+from molink.coordinator.audits.quarantine import Quarantine
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.errors import UserError
@@ -42,18 +43,20 @@ class ClusterAdmin:
     book: NodeBook
     registry: Registry
     service: ClusterService
+    quarantine: Quarantine = field(init=False)
     _holding: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from reading who is drained until it is kept: orders may come at once."""
 
     def __post_init__(self) -> None:
         self.book.drained |= _drained_before(self.registry)
+        self.quarantine = Quarantine(self.book, self.registry)
 
     async def drain(self, node_id: str, by: str) -> dict[str, Any]:
         """Let a node hand over what it does, and give it nothing more until it is resumed."""
         return await self._hold(node_id, by, is_held=True)
 
     async def resume(self, node_id: str, by: str) -> dict[str, Any]:
-        """Let a drained node serve again."""
+        """Let a node serve again that was drained, or quarantined."""
         return await self._hold(node_id, by, is_held=False)
 
     async def remove(self, node_id: str, by: str) -> dict[str, Any]:
@@ -103,6 +106,8 @@ class ClusterAdmin:
             drained = self.book.drained - {node_id} | ({node_id} if is_held else set())
             await asyncio.to_thread(self.registry.set_setting, DRAINED, json.dumps(sorted(drained)))
             self.book.hold(node, is_held=is_held)
+            if not is_held:
+                await self.quarantine.release(node_id)
         self._note(f"{node.name} is {'drained' if is_held else 'resumed'}", by, node.name)
         return {"id": node_id, "name": node.name, "state": str(node.state)}
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
+from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
+from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
@@ -51,6 +53,7 @@ def run_cluster(
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
     status: Callable[[], dict[str, Any]],
+    audits: AuditSettings,
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
@@ -60,10 +63,12 @@ def run_cluster(
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
         nodes = nodes_report(list(hub.book), standbys, ledger.all(), devices)
-        troubles = [one for one in (hub.trouble, accounting.trouble) if one]
-        return {"nodes": nodes, "trouble": troubles} | status()
+        troubles = [one for one in (hub.trouble, accounting.trouble, auditor.trouble) if one]
+        return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
 
-    service = ClusterService(card, report)
+    service = ClusterService(card, report, audits=AuditQueue(audits.share))
+    admin = ClusterAdmin(hub.book, hub.registry, service)
+    auditor = Auditor(service, admin.quarantine, audits.evidence, audits.has_experts)
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
@@ -71,9 +76,8 @@ def run_cluster(
         settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, blame
     )
     news = ClusterNews(service.cluster, service.events)
-    for work in (hub.run(card.name), manager.run(), accounting.run(), news.run()):
+    for work in (hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()):
         tasks.create_task(work)
-    admin = ClusterAdmin(hub.book, hub.registry, service)
     given_by = partial(given_by_pc, hub.registry, ledger)
     return Cluster(service, manager.rings, admin, news, given_by)
 

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molink.checkpoint.checkpoint import Checkpoint
@@ -23,6 +23,7 @@ from molink.control.certificate import operators_certificate, own_certificate
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
+from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.members.access import Suspensions
 from molink.coordinator.members.hub import ControlHub, allow_members
@@ -111,6 +112,7 @@ async def start_coordinator(
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec, settings.standbys),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+            audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         )
         yield Coordinator(
             cluster,
@@ -181,10 +183,11 @@ def _endpoints(
     settings: UpSettings, keys: KeyPair, card: ModelCard, relay: CoordinatorRelay
 ) -> Callable[[int], CoordinatorEndpoint]:
     """Maker of the endpoint of each ring, by its epoch."""
+    terms = replace(settings.ring, audited=settings.audit_share > 0)
     return lambda epoch: CoordinatorEndpoint(
         keys=keys,
         card=card,
-        terms=settings.ring,
+        terms=terms,
         listen_host=settings.host,
         public_host=settings.public_host,
         relay=relay,

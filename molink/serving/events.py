@@ -32,6 +32,8 @@ EventKind = Literal[
     "ready",
     "unready",
     "request_moved",
+    "audit_failed",
+    "node_quarantined",
     "order",
     "trouble",
 ]

@@ -71,6 +71,8 @@ class RingAttempt:
     """The ring's number."""
     stages: tuple[StageLayers, ...]
     submitted_at: float
+    number: int = 0
+    """The ring's own number of it; 0: it has none yet."""
     started_at: float | None = None
     """When the head began to compute it, as it reports; None: not reported (yet)."""
     first_token_at: float | None = None
@@ -108,12 +110,20 @@ class RequestTimeline:
     """"stop", "length", "cancelled" (its client has gone) or "error"; None while it is live."""
     error: str = ""
     """One sentence, for finish reason "error"."""
+    audited: str = ""
+    """How its audit is: "pending", "passed", "failed" or "unfinished"; empty: it was not chosen for
+    one."""
 
     # -- filled by the service -------------------------------------------------------------------
 
     def submitted(self, ring: int, stages: Sequence[StageLayers], now: float) -> None:
         """A ring has been asked to compute it."""
         self.attempts.append(RingAttempt(ring, tuple(stages), now))
+
+    def numbered(self, number: int) -> None:
+        """The ring has given it this number."""
+        if self.attempts:
+            self.attempts[-1].number = number
 
     def prompt_computed(self, tokens: int, waited_s: float, now: float) -> None:
         """The ring's head reports so many tokens of the prompt as under way, and for how long the
@@ -251,6 +261,7 @@ class RequestTimeline:
             "total_s": self._after(self.finished_at),
             "finish_reason": self.finish_reason,
             "error": self.error,
+            "audited": self.audited,
             "attempts": [self._attempt(attempt) for attempt in self.attempts],
         }
 

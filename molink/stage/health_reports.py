@@ -160,5 +160,6 @@ class HealthReports:
             recent_pieces=self.recent.pieces(now),
             micro_batches_held=held,
             micro_batches_circling=circling,
+            recent_sketches=self.recent.recent_sketches(now),
             state_slots_used=None if executor.state_slots is None else executor.states.slots_used,
         )

@@ -99,7 +99,9 @@ class StageLoop:
         kept = resume.without(missing)
         for request_id in self.executor.kv.holders() - dict(kept.requests).keys():
             self._forget(Release(request_id))
-        self.sent.go_on(kept)
+        for request_id, tokens in kept.requests:
+            self.executor.kv.shrink(request_id, tokens)  # More the head does not count.
+        self.sent.log.go_on(kept)
         self._rows.clear()
         self._token_ids.clear()
         core = new_core(self.executor, command, missing)

@@ -1,5 +1,5 @@
-"""What a stage has computed lately, for its health reports: prompts on the head, steps if wanted,
-and how many micro-batches were here.
+"""What a stage has computed lately, for its health reports: prompts on the head, steps and sketches
+of rows if wanted, and how many micro-batches were here.
 
 A report may be lost on its way, so each tells of the last seconds, and what it says is numbered.
 Steps are told only where a trace is written (`RingTerms.traced`): of fifty a second the numbers
@@ -9,7 +9,14 @@ take a kilobyte more each second. Times are on the stage's own clock.
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from molink.stage_protocol.messages import PIECES_MAX, PROMPTS_MAX, STEPS_MAX
+from molink.executor.row_sketches import RowSketches
+from molink.stage_protocol.messages import (
+    PIECES_MAX,
+    PROMPTS_MAX,
+    SKETCH_NUMBERS_MAX,
+    SKETCHES_MAX,
+    STEPS_MAX,
+)
 from molink_scheduler.batch import DECODE, MICRO_BATCH_COUNT_MAX, Batch, BatchClass, Span
 from molink_scheduler.events import (
     BatchArrived,
@@ -81,6 +88,8 @@ class RecentWork:
 
     is_head: bool
     traced: bool
+    sketches: RowSketches | None = None
+    """Of the prompts' rows; None: the ring is not audited."""
     _arrived_at: dict[int, float] = field(default_factory=dict)
     """Of each request that waits on the head."""
     _prompts: dict[int, _Prompt] = field(default_factory=dict)
@@ -115,6 +124,8 @@ class RecentWork:
 
     def begins(self, batch: Batch, now: float) -> None:
         """The stage begins to compute a batch."""
+        if self.sketches is not None:
+            self.sketches.begins(batch)
         if not self.is_head:
             return
         if batch.batch_class is DECODE:
@@ -155,6 +166,8 @@ class RecentWork:
 
     def ended(self, batch: Batch, began: float, now: float) -> None:
         """A step has ended; decode that came between its layers lies within it."""
+        if self.sketches is not None:
+            self.sketches.ended(batch, now)
         if batch.batch_class is DECODE:
             self._held.left(batch.micro_batch, now)
         if self.traced:
@@ -183,3 +196,13 @@ class RecentWork:
     def steps(self, now: float) -> tuple[tuple[int, int, bool, float, float], ...]:
         """`StageHealth.recent_steps` as of now."""
         return tuple(step for step in self._steps if now - step[3] <= REPORTED_S)
+
+    def recent_sketches(self, now: float) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
+        """`StageHealth.recent_sketches` as of now, the newest that find room."""
+        done = [] if self.sketches is None else self.sketches.done_since(now - REPORTED_S)
+        told = list[tuple[int, int, tuple[float, ...]]]()
+        for sketch in done[:SKETCHES_MAX]:
+            if sum(len(one[2]) for one in (*told, sketch)) > SKETCH_NUMBERS_MAX:
+                break
+            told.append(sketch)
+        return tuple(told)

@@ -5,7 +5,7 @@ themselves, of which a stage keeps a log for the one behind it (`molink_schedule
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,7 +13,7 @@ from molink.executor.stage import StageExecutor
 from molink.stage.packing import Packing
 from molink.stage_protocol.messages import JoinRing
 from molink.wire.frames import TOKEN_ID, Activations
-from molink_scheduler.batch import PREFILL, Admission, Batch, Span
+from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.kv.blocks import KvLedger
@@ -75,21 +75,6 @@ class SentLog:
 
     def messages(self, batch: Batch, admission: Admission) -> Iterator[Activations]:
         """What the stage behind lacks of a request that `batch` admits, before that is sent."""
-        request_id = admission.request_id
-        admissions: tuple[Admission, ...] = (replace(admission, kept_tokens=0),)
-        for sent in self.log.first(request_id, admission.kept_tokens, SPAN_TOKENS):
-            span = Span(request_id, sent.start, sent.end, samples=False)
-            piece = Batch(
-                batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True
-            )
-            rows_TD = self.packing.rows_of(sent.rows, self.dtype)
-            packed = self.packing.pack(rows_TD, batch.codec)
+        for piece, sent in self.log.batches(batch, admission, SPAN_TOKENS):
+            packed = self.packing.pack(self.packing.rows_of(sent.rows, self.dtype), batch.codec)
             yield Activations(piece, *packed, sent.token_ids or None)
-            admissions = ()
-        self.log.was_replayed(request_id)
-
-    def go_on(self, resume: Resume) -> None:
-        """Keep the rows of these requests alone, and those that are to be sent again surely."""
-        kept = [request_id for request_id, _ in resume.requests]
-        self.log.keep_only(kept)
-        self.log.promise(kept if resume.replays else ())

@@ -13,6 +13,7 @@ import torch
 from molink.checkpoint.description import ModelDescription
 from molink.executor.loading import load_stage
 from molink.executor.memory_limit import limit_memory
+from molink.executor.row_sketches import RowSketches
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
 from molink.serving.service import ChatTokenizer
@@ -77,7 +78,7 @@ def start_stage(
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
     packing = Packing(executor.hidden_size, token_ids_below=ids_below)
-    recent = RecentWork(executor.is_head, join.ring.traced)
+    recent = RecentWork(executor.is_head, join.ring.traced, _sketches(executor, join))
     return StageLoop(
         RecordedCore.begin(core, events.events, time.monotonic()),
         executor,
@@ -90,6 +91,12 @@ def start_stage(
         next_join,
         report,
     )
+
+
+def _sketches(executor: StageExecutor, join: JoinRing) -> RowSketches | None:
+    if not join.ring.audited:
+        return None
+    return RowSketches(executor.model, executor.layers, executor.hidden_size, executor.device)
 
 
 def _weights_bytes(directory: str) -> int:

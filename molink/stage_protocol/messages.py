@@ -27,6 +27,8 @@ __all__ = [
     "PIECES_MAX",
     "PROMPTS_MAX",
     "RESUME",
+    "SKETCHES_MAX",
+    "SKETCH_NUMBERS_MAX",
     "STEPS_MAX",
     "TERMS",
     "Command",
@@ -74,6 +76,13 @@ PIECES_MAX = 64
 STEPS_MAX = 128
 """Steps in one report: two seconds of a quick stage, 3 KB."""
 
+SKETCHES_MAX, SKETCH_NUMBERS_MAX = 32, 2048
+"""Prompts in one report where rings are audited, and numbers of them all together: 20 KB. One
+prompt has as many in a model of 500 layers."""
+
+
+Sketch = Annotated[tuple[Annotated[float, Ge(-FIGURE_MAX)], ...], MaxLen(SKETCH_NUMBERS_MAX)]
+"""Of the rows of a prompt."""
 
 Name = Annotated[str, MaxLen(20), Predicate(str.isprintable)]
 """Of a device or a number format; it is printed where a stage runs."""
@@ -320,6 +329,13 @@ class StageHealth:
     head."""
     state_slots_used: int | None = None
     """Requests whose states it keeps; None: its layers keep none, or an older version."""
+    recent_sketches: Annotated[
+        tuple[tuple[int, int, Sketch], ...],
+        MaxLen(SKETCHES_MAX),
+    ] = ()
+    """Of prompts that have ended in the last seconds, where the ring is audited: the ring's number
+    of the request, how many tokens they have, and a sketch of their rows before its first layer and
+    behind each layer (`molink_scheduler.audit`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ Pure: values, and what follows from them.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from molink_scheduler.kv.blocks import blocks_for
+
 __all__ = ["RESUMED_MAX", "Resume", "requests_to_resume"]
 
 RESUMED_MAX = 1024
@@ -64,8 +66,18 @@ class Resume:
         return Resume(kept, self.fresh, self.next_fresh)
 
 
-def requests_to_resume(held: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+def requests_to_resume(
+    held: Mapping[int, int], kv_tokens_capacity: int
+) -> tuple[tuple[int, int], ...]:
     """The requests that go on in a new epoch, shortest first: `held` is of how many tokens of each
-    all stages held KV; of some none."""
+    all stages held KV; of some none. Not more than the ring has room for: the head may have
+    preempted some since, of which nobody else has heard, and a fresh head takes all that it is told
+    for kept."""
+    blocks_left, found = blocks_for(kv_tokens_capacity), list[tuple[int, int]]()
     known = sorted((tokens, request_id) for request_id, tokens in held.items() if tokens > 0)
-    return tuple((request_id, tokens) for tokens, request_id in known[:RESUMED_MAX])
+    for tokens, request_id in known[:RESUMED_MAX]:
+        blocks_left -= blocks_for(tokens)
+        if blocks_left < 0:
+            break
+        found.append((request_id, tokens))
+    return tuple(found)

@@ -23,6 +23,8 @@ class RequestOutcome:
     """Whether it could never fit the ring's KV; the coordinator turns such a request away."""
     failed: bool = False
     """Whether it ended with an error: its ring was lost, or none was there to take it."""
+    losses: int = 0
+    """Times that its ring has lost a stage and gone on, or ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.head.settings import REPLAY_LOG_GB
 
 __all__ = [
+    "DETECT_S",
+    "LOAD_S",
+    "AcksCut",
     "Arrival",
+    "ConnectionReset",
     "DuplicatedMessages",
     "FaultSpec",
+    "HostSuspended",
     "LateMessages",
     "LinkChange",
     "LinkCut",
@@ -27,6 +33,14 @@ __all__ = [
     "StepCost",
     "SystemSpec",
 ]
+
+
+DETECT_S = 0.5
+"""From the end of a stage's process until its coordinator knows: the node reports it at once."""
+
+LOAD_S = 0.45
+"""Until its layers are loaded again in a process that waits for them: 0.4 to 0.5 s of the demo
+model, 4.1 to 4.3 s in a new one (docs/decisions/0041-survivors-stay.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,8 @@ class StageSpec:
     after_idle: tuple[tuple[float, float], ...] = ()
     """(idle for so long, so much longer takes the next step), rising; beyond the last as the last.
     Empty: a step takes its time whatever was before."""
+    replay_log_bytes: float = REPLAY_LOG_GB * 1e9
+    """Rows that it keeps for a stage behind it that is replaced."""
     state_slots: int | None = None
     """Requests whose states it holds at a time; None: its layers keep none."""
 
@@ -141,6 +157,8 @@ class SystemSpec:
     """Whether chunks are acknowledged and paced; baselines hand all to the connection."""
     prefill_blocks_decode: bool = False
     """Whether a request's prefill and the decode of its micro-batch share one step of the ring."""
+    survivors_stay: bool = True
+    """Whether a ring that loses a stage goes on; else its requests end with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +174,37 @@ class FaultSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoss(FaultSpec):
-    """A stage's node is gone, its ring stands still, and every request on it ends with an error.
+    """A stage is gone; at `until_s` its layers are loaded again, there or on another node.
 
-    The ring starts anew, with empty KV, when the node is back.
+    Its ring goes on from what survivors keep (`molink_sim.faults.recovery`), or where it cannot
+    starts anew, with empty KV.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class HostSuspended(FaultSpec):
+    """A stage's host sleeps: it computes, sends and acknowledges nothing, and then goes on."""
+
+    silent_s: float
+    """After which it is taken for lost, if it sleeps for longer. Its ring waits for the layers on
+    another node for `load_s` then."""
+    load_s: float = LOAD_S
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCut(FaultSpec):
     """Nothing passes the link; what was under way comes after the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcksCut(FaultSpec):
+    """A link cut in one direction: its bytes arrive, their acknowledgements come after the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionReset(FaultSpec):
+    """A link's connection is reset: what was under way is lost, and repeated when there is another
+    one, at `until_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +246,8 @@ class Scenario:
     """Requests that arrive before are served but not counted."""
     drain_s: float = 600.0
     """How long after `duration_s` the world goes on, so that what is under way may end."""
+    detect_s: float = DETECT_S
+    """From the loss of a stage until the coordinator knows."""
     seed: int = 0
     faults: tuple[FaultSpec, ...] = ()
     record_timeline: bool = False

@@ -13,6 +13,7 @@ from molink_sim.scenario import (
     Arrival,
     DuplicatedMessages,
     FaultSpec,
+    HostSuspended,
     LateMessages,
     LinkSpec,
     OnePc,
@@ -53,6 +54,9 @@ def _check_fault(fault: FaultSpec, rings: tuple[RingSpec, ...]) -> None:
         case LateMessages() | DuplicatedMessages():
             _check(0 <= fault.share <= 1, f"{name} needs a share of 0 to 1, got {fault.share:g}.")
             _check_delay(f"the delay of {name}", fault.delay_s)
+        case HostSuspended():
+            _check(fault.silent_s > 0, f"{name} is noticed some time after it begins.")
+            _check_delay(f"the loading after {name}", fault.load_s)
 
 
 def _check_ring(number: int, ring: RingSpec) -> None:
@@ -82,6 +86,7 @@ def _check_pc(number: int, pc: OnePc) -> None:
 
 def _check_stage(name: str, stage: StageSpec) -> None:
     _check(stage.kv_tokens >= 1, f"The KV memory of {name} must hold at least one token.")
+    _check(stage.replay_log_bytes >= 0, f"The replay log of {name} cannot be less than nothing.")
     _check(
         stage.upload_mbps is None or 0 < stage.upload_mbps < math.inf,
         f"The upload of {name} must be above 0 Mbps.",
@@ -148,6 +153,7 @@ def _check_times(scenario: Scenario) -> None:
         "shorten it.",
     )
     _check_delay("the time to drain", scenario.drain_s)
+    _check_delay("the time to notice a loss", scenario.detect_s)
 
 
 def _check_arrivals(scenario: Scenario) -> None:

@@ -7,15 +7,18 @@ Deterministic: all that is random comes from the scenario's seed.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from molink_scheduler.events import SampledToken
+from molink_scheduler.resume import Resume
 from molink_sim.clock import Clock
-from molink_sim.faults import NodeLosses, cut_links, disturb, silence
+from molink_sim.faults import Recovery, cut_links, disturb, disturb_link, disturb_stage
+from molink_sim.network.link import Sent
 from molink_sim.outcome import Activity, LinkOutcome, Outcome, StageOutcome, Usage
 from molink_sim.ring.build import Ring, RingMaker
 from molink_sim.ring.coordinator import Coordinator, RingEndpoint
-from molink_sim.scenario import NodeLoss, RingSpec, Scenario
+from molink_sim.scenario import HostSuspended, NodeLoss, RingSpec, Scenario
 from molink_sim.scenario_check import check_scenario
 
 __all__ = ["Watch", "World", "simulate"]
@@ -45,8 +48,20 @@ class Watch(Protocol):
     def ring_started(self, number: int, ring: Ring) -> None:
         """A ring was built, for the first time or anew; its parts may be wrapped."""
 
+    def stage_lost(self, ring: Ring, place: int) -> None:
+        """A stage is gone; the ring may go on."""
+
+    def link_opened(self, ring: Ring, place: int) -> None:
+        """Another link leaves a stage, since that or the next one was replaced."""
+
+    def stage_joined(self, ring: Ring, place: int, resume: Resume) -> None:
+        """A stage has entered the ring's next epoch, with what it keeps, and a new core."""
+
+    def ring_went_on(self, ring: Ring) -> None:
+        """All of its stages have."""
+
     def ring_lost(self, number: int) -> None:
-        """A node is gone, and its ring."""
+        """A ring has ended."""
 
     def sampled(self, number: int, tokens: tuple[SampledToken, ...]) -> None:
         """The coordinator takes these tokens of a ring."""
@@ -63,8 +78,6 @@ class World:
     coordinator: Coordinator = field(init=False)
     _specs: list[RingSpec] = field(init=False)
     _maker: RingMaker = field(init=False)
-    _epochs: dict[int, "_Epoch"] = field(init=False, default_factory=dict)
-    """The present one of each ring."""
     _usages: dict[str, Usage] = field(init=False, default_factory=dict)
     """By lane."""
     _timeline: list[Activity] | None = field(init=False, default=None)
@@ -74,17 +87,17 @@ class World:
         check_scenario(scenario)
         if scenario.record_timeline:
             self._timeline = []
-        self._maker = RingMaker(self.clock, scenario.system, scenario.seed, self._usage)
-        self._specs = cut_links(scenario.rings, scenario.faults)
-        self.rings = [self._start(number) for number in range(len(self._specs))]
-        losses = [fault for fault in scenario.faults if isinstance(fault, NodeLoss)]
-        NodeLosses(self.clock, self._lose, self._restart).plan(losses)
-        endpoints = [
-            RingEndpoint(ring.stages[0].receive, spec.coordinator_one_way_s, ring.tokens_max)
-            for ring, spec in zip(self.rings, scenario.rings, strict=True)
-        ]
+        losses = [one for one in scenario.faults if isinstance(one, NodeLoss | HostSuspended)]
+        keeps_rows = bool(losses) and scenario.system.survivors_stay
+        maker = RingMaker(self.clock, scenario.system, scenario.seed, self._usage, keeps_rows)
+        self._maker, self._specs = maker, cut_links(scenario.rings, scenario.faults)
+        self.rings = [self.start(number, 0) for number in range(len(self._specs))]
+        endpoints = [self._endpoint(ring) for ring in self.rings]
         arrivals = [arrival for arrival in scenario.arrivals if arrival.at_s < scenario.duration_s]
         self.coordinator = Coordinator(self.clock, endpoints, arrivals)
+        recoveries = [self._recovery(number) for number in range(len(self._specs))]
+        for fault in losses:
+            recoveries[fault.ring].plan(fault)
 
     def run(self, progress: Callable[[float], None] = lambda virtual_s: None) -> None:
         """Until all has ended, at most for `drain_s` after the last arrival may come."""
@@ -111,24 +124,58 @@ class World:
             timeline=tuple(self._timeline or ()),
         )
 
-    def _start(self, number: int) -> Ring:
-        epoch = self._epochs[number] = _Epoch(self, number)
-        ring = self._maker.ring(number, self._specs[number], epoch)
-        disturb(number, ring, self.scenario.faults, self.clock, self.scenario.seed)
+    def start(self, number: int, epoch: int) -> Ring:
+        """A ring at rest, of the scenario's description."""
+        sampled = partial(self._sampled, number)
+        ring = self._maker.ring(number, self._specs[number], epoch, sampled)
+        disturb(ring, self.scenario, self.clock)
         if self.watch is not None:
             self.watch.ring_started(number, ring)
         return ring
 
-    def _lose(self, number: int) -> None:
-        self._epochs[number].is_over = True
-        silence(self.rings[number])
-        self.coordinator.ring_lost(number)
+    def enter(self, ring: Ring, place: int, resume: Resume) -> tuple[int, ...]:
+        """Have a stage enter the ring's epoch; with what it cannot go on. One that was lost is
+        replaced."""
+        stage = ring.stages[place]
+        missing: tuple[int, ...] = ()
+        if stage.is_lost:
+            self._maker.replace(ring, place, resume)
+            disturb_stage(ring, place, self.scenario, self.clock)
+            for relinked in {place, (place - 1) % len(ring.stages)}:
+                disturb_link(ring, relinked, self.scenario, self.clock)
+                if self.watch is not None:
+                    self.watch.link_opened(ring, relinked)
+        else:
+            missing = stage.enter(ring.epoch, resume, partial(self._maker.new_core, ring, place))
         if self.watch is not None:
-            self.watch.ring_lost(number)
+            self.watch.stage_joined(ring, place, resume.without(missing))
+        return missing
 
-    def _restart(self, number: int) -> None:
-        ring = self.rings[number] = self._start(number)
-        self.coordinator.ring_back(number, ring.stages[0].receive)
+    def _endpoint(self, ring: Ring) -> RingEndpoint:
+        return RingEndpoint(
+            submit=partial(_to_head, ring),
+            one_way_s=ring.spec.coordinator_one_way_s,
+            tokens_max=ring.tokens_max,
+            keeps_states=any(stage.state_slots is not None for stage in ring.spec.stages),
+            survivors_stay=self.scenario.system.survivors_stay,
+        )
+
+    def _recovery(self, number: int) -> Recovery:
+        scenario = self.scenario
+        return Recovery(
+            self.clock,
+            _RecoveringRing(self, number),
+            len(scenario.rings[number].stages),
+            scenario.system.survivors_stay,
+            scenario.detect_s,
+        )
+
+    def _sampled(self, number: int, sent: Sent) -> None:
+        """Tokens of an epoch that is over are dropped, as `RingClientLinks` does."""
+        if self.coordinator.takes(number, sent.epoch):
+            if self.watch is not None:
+                self.watch.sampled(number, sent.what)
+            self.coordinator.sampled(sent.what)
 
     def _usage(self, lane: str) -> Usage:
         """The same for a ring that was built anew."""
@@ -150,17 +197,84 @@ class World:
         ]
 
 
+def _to_head(ring: Ring, sent: Sent) -> None:
+    ring.stages[0].receive(sent)
+
+
 @dataclass(slots=True)
-class _Epoch:
-    """One epoch of a ring; tokens of an earlier one are dropped, as `RingClientLinks` does."""
+class _RecoveringRing:
+    """`RingHost` of one ring of a world."""
 
     world: World
     number: int
-    is_over: bool = False
 
-    def __call__(self, tokens: tuple[SampledToken, ...]) -> None:
-        if self.is_over:
-            return
+    @property
+    def ring(self) -> Ring:
+        return self.world.rings[self.number]
+
+    def lose(self, place: int) -> None:
+        self.ring.lose(place)
         if self.world.watch is not None:
-            self.world.watch.sampled(self.number, tokens)
-        self.world.coordinator.sampled(tokens)
+            self.world.watch.stage_lost(self.ring, place)
+
+    def suspend(self, place: int, until: float) -> None:
+        self.ring.suspend(place, until)
+
+    def pause(self) -> None:
+        self.world.coordinator.pause(self.number)
+
+    def join(self, fresh: frozenset[int], joined: Callable[[Callable[[], None]], None]) -> None:
+        listed = self.world.coordinator.to_resume(self.number)
+        self.ring.epoch += 1
+        joining = _Joining(self, self.ring.epoch, listed, fresh, joined)
+        for place, stage in enumerate(list(self.ring.stages)):
+            if stage.is_lost and place in fresh:
+                joining.enter(place)
+            else:
+                stage.when_free(partial(joining.enter, place))
+
+    def end(self) -> None:
+        for place in range(len(self.ring.stages)):
+            self.ring.lose(place)
+        for line in self.ring.lines:
+            line.usage = Usage("lost", 0.0, 0.0)
+        self.world.coordinator.ring_lost(self.number)
+        if self.world.watch is not None:
+            self.world.watch.ring_lost(self.number)
+
+    def restart(self) -> None:
+        ring = self.world.start(self.number, self.ring.epoch + 1)
+        self.world.rings[self.number] = ring
+        self.world.coordinator.ring_back(self.number, ring.epoch, partial(_to_head, ring))
+
+
+@dataclass(slots=True)
+class _Joining:
+    """Way of all stages of a ring into one epoch."""
+
+    host: _RecoveringRing
+    epoch: int
+    listed: tuple[tuple[int, int], ...]
+    fresh: frozenset[int]
+    joined: Callable[[Callable[[], None]], None]
+    _entered: set[int] = field(init=False, default_factory=set)
+    _missing: set[int] = field(init=False, default_factory=set)
+
+    def enter(self, place: int) -> None:
+        """One of them enters, unless there is another epoch by now."""
+        ring = self.host.ring
+        if ring.epoch != self.epoch:
+            return
+        count = len(ring.stages)
+        next_fresh = place + 1 < count and place + 1 in self.fresh
+        resume = Resume(self.listed, place in self.fresh, next_fresh)
+        self._missing |= set(self.host.world.enter(ring, place, resume))
+        self._entered.add(place)
+        if len(self._entered) == count:
+            self.joined(self._go_on)
+
+    def _go_on(self) -> None:
+        host = self.host
+        if host.world.watch is not None:
+            host.world.watch.ring_went_on(host.ring)
+        host.world.coordinator.go_on(host.number, self.epoch, self.listed, self._missing)

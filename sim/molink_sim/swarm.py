@@ -186,13 +186,15 @@ class LinearCost:
 
 def swarm_scenario(seed: int, kinds: Collection[str]) -> Scenario:
     """The world of a seed, with faults of these kinds (names of `molink_sim.faults.FAULTS`)."""
-    rings = _rings(random.Random(f"{seed} rings"))
+    losing = random.Random(f"{seed} losses")
+    rings = tuple(_losing(losing, ring) for ring in _rings(random.Random(f"{seed} rings")))
     return Scenario(
         rings=rings,
         arrivals=_arrivals(random.Random(f"{seed} arrivals")),
         system=_system(random.Random(f"{seed} system")),
         duration_s=SWARM_DURATION_S,
         drain_s=SWARM_DRAIN_S,
+        detect_s=losing.choice([0.0, losing.uniform(0.0, 3.0)]),
         seed=seed,
         faults=draw_faults(seed, kinds, rings, SWARM_DURATION_S),
     )
@@ -212,6 +214,15 @@ def _ring(source: random.Random) -> RingSpec:
         row_bytes=round(_between(source, 16, 4096)),
         coordinator_one_way_s=source.uniform(0.0, 0.05),
     )
+
+
+def _losing(source: random.Random, ring: RingSpec) -> RingSpec:
+    """The ring with what matters when it loses a stage: room for the rows that were sent, and how
+    far the coordinator is behind."""
+    log_bytes = ring.row_bytes * source.choice([INPUT_TOKENS_MAX, 1e6, 1e6])
+    stages = tuple(replace(stage, replay_log_bytes=log_bytes) for stage in ring.stages)
+    one_way_s = source.choice([ring.coordinator_one_way_s, ring.coordinator_one_way_s, 0.6])
+    return replace(ring, stages=stages, coordinator_one_way_s=one_way_s)
 
 
 def _stage(source: random.Random, kv_tokens: int) -> StageSpec:

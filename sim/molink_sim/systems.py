@@ -54,6 +54,7 @@ _VLLM = SystemSpec(
     window_opens=True,
     paced=False,
     prefill_blocks_decode=True,
+    survivors_stay=False,
 )
 
 SYSTEMS = {

@@ -27,8 +27,9 @@ OPTIONS = {
         "--host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
-        "--weights-mbps --data-dir --dtype --kv --max-model-len --micro-batches --policy --wire "
-        "--span-tokens --replay-log-gb --standby --no-keys --allowed-host --tool-parser "
+        "--audit-share --weights-mbps --data-dir --dtype --kv --max-model-len --micro-batches "
+        "--policy --wire --span-tokens --replay-log-gb --standby --no-keys --allowed-host "
+        "--tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet "
         "--cors-origin --strict --served-model-name"
     ),

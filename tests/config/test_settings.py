@@ -138,6 +138,8 @@ def test_a_cap_on_weights_is_kept_in_bytes():
         ("--tpot-ms", {"tpot_ms": float("nan")}),
         ("--weights-mbps", {"weights_mbps": 0.0}),
         ("--weights-mbps", {"weights_mbps": float("inf")}),
+        ("--audit-share", {"audit_share": 1.01}),
+        ("--audit-share", {"audit_share": float("nan")}),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(option, values):

@@ -57,6 +57,25 @@ async def test_a_drained_node_may_not_serve_until_it_is_resumed(admin, node):
     assert entry.may_serve
 
 
+async def test_a_quarantined_node_may_not_serve_until_it_is_resumed(admin, node):
+    entry = admin.book.nodes[node.node_id]
+    admin.book.changed.clear()
+    await admin.quarantine.put(node.node_id, "It lies.")
+    assert not entry.may_serve and entry.state is NodeState.PAUSED and admin.book.changed.is_set()
+    (told,) = nodes_report([entry], {}, {}, {})
+    assert told["quarantined"] and told["reason"] == "It is quarantined: It lies."
+    assert (await admin.resume(node.node_id, "k1"))["state"] == "standby"
+    assert entry.may_serve and not admin.book.quarantined
+
+
+@pytest.mark.parametrize("kept", ["", "{", "5", "[1]"])
+def test_a_setting_that_cannot_be_read_quarantines_nobody(admin, registry, kept):
+    registry.set_setting("quarantined_nodes", kept)
+    book = NodeBook()
+    ClusterAdmin(book, registry, admin.service)
+    assert book.quarantined == {}
+
+
 async def test_the_managers_loop_is_woken(admin, node):
     admin.book.changed.clear()
     await admin.drain(node.node_id, "k1")

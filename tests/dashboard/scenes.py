@@ -59,6 +59,7 @@ def node(name, first=None, **more):
         "state": "serving" if first is not None else "standby",
         "reason": "" if first is not None else "It would slow everybody down.",
         "drained": False,
+        "quarantined": False,
         "ring": 1 if first is not None else None,
         "layers": [first, first + 8] if first is not None else None,
         "loaded": None,

@@ -56,6 +56,7 @@ EXPECTED = {
         "--relay-port",
         "--relay-secret-file",
         "--min-nodes",
+        "--audit-share",
         "--no-keys",
         "--allowed-host",
         "--wait",

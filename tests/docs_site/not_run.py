@@ -26,6 +26,7 @@ NOT_RUN = {
     r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
     r"molink sim compare .*": "minutes, of which a real ring takes most; tests/sim/validation",
     r"molink sim swarm --seeds 300": "minutes; one seed is run below it",
+    r"molink sim swarm --seeds 2500 .*": "minutes; tests/sim has a smaller one",
     r"molink sim micro-batches .*": "minutes; tests/sim has a smaller one",
 }
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +107,12 @@ class Cluster:
         return self.folder / name
 
     def join(
-        self, name: str, *options: str, known_steps: bool = False, device: str = "cpu"
+        self,
+        name: str,
+        *options: str,
+        known_steps: bool = False,
+        device: str = "cpu",
+        environment: Mapping[str, str] = {},
     ) -> Program:
         """Start an agent; with `known_steps` it need not time a layer first."""
         if known_steps:
@@ -115,7 +120,8 @@ class Cluster:
         directory = str(self.data_dir(name))
         fixed = ("--data-dir", directory, "--listen", "127.0.0.1", "--no-map-ports")
         arguments = ("agent", "join", self.invite, "--name", name, *fixed, *options)
-        self.agents[name] = self.stack.enter_context(running(*arguments, "--device", device))
+        started = running(*arguments, "--device", device, environment=environment)
+        self.agents[name] = self.stack.enter_context(started)
         return self.agents[name]
 
     def agent(self, command: str, name: str, *arguments: str):
@@ -139,14 +145,14 @@ class Cluster:
 
 
 @contextmanager
-def running(*arguments: str):
+def running(*arguments: str, environment: Mapping[str, str] = {}):
     """A `molink` command until the block ends; nothing of it is left behind."""
     process = subprocess.Popen(
         command_line(*arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
     )
     program = Program(process)
     try:

@@ -8,7 +8,7 @@ has drawn before, as penalties do.
 import heapq
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from zlib import crc32
 
@@ -199,7 +199,9 @@ class SurvivingRing:
         resume = resume.without(missing)
         for request_id in stage.kv.keys() - dict(resume.requests).keys():
             stage.release(request_id)
-        stage.log.promise(dict(resume.requests).keys() if resume.replays else ())
+        stage.log.go_on(resume)
+        for request_id, tokens in resume.requests if not resume.fresh else ():
+            del stage.kv[request_id][tokens:]
         stage.kept = dict(resume.requests)
         stage.rows.clear()
         stage.core, stage.busy = self.core(stage.index, resume, frozenset(missing)), False
@@ -285,13 +287,8 @@ class SurvivingRing:
                 self.send_rows(stage, batch, rows)
 
     def replay(self, stage: ToyStage, batch: Batch, admission) -> None:
-        admissions = (replace(admission, kept_tokens=0),)
-        for sent in stage.log.first(admission.request_id, admission.kept_tokens, 8):
-            span = Span(admission.request_id, sent.start, sent.end, False)
-            piece = Batch(batch.batch_id, BatchClass.PREFILL, -1, (span,), admissions, replay=True)
+        for piece, sent in stage.log.batches(batch, admission, 8):
             self.send_rows(stage, piece, unpacked(sent.rows))
-            admissions = ()
-        stage.log.was_replayed(admission.request_id)
 
     def send_rows(self, stage: ToyStage, batch: Batch, rows: list[int]) -> None:
         number, following = next(self.messages), self.stages[stage.index + 1]
@@ -365,7 +362,9 @@ class SurvivingRing:
         if loss != self.losses:
             return
         self.epoch += 1
-        requests = requests_to_resume({one: live.held_tokens for one, live in self.live.items()})
+        requests = requests_to_resume(
+            {one: live.held_tokens for one, live in self.live.items()}, self.kv_tokens
+        )
         missing: set[int] = set()
         for index in range(self.stage_count):
             following = (index + 1) % self.stage_count

@@ -14,12 +14,21 @@ def has_none(request_id: int, tokens: int) -> bool:
 
 
 def test_the_shortest_go_on_first_and_those_without_kv_do_not():
-    assert requests_to_resume({1: 30, 2: 0, 3: 7}) == ((3, 7), (1, 30))
+    assert requests_to_resume({1: 30, 2: 0, 3: 7}, 64) == ((3, 7), (1, 30))
+
+
+def test_no_more_go_on_than_there_is_room_for():
+    held = {1: 30, 2: 40, 3: 7, 4: 17}
+    assert requests_to_resume(held, 96) == ((3, 7), (4, 17), (1, 30))
+    assert requests_to_resume(held, 95) == requests_to_resume(held, 96)
+    assert requests_to_resume(held, 80) == ((3, 7), (4, 17), (1, 30))
+    assert requests_to_resume(held, 79) == ((3, 7), (4, 17), (1, 30))
+    assert requests_to_resume(held, 64) == ((3, 7), (4, 17))
 
 
 def test_of_too_many_the_longest_are_computed_anew():
     held = {request_id: 1 + request_id for request_id in range(RESUMED_MAX + 5)}
-    listed = requests_to_resume(held)
+    listed = requests_to_resume(held, 1 << 30)
     assert len(listed) == RESUMED_MAX and listed[-1] == (RESUMED_MAX - 1, RESUMED_MAX)
 
 

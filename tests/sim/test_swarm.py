@@ -14,6 +14,7 @@ from molink.cli.main import cli
 from molink.errors import UserError
 from molink_sim.checkers import CHECKERS
 from molink_sim.faults import FAULTS
+from molink_sim.ring import coordinator
 from molink_sim.ring.tail import Tail
 from molink_sim.swarm import fault_kinds, replay_command, run_swarm, swarm_scenario
 
@@ -32,10 +33,19 @@ def test_every_invariant_holds_for_every_seed(report):
 
 
 def test_the_swarm_meets_what_it_is_to_meet(report):
-    assert report.faults_met > 4 * SEEDS
-    assert 0.02 < report.failed_requests / report.requests < 0.5
+    assert report.faults_met > 8 * SEEDS
+    assert 0.02 < report.failed_requests / report.requests < 0.2
     systems = {swarm_scenario(seed, ()).system.name for seed in range(SEEDS)}
     assert systems == {"molink", "vllm", "helix", "paper"}
+
+
+def test_what_a_fresh_head_is_told_of_fits(monkeypatch):
+    """Seed 132: the head had preempted a request and was lost; its successor had no room for it."""
+    [found] = run_swarm(1, 132, ("node-loss",)).failures or [None]
+    assert found is None
+    listed = coordinator.requests_to_resume
+    monkeypatch.setattr(coordinator, "requests_to_resume", lambda held, _: listed(held, 1 << 30))
+    assert "OutOfBlocks" in run_swarm(1, 132, ("node-loss",)).failures[0].mistake
 
 
 def test_fewer_faults_leave_rings_and_requests_as_they_are():
@@ -50,7 +60,7 @@ def test_kinds_are_named_with_commas():
     assert fault_kinds("late, node-loss") == ("node-loss", "late")
     assert replay_command(7, tuple(FAULTS)).endswith("--first-seed 7 --faults all")
     assert replay_command(7, ()).endswith("--faults none")
-    with pytest.raises(UserError, match="node-loss, link-cut"):
+    with pytest.raises(UserError, match="node-loss, suspended, link-cut"):
         fault_kinds("earthquake")
 
 

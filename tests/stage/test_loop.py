@@ -55,6 +55,7 @@ class EchoTail:
     dtype = torch.float32
     description = SimpleNamespace(model_len_max=1024, vocabulary_size=100)
     held: set[int] = field(default_factory=set)
+    shrunk: list[tuple[int, int]] = field(default_factory=list)
     kv: SimpleNamespace = field(init=False)
     rows: list[torch.Tensor] = field(default_factory=list)
     computed_s: float | None = None
@@ -62,7 +63,10 @@ class EchoTail:
 
     def __post_init__(self):
         self.kv = SimpleNamespace(
-            tokens_used=0, blocks_total=KV_BLOCKS, holders=lambda: frozenset(self.held)
+            tokens_used=0,
+            blocks_total=KV_BLOCKS,
+            holders=lambda: frozenset(self.held),
+            shrink=lambda request_id, tokens: self.shrunk.append((request_id, tokens)),
         )
 
     def step(self, batch, token_ids, hidden_TD, interrupt=None):
@@ -330,7 +334,7 @@ def test_a_stage_goes_on_in_the_next_epoch_with_what_it_keeps(neighbours):
     neighbours.joins.append(join(ports[0], 2, Resume(((0, 1), (1, 5)))))
     neighbours.stage.wake()
     assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S) == StageReady(missing=(1,))
-    assert neighbours.executor.held == {0}
+    assert neighbours.executor.held == {0} and neighbours.executor.shrunk == [(0, 1)]
     neighbours.peer.send_next(message(batch(Span(0, 1, 2, True), admits=False)))  # Of epoch 1.
     neighbours.peer.connect(join(ports[1], 2))
     kept = Admission(0, 1, 512, SamplingParams(max_tokens=512), kept_tokens=1)

@@ -43,6 +43,7 @@ EXPOSED = ", ".join(
         "X-MoLink-Queue-Ms",
         "X-MoLink-Prefill-Ms",
         "X-MoLink-Decode-Ms",
+        "X-MoLink-Audited",
         "x-ratelimit-limit-requests",
         "x-ratelimit-remaining-requests",
         "x-ratelimit-reset-requests",

@@ -37,9 +37,10 @@ def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
 def served_by() -> dict[str, Any]:
     """What a stream says of it in its last event: rings and nodes in the order in which they
     served, times in milliseconds (null: it did not come so far), and under `attempts` what each
-    ring did for a request of one sequence: more than one where a ring was lost meanwhile."""
+    ring did for a request of one sequence: more than one where a ring was lost meanwhile;
+    `audited` of one that was chosen for an audit."""
     timelines = SERVED.get() or []
-    return {
+    told = {
         "request_id": timelines[0].arrival.request_id if timelines else None,
         "rings": _rings(timelines),
         "nodes": _nodes(timelines),
@@ -50,6 +51,8 @@ def served_by() -> dict[str, Any]:
         if len(timelines) == 1
         else [],
     }
+    audited = _audited(timelines)
+    return told | ({"audited": audited} if audited else {})
 
 
 def _attempt(part: RingAttempt) -> dict[str, Any]:
@@ -70,12 +73,20 @@ def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
         "X-MoLink-Decode-Ms": _slowest_ms(one.decode_s for one in timelines) if is_over else None,
     }
     headers = {name: f"{ms:g}" for name, ms in times.items() if ms is not None}
+    if audited := _audited(timelines):
+        headers["X-MoLink-Audited"] = audited
     if rings := _rings(timelines):
         headers["X-MoLink-Ring"] = ", ".join(map(str, rings))
     if nodes := _nodes(timelines):
         shown = [_UNSHOWN.sub("?", name)[:NODE_CHARS_SHOWN] for name in nodes[:NODES_SHOWN_MAX]]
         headers["X-MoLink-Nodes"] = ", ".join(shown)
     return headers
+
+
+def _audited(timelines: Iterable[RequestTimeline]) -> str:
+    """How far the audit of one of them is: it begins when the answer has ended, so of answers that
+    are on their way no more is known than that there will be one. Empty: none was chosen."""
+    return next((one.audited for one in timelines if one.audited), "")
 
 
 def _rings(timelines: Iterable[RequestTimeline]) -> list[int]:

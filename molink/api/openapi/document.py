@@ -48,6 +48,7 @@ HEADERS: Mapping[str, dict[str, Any]] = {
     "X-MoLink-Queue-Ms": {"description": "Milliseconds that it waited.", **_TEXT},
     "X-MoLink-Prefill-Ms": {"description": "Milliseconds from there to the first token.", **_TEXT},
     "X-MoLink-Decode-Ms": {"description": "From there to the last; not of a stream.", **_TEXT},
+    "X-MoLink-Audited": {"description": "pending: another ring will compute it, too.", **_TEXT},
 }
 
 EVENT_SCHEMA = {

@@ -23,6 +23,7 @@ from molink.control.broker.broker import Broker, open_broker
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
+from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.local.fixed_plan import (
     FixedPlanner,
@@ -108,6 +109,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
                 len(plan.works), settings.codec, settings.standbys, first_must_stand=True
             ),
             status=dict,
+            audits=AuditSettings.of(0.0, folder, model.checkpoint.config()),
         )
 
 

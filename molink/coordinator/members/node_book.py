@@ -105,6 +105,8 @@ class Node:
     lost: bool = False
     drained: bool = False
     """Whether the operator keeps it from serving."""
+    quarantined: str = ""
+    """What audits have found out about it, for which it serves no more; empty: nothing."""
     suspended: str = ""
     """Why the coordinator does not listen to it for a while; empty: it does."""
     pc: str = ""
@@ -141,9 +143,9 @@ class Node:
 
     @property
     def wants(self) -> str:
-        """Its owner's wish: serve, pause or leave; one that is drained pauses at least."""
+        """Its owner's wish: serve, pause or leave; drained or quarantined it pauses at least."""
         wish = self.wish.wish if self.wish is not None else "serve"
-        return "pause" if self.drained and wish == "serve" else wish
+        return "pause" if (self.drained or self.quarantined) and wish == "serve" else wish
 
     @property
     def is_measured(self) -> bool:
@@ -211,6 +213,8 @@ class NodeBook:
     """Set when there is something new to decide about, cleared by who decides."""
     drained: set[str] = field(default_factory=set)
     """Ids of the nodes that the operator keeps from serving, here or not."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Ids of the nodes that were found out by audits, here or not, and the sentences."""
     refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
     """Of agents of another version, or of ones that lie."""
     downloading_at: dict[str, float] = field(default_factory=dict)
@@ -226,8 +230,9 @@ class NodeBook:
     def node(self, node_id: str) -> Node:
         """The entry of a node, made the first time."""
         if node_id not in self.nodes:
-            is_drained = node_id in self.drained
-            self.nodes[node_id] = Node(node_id, drained=is_drained, is_local=self.local)
+            is_drained, found = node_id in self.drained, self.quarantined.get(node_id, "")
+            new = Node(node_id, drained=is_drained, quarantined=found, is_local=self.local)
+            self.nodes[node_id] = new
         return self.nodes[node_id]
 
     def wake(self, node: Node) -> None:
@@ -326,6 +331,7 @@ class NodeBook:
         """Forget a node that was removed; its entry, where one is held, is that of a lost node."""
         self._heartbeats.forget(node_id)
         self.drained.discard(node_id)
+        self.quarantined.pop(node_id, None)
         node = self.nodes.pop(node_id, None)
         if node is not None:
             node.lost, node.presence = True, None

@@ -331,6 +331,8 @@ class AgentStage:
             raise StageError(f"{self.name} is lost.")
         if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
             raise StageError(f"{self.name} has started anew.")
+        if self.node.quarantined:
+            raise self.fail(f"{self.name} is quarantined: {self.node.quarantined}")
         given = self.node.assignment
         if given is not None and given.epoch != self.epoch:
             raise StageError(f"{self.name} was given something else to do.")

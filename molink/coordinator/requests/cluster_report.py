@@ -167,6 +167,7 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "pc": node.pc,
         "state": str(node.state),
         "drained": node.drained,
+        "quarantined": bool(node.quarantined),
         "reason": "",
         "ring": assignment.ring if assignment is not None and work is not None else None,
         "layers": list(work.layers) if work is not None else None,
@@ -192,6 +193,8 @@ def contribution_report(given: Contribution) -> dict[str, int]:
 def _reason(node: Node, standby: str) -> str:
     if node.suspended:
         return node.suspended
+    if node.quarantined:
+        return f"It is quarantined: {node.quarantined}"
     if not node.is_here and node.wants != "leave":
         return node.presence.reason if node.presence is not None else ""
     if node.drained:

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.errors import RingError
 from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
@@ -81,7 +82,11 @@ class ClusterService:
     intake_paused: bool = False
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
+    audits: AuditQueue = field(default_factory=AuditQueue)
     _changed: Signal = field(default_factory=Signal)
+
+    def __post_init__(self) -> None:
+        self.request_log.watch(self.audits.closed)
 
     @property
     def card(self) -> ModelCard:
@@ -127,6 +132,7 @@ class ClusterService:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         timeline = request.timeline or self._timeline(request)
         asked = replace(request, timeline=timeline)
+        self.audits.choose(timeline, sum(ring.is_open for ring in self.rings))
         with self.request_log.following(timeline):
             async with aclosing(self._over_rings(asked, timeline)) as all_events:
                 async for event in until_deadline(all_events, request.deadline_at):
@@ -151,6 +157,9 @@ class ClusterService:
                 async with aclosing(ring.client.generate(request, output, patience)) as events:
                     async for event in events:
                         output += event.token_ids
+                        if event.finish_reason is not None:
+                            tokens = request.prompt_token_ids + output
+                            self.audits.answered(timeline, tokens, ring.number)
                         yield event
                 return
             except RequestStalledError as error:

@@ -53,6 +53,10 @@ class LiveSequence:
     """Of stages, since it came here."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
+    def __post_init__(self) -> None:
+        if self.timeline is not None:
+            self.timeline.numbered(self.request_id)
+
     @property
     def generated_tokens(self) -> int:
         """Of its answer so far, those of rings before among them."""

@@ -199,9 +199,9 @@ class RingClient:
     def to_resume(self) -> tuple[tuple[int, int], ...]:
         """The sequences that can go on where they are, as `Resume` lists them. A state of a
         recurrent layer cannot go back, so none does where layers keep states."""
-        if self.ring.terms.ring.state_slots is not None:
-            return ()
-        return requests_to_resume({one: live.held_tokens for one, live in self._live.items()})
+        ring = self.ring.terms.ring
+        held = {one: live.held_tokens for one, live in self._live.items()}
+        return () if ring.state_slots else requests_to_resume(held, ring.kv_tokens_capacity)
 
     def go_on(
         self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str

@@ -240,9 +240,11 @@ class RingSupervisor:
             await self._until_drained(client)
 
     async def _resumption(self, ring: Ring, error: MolinkError) -> Resumption:
-        """The ring's next epoch. Raises the error that has ended this one when there is none."""
+        """The ring's next epoch. Raises the error that has ended this one when there is none. Of
+        what a quarantined node has computed nothing is kept: others' KV was made of its rows."""
         client = self._serving.client if self._serving is not None else None
-        if client is None or client.unready_reason is not None:
+        is_spoilt = any(stage.node.quarantined for stage in ring.stages)
+        if client is None or client.unready_reason is not None or is_spoilt:
             raise error
         while (begun := self.recovery.begin(ring)) is not None:
             client.pause()

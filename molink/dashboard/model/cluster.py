@@ -126,6 +126,8 @@ class Node:
     state: str
     reason: str
     drained: bool
+    quarantined: bool
+    """Whether audits have found it out."""
     ring: int | None
     layers: tuple[int, int] | None
     loaded: float | None
@@ -279,6 +281,7 @@ def _node(body: Json) -> Node:
         state=text(body, "state"),
         reason=text(body, "reason"),
         drained=flag(body, "drained"),
+        quarantined=flag(body, "quarantined"),
         ring=None if ring is None else int(ring),
         layers=pair(body, "layers"),
         loaded=number(body, "loaded"),

@@ -29,7 +29,7 @@ def node_order(kind: str, node: Node, actions: Actions) -> Order | str:
         question = f"Drain {node.name}? It hands its layers over and does nothing until u. y/n"
         return Order(question, "y", lambda: actions.drain(node.id))
     if kind == "resume":
-        if not node.drained:
+        if not (node.drained or node.quarantined):
             return f"{node.name} is not drained by the operator; its owner may have paused it."
         return Order(f"Let {node.name} serve again? y/n", "y", lambda: actions.resume(node.id))
     question = f"Remove {node.name} with all its devices, for good? Type its name:"

@@ -56,6 +56,8 @@ class RingTerms:
     replay_log_gb: float = REPLAY_LOG_GB
     """Memory of each stage's PC for rows that it has sent, from which a replaced neighbour is
     fed."""
+    audited: bool = False
+    """Whether stages report sketches of their rows, for audits."""
 
     def __post_init__(self) -> None:
         for option, value, most in (

@@ -102,6 +102,14 @@ class KvBlocks:
         self._strays.difference_update(table)
         self._reserved.pop(request_id, None)
 
+    def shrink(self, request_id: int, tokens: int) -> None:
+        """Let the request hold no more than its first `tokens` tokens."""
+        table = self._tables.get(request_id, array("i"))
+        given_back = table[blocks_for(tokens) :]
+        del table[blocks_for(tokens) :]
+        self._free.update(given_back)
+        self._strays.difference_update(given_back)
+
     def table(self, request_id: int) -> "array[int]":
         """Block numbers of the request in token order, a copy: 32 bits each, as kernels read
         them."""

@@ -2,15 +2,18 @@
 
 In host memory, up to a bound. Over it the request that has been here longest loses its log as a
 whole: half of one is worth nothing, and what is short is quickly sent again. What has been promised
-to a neighbour (`promise`) stays until it is sent. The rows of a token that is sent twice, because
+to a neighbour (`go_on`) stays until it is sent. The rows of a token that is sent twice, because
 the ring went back, are kept as they were sent last.
 
 Pure: rows are bytes.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from molink_scheduler.batch import PREFILL, Admission, Batch, Span
+from molink_scheduler.resume import Resume
 
 __all__ = ["ReplayLog", "SentRows"]
 
@@ -78,23 +81,32 @@ class ReplayLog:
         if waiting:
             yield _joined(waiting)
 
+    def batches(
+        self, batch: Batch, admission: Admission, rows_max: int
+    ) -> Iterator[tuple[Batch, SentRows]]:
+        """What a replaced neighbour lacks of a request that `batch` admits, before that is sent: a
+        batch for each piece of at most `rows_max` rows."""
+        admissions: tuple[Admission, ...] = (replace(admission, kept_tokens=0),)
+        for sent in self.first(admission.request_id, admission.kept_tokens, rows_max):
+            span = Span(admission.request_id, sent.start, sent.end, samples=False)
+            piece = Batch(
+                batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True
+            )
+            yield piece, sent
+            admissions = ()
+        self._promised.discard(admission.request_id)
+
+    def go_on(self, resume: Resume) -> None:
+        """Keep the rows of the requests that go on, and surely those that are to be sent again."""
+        kept = {request_id for request_id, _ in resume.requests}
+        for request_id in self._sent.keys() - kept:
+            self.forget(request_id)
+        self._promised = kept if resume.replays else set()
+
     def forget(self, request_id: int) -> None:
         """Drop a request's rows; one that is unknown is fine."""
         self._promised.discard(request_id)
         self.bytes_held -= sum(len(piece.rows) for piece in self._sent.pop(request_id, ()))
-
-    def keep_only(self, request_ids: Collection[int]) -> None:
-        """Drop the rows of all other requests."""
-        for request_id in self._sent.keys() - set(request_ids):
-            self.forget(request_id)
-
-    def promise(self, request_ids: Collection[int]) -> None:
-        """Keep the rows of these requests until each is sent."""
-        self._promised = set(request_ids)
-
-    def was_replayed(self, request_id: int) -> None:
-        """Its rows were sent: they are like others again."""
-        self._promised.discard(request_id)
 
     def _go_back(self, pieces: list[SentRows], start: int) -> None:
         """Drop rows from token `start` on."""

@@ -3,9 +3,9 @@
 from typing import Any
 
 from molink_scheduler.batch import Batch, BatchClass
-from molink_scheduler.events import BatchReturned, RequestSubmitted, RunBatch, StageEvent
+from molink_scheduler.events import BatchReturned, RunBatch, StageEvent
 from molink_scheduler.head.scheduler import HeadScheduler
-from molink_sim.checkers.checker import Checker, Epoch, Place
+from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.scenario import Scenario
 
 __all__ = ["MESSAGES_WAITING_MAX", "BoundedQueues"]
@@ -25,16 +25,24 @@ class BoundedQueues(Checker):
         self._waiting: dict[Place, int] = {}
         self._returns_seen: dict[int, BatchReturned] = {}
         """Returned batches, by identity: copies may follow."""
-        self._decoding: dict[Epoch, set[int]] = {}
+        self._decoding: dict[RingLife, set[int]] = {}
         """Micro-batches that decode on the ring."""
-        self._planned: dict[Epoch, dict[int, int]] = {}
-        self._returned: dict[Epoch, dict[int, int]] = {}
+        self._planned: dict[RingLife, dict[int, int]] = {}
+        self._returned: dict[RingLife, dict[int, int]] = {}
         """Prompt tokens of a request that have left the head, and that were back."""
 
-    def ring_started(self, epoch: Epoch) -> None:
+    def ring_started(self, life: RingLife) -> None:
         """Count from nothing under way."""
-        self._waiting |= dict.fromkeys(epoch.places, 0)
-        self._decoding[epoch], self._planned[epoch], self._returned[epoch] = set(), {}, {}
+        self._waiting |= dict.fromkeys(life.places, 0)
+        self.went_on(life)
+
+    def link_opened(self, place: Place) -> None:
+        """Nothing waits for it."""
+        self._waiting[place] = 0
+
+    def went_on(self, life: RingLife) -> None:
+        """Nothing is under way."""
+        self._decoding[life], self._planned[life], self._returned[life] = set(), {}, {}
 
     def offered(self, place: Place, message: Any, batch_class: BatchClass, size_bytes: int) -> None:
         """One more message waits for the link."""
@@ -42,47 +50,51 @@ class BoundedQueues(Checker):
         if self._waiting[place] > MESSAGES_WAITING_MAX:
             self.mistake(f"{self._waiting[place]} messages wait on the link of {place}")
 
+    def delivered(self, place: Place, message: Any) -> None:
+        """One fewer waits."""
+        self._waiting[place] -= 1
+
     def taken(self, place: Place, message: StageEvent) -> None:
-        """One fewer waits; a copy changes nothing."""
-        if isinstance(message, RequestSubmitted) or id(message) in self._returns_seen:
-            return
-        self._waiting[place.before] -= 1
-        if isinstance(message, BatchReturned):
+        """A batch is back; a copy changes nothing."""
+        if isinstance(message, BatchReturned) and id(message) not in self._returns_seen:
             self._returns_seen[id(message)] = message
             if message.batch_class is BatchClass.DECODE:
-                self._decoding[place.epoch].discard(message.micro_batch)
+                self._decoding[place.life].discard(message.micro_batch)
             for span in message.spans:
-                returned = self._returned[place.epoch]
+                returned = self._returned[place.life]
                 returned[span.request_id] = max(span.end, returned.get(span.request_id, 0))
 
     def started(self, place: Place, run: RunBatch) -> None:
         """The head sends something round."""
-        if place.index == 0 and isinstance(place.epoch.head, HeadScheduler):
+        if place.index == 0 and isinstance(place.life.head, HeadScheduler):
             if run.batch.batch_class is BatchClass.DECODE:
-                self._start_decode(place.epoch, run.batch.micro_batch)
+                self._start_decode(place.life, run.batch.micro_batch)
             else:
-                self._prefill(place.epoch, run.batch, place.epoch.head)
+                self._prefill(place.life, run.batch, place.life.head)
 
-    def _start_decode(self, epoch: Epoch, micro_batch: int) -> None:
-        decoding = self._decoding[epoch]
+    def _start_decode(self, life: RingLife, micro_batch: int) -> None:
+        decoding = self._decoding[life]
         if micro_batch in decoding:
-            self.mistake(f"ring {epoch.number} had two micro-batches in place {micro_batch}")
+            self.mistake(f"ring {life.number} had two micro-batches in place {micro_batch}")
         decoding.add(micro_batch)
-        count_max = self._count_max(epoch)
+        count_max = self._count_max(life)
         if len(decoding) > count_max:
             self.mistake(
-                f"{len(decoding)} micro-batches circled on ring {epoch.number}, at most {count_max}"
+                f"{len(decoding)} micro-batches circled on ring {life.number}, at most {count_max}"
             )
 
-    def _count_max(self, epoch: Epoch) -> int:
-        return self.scenario.system.micro_batches or 2 * len(epoch.places)
+    def _count_max(self, life: RingLife) -> int:
+        return self.scenario.system.micro_batches or 2 * len(life.places)
 
-    def _prefill(self, epoch: Epoch, batch: Batch, head: HeadScheduler) -> None:
-        planned, returned = self._planned[epoch], self._returned[epoch]
+    def _prefill(self, life: RingLife, batch: Batch, head: HeadScheduler) -> None:
+        planned, returned = self._planned[life], self._returned[life]
         for admission in batch.admissions:
-            planned[admission.request_id] = returned[admission.request_id] = 0
+            request_id = admission.request_id
+            planned[request_id] = returned[request_id] = admission.kept_tokens
         for span in batch.spans:
             planned[span.request_id] = span.end
+            if batch.replay:  # For the head alone: it never comes back.
+                returned[span.request_id] = span.end
         rows = sum(max(0, end - returned.get(request, 0)) for request, end in planned.items())
         if rows > head.settings.prefill_tokens_in_flight_max:
-            self.mistake(f"{rows} prompt tokens were under way on ring {epoch.number}")
+            self.mistake(f"{rows} prompt tokens were under way on ring {life.number}")

@@ -3,9 +3,15 @@
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import BatchReturned, RequestSubmitted, RunBatch, StageEvent
-from molink_sim.checkers.checker import Checker, Epoch, Place
-from molink_sim.scenario import DuplicatedMessages, Scenario
+from molink_scheduler.events import (
+    BatchReturned,
+    RequestCancelled,
+    RequestSubmitted,
+    RunBatch,
+    StageEvent,
+)
+from molink_sim.checkers.checker import Checker, Place, RingLife
+from molink_sim.scenario import ConnectionReset, DuplicatedMessages, Scenario
 from molink_sim.simulate import World
 
 __all__ = ["BytesConserved"]
@@ -28,11 +34,20 @@ class BytesConserved(Checker):
         """Places whose links report what they send."""
         self._rows: dict[Place, int] = {}
 
-    def ring_started(self, epoch: Epoch) -> None:
+    def ring_started(self, life: RingLife) -> None:
         """Count from empty links."""
-        for place in epoch.places:
+        for place in life.places:
             self._under_way[place], self._unsent_bytes[place] = {}, [0, 0]
             self._rows[place] = 0
+
+    def link_opened(self, place: Place) -> None:
+        """What waited for the one before is gone."""
+        self._unsent_bytes[place] = [0, 0]
+
+    def went_on(self, life: RingLife) -> None:
+        """What was under way is dropped where it arrives."""
+        for place in life.places:
+            self._under_way[place], self._rows[place] = {}, 0
 
     def offered(self, place: Place, message: Any, batch_class: BatchClass, size_bytes: int) -> None:
         """It must come out."""
@@ -40,7 +55,9 @@ class BytesConserved(Checker):
         self._unsent_bytes[place][batch_class] += size_bytes
 
     def carried(self, place: Place, batch_class: BatchClass, size_bytes: int) -> None:
-        """No more than was offered."""
+        """No more than was offered, unless it is repeated."""
+        if self._repeats(place):
+            return
         self._reporting.add(place)
         self._unsent_bytes[place][batch_class] -= size_bytes
         if self._unsent_bytes[place][batch_class] < 0:
@@ -48,7 +65,7 @@ class BytesConserved(Checker):
 
     def taken(self, place: Place, message: StageEvent) -> None:
         """It was given to the link that leads here."""
-        if isinstance(message, RequestSubmitted):
+        if isinstance(message, RequestSubmitted | RequestCancelled):
             return
         found = self._under_way[place.before].pop(id(message), None)
         if found is None and not self._is_copy(place, message):
@@ -57,16 +74,16 @@ class BytesConserved(Checker):
             self._returns_seen[id(message)] = message
 
     def started(self, place: Place, run: RunBatch) -> None:
-        """Rows that reach one stage reach all."""
+        """Rows that reach one stage reach all, but for replayed ones."""
         rows = len(run.token_ids) + sum(piece.end - piece.start for piece in run.pieces)
-        self._rows[place] += rows
+        self._rows[place] += 0 if run.batch.replay else rows
         if rows != run.batch.tokens:
             self.mistake(f"{place} computed {rows} rows of a batch of {run.batch.tokens}")
 
     def ended(self, world: World) -> None:
         """Nothing is left on the way."""
         for place, messages in self._under_way.items():
-            if place.epoch.is_lost:
+            if place.life.is_lost:
                 continue
             if messages:
                 self.mistake(f"{len(messages)} messages never came out of the link of {place}")
@@ -76,9 +93,17 @@ class BytesConserved(Checker):
                 bytes_left = sum(self._unsent_bytes[place])
                 self.mistake(f"{bytes_left} bytes never left on the link of {place}")
 
+    def _repeats(self, place: Place) -> bool:
+        """Whether the scenario resets the link's connection."""
+        wire = (place.life.number, place.index)
+        return any(
+            isinstance(fault, ConnectionReset) and (fault.ring, fault.place) == wire
+            for fault in self.scenario.faults
+        )
+
     def _is_copy(self, place: Place, message: StageEvent) -> bool:
         """Whether the scenario sends the head what it has had before."""
-        wire = (place.epoch.number, place.before.index)
+        wire = (place.life.number, place.before.index)
         return id(message) in self._returns_seen and any(
             isinstance(fault, DuplicatedMessages) and (fault.ring, fault.place) == wire
             for fault in self.scenario.faults

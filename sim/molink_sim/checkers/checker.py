@@ -10,19 +10,20 @@ from typing import Any
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import RunBatch, SampledToken, StageEvent
 from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.resume import Resume
 from molink_sim.ring.baselines import IterationHead
 from molink_sim.scenario import RingSpec, Scenario
 from molink_sim.simulate import World
 
-__all__ = ["MISTAKES_MAX", "Checker", "Epoch", "Place"]
+__all__ = ["MISTAKES_MAX", "Checker", "Place", "RingLife"]
 
 MISTAKES_MAX = 3
 """Kept of one invariant in one run: the first is the cause, the rest follows from it."""
 
 
 @dataclass(slots=True, eq=False)
-class Epoch:
-    """A ring from its start to the loss of a node, or to the end of the run."""
+class RingLife:
+    """A ring from its start to its end, over all losses after which it goes on."""
 
     number: int
     """Number of the ring."""
@@ -34,18 +35,20 @@ class Epoch:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A stage in one epoch of its ring, and the link that leaves it."""
+    """A place in a ring for a stage, which may be replaced, and the link that leaves it."""
 
-    epoch: Epoch
+    life: RingLife
     index: int
+    connection: int = 0
+    """Number of the link: another one each time that either end was replaced."""
 
     def __str__(self) -> str:
-        return f"ring {self.epoch.number} stage {self.index}"
+        return f"ring {self.life.number} stage {self.index}"
 
     @property
     def before(self) -> "Place":
         """The place whose link leads here."""
-        return self.epoch.places[self.index - 1]
+        return self.life.places[self.index - 1]
 
 
 class Checker:
@@ -66,14 +69,31 @@ class Checker:
         if len(self.mistakes) < MISTAKES_MAX:
             self.mistakes.append(sentence)
 
-    def ring_started(self, epoch: Epoch) -> None:
-        """A ring began an epoch."""
+    def ring_started(self, life: RingLife) -> None:
+        """A ring begins."""
 
-    def ring_lost(self, epoch: Epoch) -> None:
-        """A node is gone; nothing more comes of this epoch."""
+    def ring_lost(self, life: RingLife) -> None:
+        """It has ended; nothing more comes of it."""
+
+    def lost(self, place: Place) -> None:
+        """The stage at a place is gone; the ring may go on."""
+
+    def link_opened(self, place: Place) -> None:
+        """Another link leaves a place, with nothing on it; the next stage was replaced, or this
+        one."""
+
+    def joined(self, place: Place, resume: Resume) -> None:
+        """The stage at a place went on after a loss with what it keeps; a fresh one has replaced
+        another, or waits for its first work."""
+
+    def went_on(self, life: RingLife) -> None:
+        """All stages have joined: what was under way is dropped from now on."""
 
     def offered(self, place: Place, message: Any, batch_class: BatchClass, size_bytes: int) -> None:
         """A message was given to the link that leaves a place."""
+
+    def delivered(self, place: Place, message: Any) -> None:
+        """A message has come out of the link that leaves a place, perhaps too late to be taken."""
 
     def carried(self, place: Place, batch_class: BatchClass, size_bytes: int) -> None:
         """So many bytes of messages, headers of chunks not counted, have left on that link.
@@ -93,7 +113,7 @@ class Checker:
     def started(self, place: Place, run: RunBatch) -> None:
         """A stage began to compute."""
 
-    def sampled(self, epoch: Epoch, tokens: tuple[SampledToken, ...]) -> None:
+    def sampled(self, life: RingLife, tokens: tuple[SampledToken, ...]) -> None:
         """The coordinator received tokens."""
 
     def ended(self, world: World) -> None:

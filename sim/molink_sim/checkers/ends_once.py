@@ -1,7 +1,8 @@
 """Every request ends once: with its last token, with an error, or turned away at arrival."""
 
 from molink_scheduler.events import SampledToken
-from molink_sim.checkers.checker import Checker, Epoch
+from molink_sim.checkers.checker import Checker, RingLife
+from molink_sim.ring.coordinator import request_number
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
@@ -17,12 +18,12 @@ class EndsOnce(Checker):
         super().__init__(scenario)
         self._last_tokens: dict[int, int] = {}
 
-    def sampled(self, epoch: Epoch, tokens: tuple[SampledToken, ...]) -> None:
+    def sampled(self, life: RingLife, tokens: tuple[SampledToken, ...]) -> None:
         """A last token is an ending."""
         for token in tokens:
             if token.finished:
-                count = self._last_tokens.get(token.request_id, 0)
-                self._last_tokens[token.request_id] = count + 1
+                number = request_number(token.request_id)
+                self._last_tokens[number] = self._last_tokens.get(number, 0) + 1
 
     def ended(self, world: World) -> None:
         """An error and a refusal are endings too."""

@@ -8,7 +8,9 @@ from molink_scheduler.batch import Span
 from molink_scheduler.events import RunBatch
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks, blocks_for
-from molink_sim.checkers.checker import Checker, Epoch, Place
+from molink_scheduler.resume import Resume
+from molink_sim.checkers.checker import Checker, Place, RingLife
+from molink_sim.ring.coordinator import request_number
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
@@ -22,20 +24,38 @@ class KvBlocksKept(Checker):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self._epochs: list[Epoch] = []
+        self._lives: list[RingLife] = []
         self._blocks: dict[Place, KvBlocks] = {}
         self._owners: dict[Place, dict[int, int]] = {}
         """Request by block."""
         self._expected: dict[Place, dict[int, int]] = {}
         """Tokens that an admitted request may come to hold."""
 
-    def ring_started(self, epoch: Epoch) -> None:
+    def ring_started(self, life: RingLife) -> None:
         """All blocks are free."""
-        self._epochs.append(epoch)
-        for place in epoch.places:
-            blocks = blocks_for(epoch.spec.stages[place.index].kv_tokens)
-            self._blocks[place] = KvBlocks(blocks)
-            self._owners[place], self._expected[place] = {}, {}
+        self._lives.append(life)
+        for place in life.places:
+            self._begin(place)
+
+    def joined(self, place: Place, resume: Resume) -> None:
+        """Free what is not kept, as the stage's loop does."""
+        if resume.fresh:
+            self._begin(place)
+            return
+        kept, owners = dict(resume.requests), self._owners[place]
+        for request_id in self._blocks[place].holders() - kept.keys():
+            self.released(place, request_id)
+        for request_id, tokens in kept.items():
+            self._blocks[place].shrink(request_id, tokens)
+            table = set(self._blocks[place].table(request_id))
+            for block in [one for one, owner in owners.items() if owner == request_id]:
+                if block not in table:
+                    del owners[block]
+
+    def _begin(self, place: Place) -> None:
+        blocks = blocks_for(place.life.spec.stages[place.index].kv_tokens)
+        self._blocks[place] = KvBlocks(blocks)
+        self._owners[place], self._expected[place] = {}, {}
 
     def released(self, place: Place, request_id: int) -> None:
         """Free its blocks, as `StageExecutor.release` does."""
@@ -48,6 +68,8 @@ class KvBlocksKept(Checker):
     def started(self, place: Place, run: RunBatch) -> None:
         """Grow the blocks of each span, as `StageExecutor.step` does."""
         for admission in run.batch.admissions:
+            if admission.kept_tokens:
+                continue
             if admission.request_id in self._expected[place]:
                 self.mistake(f"{place} admitted request {admission.request_id} and holds it")
             self.released(place, admission.request_id)
@@ -58,9 +80,9 @@ class KvBlocksKept(Checker):
     def ended(self, world: World) -> None:
         """A request that has gone holds nothing."""
         gone = {r.number for r in world.coordinator.requests if r.finished or r.failed or r.refused}
-        for epoch in self._epochs:
-            if not epoch.is_lost:
-                self._check_left(epoch, gone)
+        for life in self._lives:
+            if not life.is_lost:
+                self._check_left(life, gone)
 
     def _grow(self, place: Place, span: Span) -> None:
         blocks, expected = self._blocks[place], self._expected[place].get(span.request_id)
@@ -81,12 +103,13 @@ class KvBlocksKept(Checker):
             if owner != request_id:
                 self.mistake(f"{place} gave block {block} to requests {owner} and {request_id}")
 
-    def _check_left(self, epoch: Epoch, gone: set[int]) -> None:
-        for place in epoch.places:
-            for request_id in sorted(self._blocks[place].holders() & gone):
-                self.mistake(f"{place} keeps blocks of request {request_id}, which has ended")
-        head = epoch.head
+    def _check_left(self, life: RingLife, gone: set[int]) -> None:
+        for place in life.places:
+            for request_id in sorted(self._blocks[place].holders()):
+                if request_number(request_id) in gone:
+                    self.mistake(f"{place} keeps blocks of request {request_id}, which has ended")
+        head = life.head
         if isinstance(head, HeadScheduler) and not head.running_count and head.kv.tokens_used:
             self.mistake(
-                f"the head of ring {epoch.number} counts {head.kv.tokens_used} tokens as used"
+                f"the head of ring {life.number} counts {head.kv.tokens_used} tokens as used"
             )

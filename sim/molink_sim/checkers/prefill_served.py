@@ -7,7 +7,7 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import BatchArrived, BatchReturned, RunBatch, StageEvent
 from molink_scheduler.link.priority_queues import DECISIONS_MAX
 from molink_scheduler.stage.queue import DECODES_BEFORE_PREFILL_MAX
-from molink_sim.checkers.checker import Checker, Epoch, Place
+from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.scenario import Scenario
 
 __all__ = ["DECODES_MAX", "PrefillServed"]
@@ -38,7 +38,7 @@ class PrefillServed(Checker):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self._prompts: dict[Epoch, dict[int, _Prompt]] = {}
+        self._prompts: dict[RingLife, dict[int, _Prompt]] = {}
         self._waiting_rows: dict[Place, int] = {}
         """Arrived at the stage and not computed."""
         self._passed: dict[Place, int] = {}
@@ -47,23 +47,28 @@ class PrefillServed(Checker):
         """Of prefill, on the link."""
         self._passed_on_link: dict[Place, int] = {}
 
-    def ring_started(self, epoch: Epoch) -> None:
+    def ring_started(self, life: RingLife) -> None:
         """Count from nothing waiting."""
-        self._prompts[epoch] = {}
-        for book in (
-            self._waiting_rows,
-            self._passed,
-            self._unsent_bytes,
-            self._passed_on_link,
-        ):
-            book.update(dict.fromkeys(epoch.places, 0))
+        self.went_on(life)
+        for place in life.places:
+            self.link_opened(place)
+
+    def link_opened(self, place: Place) -> None:
+        """Nothing waits for it."""
+        self._unsent_bytes[place] = self._passed_on_link[place] = 0
+
+    def went_on(self, life: RingLife) -> None:
+        """Nothing has arrived."""
+        self._prompts[life] = {}
+        for book in (self._waiting_rows, self._passed):
+            book.update(dict.fromkeys(life.places, 0))
 
     def taken(self, place: Place, message: StageEvent) -> None:
         """Prefill has arrived, or is back at the head."""
         if isinstance(message, BatchArrived) and message.batch.batch_class is BatchClass.PREFILL:
             self._waiting_rows[place] += message.batch.tokens
         elif isinstance(message, BatchReturned):
-            prompts = self._prompts[place.epoch]
+            prompts = self._prompts[place.life]
             for span in message.spans:
                 if (prompt := prompts.get(span.request_id)) is not None:
                     prompt.returned = max(prompt.returned, span.end)
@@ -71,7 +76,7 @@ class PrefillServed(Checker):
     def released(self, place: Place, request_id: int) -> None:
         """It waits no more, or starts over."""
         if place.index == 0:
-            self._prompts[place.epoch].pop(request_id, None)
+            self._prompts[place.life].pop(request_id, None)
 
     def started(self, place: Place, run: RunBatch) -> None:
         """A turn of either class on the device."""
@@ -93,7 +98,8 @@ class PrefillServed(Checker):
     def carried(self, place: Place, batch_class: BatchClass, size_bytes: int) -> None:
         """A turn of either class on the link."""
         if batch_class is BatchClass.PREFILL:
-            self._unsent_bytes[place] -= size_bytes
+            left_bytes = self._unsent_bytes[place] - size_bytes
+            self._unsent_bytes[place] = max(0, left_bytes)  # It may be repeated.
             self._passed_on_link[place] = 0
         elif self._unsent_bytes[place] > 0:
             self._passed_on_link[place] += 1
@@ -105,14 +111,15 @@ class PrefillServed(Checker):
         if place.index:
             self._waiting_rows[place] -= run.batch.tokens
             return
-        prompts = self._prompts[place.epoch]
+        prompts = self._prompts[place.life]
         for admission in run.batch.admissions:
             tokens = admission.prompt_tokens + len(admission.output)
-            prompts[admission.request_id] = _Prompt(tokens)
+            kept = admission.kept_tokens
+            prompts[admission.request_id] = _Prompt(tokens, kept, kept)
         for span in run.batch.spans:
             prompts[span.request_id].planned = span.end
 
     def _is_prefill_waiting(self, place: Place) -> bool:
         if place.index:
             return self._waiting_rows[place] > 0
-        return any(prompt.is_waiting for prompt in self._prompts[place.epoch].values())
+        return any(prompt.is_waiting for prompt in self._prompts[place.life].values())

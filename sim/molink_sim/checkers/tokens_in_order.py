@@ -1,15 +1,21 @@
 """Tokens in order: computed one after the other at every stage, drawn one after the other.
 
+Over the losses of stages too: a survivor goes on from a position that it holds, another stage
+computes all from the first, and the tail draws what users have not had.
+
 A stage that computed position 9 before position 8 would attend to garbage; a tail that drew one
 position twice would send its user a token twice.
 """
 
+from collections import Counter
 from itertools import pairwise
 
-from molink_scheduler.batch import Batch, Span
-from molink_scheduler.events import RunBatch
-from molink_sim.checkers.checker import Checker, Epoch, Place
+from molink_scheduler.batch import Admission, Batch, Span
+from molink_scheduler.events import RunBatch, SampledToken
+from molink_scheduler.resume import Resume
+from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.outcome import RequestOutcome
+from molink_sim.ring.coordinator import request_number
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
@@ -25,12 +31,32 @@ class TokensInOrder(Checker):
         super().__init__(scenario)
         self._computed: dict[Place, dict[int, int]] = {}
         """Positions that a stage has computed of a request since its admission."""
-        self._draws_at: dict[int, int] = {}
+        self._draws_at: dict[RingLife, dict[int, int]] = {}
         """The position whose logits yield a request's next token."""
+        self._had: Counter[int] = Counter()
+        """Tokens of each request, by number, that the coordinator has taken."""
 
-    def ring_started(self, epoch: Epoch) -> None:
+    def ring_started(self, life: RingLife) -> None:
         """Count from nothing computed."""
-        self._computed |= {place: {} for place in epoch.places}
+        self._computed |= {place: {} for place in life.places}
+        self._draws_at[life] = {}
+
+    def joined(self, place: Place, resume: Resume) -> None:
+        """It goes on from what it keeps."""
+        computed, kept = self._computed[place], {} if resume.fresh else dict(resume.requests)
+        for request_id, tokens in kept.items():
+            if computed.get(request_id, 0) < tokens:
+                self.mistake(f"{place} keeps {tokens} tokens of request {request_id} it lacks")
+        self._computed[place] = kept
+
+    def went_on(self, life: RingLife) -> None:
+        """What was drawn and not taken is drawn again."""
+        self._draws_at[life].clear()
+
+    def sampled(self, life: RingLife, tokens: tuple[SampledToken, ...]) -> None:
+        """Users have had these."""
+        for token in tokens:
+            self._had[request_number(token.request_id)] += 1
 
     def released(self, place: Place, request_id: int) -> None:
         """It starts over, or ends."""
@@ -39,7 +65,7 @@ class TokensInOrder(Checker):
     def started(self, place: Place, run: RunBatch) -> None:
         """Each span continues its request."""
         computed = self._computed[place]
-        self._admit(run.batch, computed)
+        self._admit(place, run.batch, computed)
         for span in run.batch.spans:
             if computed.get(span.request_id) != span.start:
                 self.mistake(
@@ -47,27 +73,39 @@ class TokensInOrder(Checker):
                     f"and had {computed.get(span.request_id)}"
                 )
             computed[span.request_id] = span.end
-            if span.samples and place is place.epoch.places[-1]:
-                self._draw(span)
+            if span.samples and place is place.life.places[-1]:
+                self._draw(span, self._draws_at[place.life])
 
     def ended(self, world: World) -> None:
         """Users got all of their tokens, one after the other."""
         for request in world.coordinator.requests:
             self._check_answer(request)
 
-    def _admit(self, batch: Batch, computed: dict[int, int]) -> None:
+    def _admit(self, place: Place, batch: Batch, computed: dict[int, int]) -> None:
+        draws_at = self._draws_at[place.life]
         for admission in batch.admissions:
-            computed[admission.request_id] = 0
-            self._draws_at.setdefault(admission.request_id, admission.prompt_tokens)
+            request_id, kept = admission.request_id, admission.kept_tokens
+            if kept and computed.get(request_id) != kept:
+                self.mistake(f"{place} goes on with {kept} tokens of request {request_id}")
+            computed[request_id] = kept
+            if request_id not in draws_at:
+                self._check_known(admission)
+                draws_at[request_id] = admission.prompt_tokens + len(admission.output)
 
-    def _draw(self, span: Span) -> None:
-        expected = self._draws_at.get(span.request_id)
+    def _check_known(self, admission: Admission) -> None:
+        """A request begins on a ring, or goes on, with the tokens that its user has had."""
+        had, known = self._had[request_number(admission.request_id)], len(admission.output)
+        if had != known:
+            self.mistake(f"request {admission.request_id} goes on with {known} tokens, {had} came")
+
+    def _draw(self, span: Span, draws_at: dict[int, int]) -> None:
+        expected = draws_at.get(span.request_id)
         if span.end != expected:
             self.mistake(
                 f"request {span.request_id} drew a token after {span.end} tokens "
                 f"and {expected} were due"
             )
-        self._draws_at[span.request_id] = span.end + 1
+        draws_at[span.request_id] = span.end + 1
 
     def _check_answer(self, request: RequestOutcome) -> None:
         times_s, name = request.token_times_s, f"request {request.number}"

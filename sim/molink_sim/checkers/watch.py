@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, assert_never
+from typing import assert_never
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import (
@@ -13,10 +13,11 @@ from molink_scheduler.events import (
     StageEvent,
 )
 from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import WorkSource
 from molink_scheduler.timing.steps import DecodeClock
-from molink_sim.checkers.checker import Checker, Epoch, Place
-from molink_sim.network.link import Deliver, Link
+from molink_sim.checkers.checker import Checker, Place, RingLife
+from molink_sim.network.link import Deliver, Link, Sent
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink
 from molink_sim.network.unpaced import FifoLink, SerialLink
 from molink_sim.outcome import Usage
@@ -35,35 +36,70 @@ class Watchers:
     def __init__(self, scenario: Scenario, checkers: Sequence[Checker]) -> None:
         self.scenario = scenario
         self.checkers = checkers
-        self._epochs: dict[int, Epoch] = {}
+        self._lives: dict[int, RingLife] = {}
         self._events = _Events.of(checkers)
 
     def ring_started(self, number: int, ring: Ring) -> None:
         """Wrap all of its stages and links."""
-        head = ring.stages[0].core.source
-        assert isinstance(head, HeadScheduler | IterationHead)
-        epoch = Epoch(number, self.scenario.rings[number], head)
-        epoch.places = [Place(epoch, index) for index in range(len(ring.stages))]
-        self._epochs[number] = epoch
-        for place, stage, line in zip(epoch.places, ring.stages, ring.lines, strict=True):
-            header_bytes = _header_bytes(stage.link)
-            if header_bytes is not None:
-                line.usage = _WireUsage(line.usage, place, self._events, header_bytes)
-            stage.core.source = _WatchedSource(stage.core.source, place, self._events)
-            stage.link = _WatchedLink(stage.link, place, self._events)
+        life = RingLife(number, self.scenario.rings[number], _head(ring))
+        life.places = [Place(life, index) for index in range(len(ring.stages))]
+        self._lives[number] = life
+        for place in life.places:
+            self._wrap_link(ring, place)
+            self._wrap_source(ring, place)
         for checker in self.checkers:
-            checker.ring_started(epoch)
+            checker.ring_started(life)
+
+    def stage_lost(self, ring: Ring, place: int) -> None:
+        """Report it."""
+        for checker in self.checkers:
+            checker.lost(self._lives[ring.number].places[place])
+
+    def link_opened(self, ring: Ring, place: int) -> None:
+        """Wrap it."""
+        where = self._lives[ring.number].places[place]
+        where.connection += 1
+        self._wrap_link(ring, where)
+        for checker in self.checkers:
+            checker.link_opened(where)
+
+    def stage_joined(self, ring: Ring, place: int, resume: Resume) -> None:
+        """Wrap its new core."""
+        life = self._lives[ring.number]
+        if place == 0:
+            life.head = _head(ring)
+        self._wrap_source(ring, life.places[place])
+        for checker in self.checkers:
+            checker.joined(life.places[place], resume)
+
+    def ring_went_on(self, ring: Ring) -> None:
+        """Report that all of its stages have joined."""
+        for checker in self.checkers:
+            checker.went_on(self._lives[ring.number])
+
+    def _wrap_link(self, ring: Ring, place: Place) -> None:
+        stage, line = ring.stages[place.index], ring.lines[place.index]
+        link = ring.links[place.index]
+        header_bytes = _header_bytes(link)
+        if header_bytes is not None:
+            line.usage = _WireUsage(line.usage, place, self._events, header_bytes)
+        link.deliver = _WatchedDelivery(link.deliver, place, place.connection, self._events)
+        stage.link = _WatchedLink(link, place, self._events)
+
+    def _wrap_source(self, ring: Ring, place: Place) -> None:
+        core = ring.stages[place.index].core
+        core.source = _WatchedSource(core.source, place, self._events)
 
     def ring_lost(self, number: int) -> None:
-        """End the ring's epoch."""
-        self._epochs[number].is_lost = True
+        """End the ring's life."""
+        self._lives[number].is_lost = True
         for checker in self.checkers:
-            checker.ring_lost(self._epochs[number])
+            checker.ring_lost(self._lives[number])
 
     def sampled(self, number: int, tokens: tuple[SampledToken, ...]) -> None:
         """Report the tokens that the coordinator takes."""
         for listener in self._events.sampled:
-            listener(self._epochs[number], tokens)
+            listener(self._lives[number], tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +107,7 @@ class _Events:
     """Methods of the checkers, by the event that they override."""
 
     offered: Listeners
+    delivered: Listeners
     carried: Listeners
     taken: Listeners
     released: Listeners
@@ -110,6 +147,12 @@ class _Events:
 def _listeners(checkers: Sequence[Checker], name: str) -> Listeners:
     default = getattr(Checker, name)
     return [getattr(one, name) for one in checkers if getattr(type(one), name) is not default]
+
+
+def _head(ring: Ring) -> HeadScheduler | IterationHead:
+    head = ring.stages[0].core.source
+    assert isinstance(head, HeadScheduler | IterationHead), "it is not wrapped yet"
+    return head
 
 
 def _header_bytes(link: Link) -> int | None:
@@ -183,10 +226,26 @@ class _WatchedLink:
     def rate_bytes_per_s(self) -> float:
         return self.inner.rate_bytes_per_s
 
-    def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+    def offer(self, message: Sent, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         for listener in self.events.offered:
-            listener(self.place, message, batch_class, size_bytes)
+            listener(self.place, message.what, batch_class, size_bytes)
         self.inner.offer(message, batch_class, size_bytes, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _WatchedDelivery:
+    """Delivery of a link, which is reported as long as no other link has taken its place."""
+
+    inner: Deliver
+    place: Place
+    connection: int
+    events: _Events
+
+    def __call__(self, message: Sent) -> None:
+        if self.connection == self.place.connection:
+            for listener in self.events.delivered:
+                listener(self.place, message.what)
+        self.inner(message)
 
 
 class _WireUsage(Usage):

@@ -27,8 +27,8 @@ FAILURES_SHOWN_MAX = 20
     "--faults",
     default="all",
     show_default=True,
-    help="Kinds, with commas between them: node-loss, link-cut, slow-node, late, duplicates; or "
-    "all, or none.",
+    help="Kinds, with commas between them: node-loss, suspended, link-cut, one-way-cut, reset, "
+    "slow-node, late, jitter, duplicates; or all, or none.",
 )
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the report there."

@@ -4,8 +4,17 @@ The core never learns that a fault is simulated: it sees late bytes, slow steps,
 or nothing more at all.
 """
 
-from molink_sim.faults.disturb import disturb
+from molink_sim.faults.cuts import cut_links
+from molink_sim.faults.disturb import disturb, disturb_link, disturb_stage
 from molink_sim.faults.draw import FAULTS, draw_faults
-from molink_sim.faults.outages import NodeLosses, cut_links, silence
+from molink_sim.faults.recovery import Recovery
 
-__all__ = ["FAULTS", "NodeLosses", "cut_links", "disturb", "draw_faults", "silence"]
+__all__ = [
+    "FAULTS",
+    "Recovery",
+    "cut_links",
+    "disturb",
+    "disturb_link",
+    "disturb_stage",
+    "draw_faults",
+]

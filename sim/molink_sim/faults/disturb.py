@@ -8,46 +8,70 @@ batches twice, because the core promises to stand that (`HeadScheduler`).
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import BatchReturned
-from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.clock import Clock
-from molink_sim.network.link import Deliver
+from molink_sim.network.link import Deliver, Sent
+from molink_sim.network.paced import PacedLink
+from molink_sim.ring.baselines import IterationHead
 from molink_sim.ring.build import Ring
-from molink_sim.scenario import DuplicatedMessages, FaultSpec, LateMessages, SlowNode, StepCost
+from molink_sim.scenario import (
+    AcksCut,
+    ConnectionReset,
+    DuplicatedMessages,
+    FaultSpec,
+    LateMessages,
+    Scenario,
+    SlowNode,
+    StepCost,
+)
 
-__all__ = ["disturb"]
+__all__ = ["disturb", "disturb_link", "disturb_stage"]
 
 
-def disturb(number: int, ring: Ring, faults: Sequence[FaultSpec], clock: Clock, seed: int) -> None:
+def disturb(ring: Ring, scenario: Scenario, clock: Clock) -> None:
     """Wrap the slow nodes and troubled wires of a ring; cuts are in its links already."""
     for place in range(len(ring.stages)):
-        here = [fault for fault in faults if (fault.ring, fault.place) == (number, place)]
-        if here:
-            _disturb_place(ring, place, here, clock, f"{seed} ring {number} wire {place}")
+        disturb_stage(ring, place, scenario, clock)
+        disturb_link(ring, place, scenario, clock)
 
 
-def _disturb_place(
-    ring: Ring, place: int, faults: Sequence[FaultSpec], clock: Clock, seed: str
-) -> None:
-    stage = ring.stages[place]
-    slow = [fault for fault in faults if isinstance(fault, SlowNode)]
-    late = [fault for fault in faults if isinstance(fault, LateMessages)]
-    duplicated = [fault for fault in faults if isinstance(fault, DuplicatedMessages)]
+def disturb_stage(ring: Ring, place: int, scenario: Scenario, clock: Clock) -> None:
+    """Make a stage slow whose node is."""
+    slow = [fault for fault in _here(ring, place, scenario) if isinstance(fault, SlowNode)]
     if slow:
+        stage = ring.stages[place]
         stage.cost = SlowCost(stage.cost, clock, slow)
-    if late or duplicated:
-        trouble = WireTrouble(late, duplicated, random.Random(seed))
+
+
+def disturb_link(ring: Ring, place: int, scenario: Scenario, clock: Clock) -> None:
+    """Trouble the wire of a link that was just opened."""
+    here = _here(ring, place, scenario)
+    late = [fault for fault in here if isinstance(fault, LateMessages)]
+    duplicated = [fault for fault in here if isinstance(fault, DuplicatedMessages)]
+    deaf = [fault for fault in here if isinstance(fault, AcksCut)]
+    link = ring.links[place]
+    if late or duplicated or deaf:
+        source = random.Random(f"{scenario.seed} ring {ring.number} wire {place}")
+        trouble = WireTrouble(late, duplicated, deaf, source)
         ring.lines[place].trouble = trouble
-        if duplicated and stage.core.is_tail and _stands_copies(ring):
-            stage.link.deliver = Repeated(stage.link.deliver, clock, trouble)
+        if duplicated and place == len(ring.spec.stages) - 1 and _stands_copies(ring):
+            link.deliver = Repeated(link.deliver, clock, trouble)
+    for fault in here:
+        resets = isinstance(fault, ConnectionReset) and fault.at_s >= clock.now
+        if resets and isinstance(link, PacedLink):
+            clock.at(fault.at_s, link.reset, fault.until_s)
+
+
+def _here(ring: Ring, place: int, scenario: Scenario) -> list[FaultSpec]:
+    where = ring.number, place
+    return [fault for fault in scenario.faults if (fault.ring, fault.place) == where]
 
 
 def _stands_copies(ring: Ring) -> bool:
     """Our head does; the heads of compared systems never get a copy."""
-    return isinstance(ring.stages[0].core.source, HeadScheduler)
+    return not isinstance(ring.stages[0].core.source, IterationHead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,7 @@ class WireTrouble:
 
     late: Sequence[LateMessages]
     duplicated: Sequence[DuplicatedMessages]
+    deaf: Sequence[AcksCut]
     random: random.Random
 
     def late_s(self, now: float) -> float:
@@ -83,6 +108,10 @@ class WireTrouble:
         """Seconds after which what arrives now arrives again; None: it does not."""
         found = (self._drawn_s(fault) for fault in self.duplicated if _is_on(fault, now))
         return next((again_s for again_s in found if again_s is not None), None)
+
+    def acknowledged_at(self, when: float) -> float:
+        """When an acknowledgement is back that without it would be back at `when`."""
+        return max([when, *(fault.until_s for fault in self.deaf if _is_on(fault, when))])
 
     def _drawn_s(self, fault: LateMessages | DuplicatedMessages) -> float | None:
         if self.random.random() >= fault.share:
@@ -98,13 +127,13 @@ class Repeated:
     clock: Clock
     trouble: WireTrouble
 
-    def __call__(self, message: Any) -> None:
+    def __call__(self, message: Sent) -> None:
         """Deliver a message."""
         self.deliver(message)
         again_s = self.trouble.again_s(self.clock.now)
-        if again_s is not None and isinstance(message, BatchReturned):
+        if again_s is not None and isinstance(message.what, BatchReturned):
             self.clock.at(self.clock.now + again_s, self.deliver, message)
 
 
-def _is_on(fault: LateMessages | DuplicatedMessages, now: float) -> bool:
+def _is_on(fault: FaultSpec, now: float) -> bool:
     return fault.at_s <= now < fault.until_s

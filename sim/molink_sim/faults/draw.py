@@ -4,8 +4,11 @@ import random
 from collections.abc import Callable, Collection, Sequence
 
 from molink_sim.scenario import (
+    AcksCut,
+    ConnectionReset,
     DuplicatedMessages,
     FaultSpec,
+    HostSuspended,
     LateMessages,
     LinkCut,
     NodeLoss,
@@ -18,22 +21,54 @@ __all__ = ["FAULTS", "draw_faults"]
 FAULTS_PER_KIND_MAX = 2
 """Of one kind in a run: two may overlap, and there is calm in between."""
 
+LOSSES_MAX = 3
+"""Of nodes: a second one while the first is replaced, and a third that is lost again."""
+
 BEGIN_SHARE_MAX = 0.7
 """Of the run: what begins later would hardly meet anybody."""
 
 LASTING_SHARE_MAX = 0.25
 """Of the run."""
 
+CUTS_S = (0.5, 2.0, 10.0)
+"""A stall of a home's Wi-Fi, a router that changes its channel, one that restarts."""
+
 Where = tuple[int, int, float, float]
 """A ring, a place, a beginning and an end."""
 
+
+def _loss(source: random.Random, where: Where) -> NodeLoss:
+    """Loaded again in time, or a few times too late for the ring to wait."""
+    ring, place, at_s, until_s = where
+    return NodeLoss(ring, place, at_s, until_s + source.choice([0.0] * 9 + [70.0]))
+
+
+def _sleep(source: random.Random, where: Where) -> HostSuspended:
+    """Noticed or not."""
+    ring, place, at_s, _ = where
+    silent_s = source.choice([source.uniform(0.5, 5.0), 60.0])
+    until_s = at_s + source.choice([2.0, 20.0])
+    return HostSuspended(ring, place, at_s, until_s, silent_s, load_s=source.uniform(0.5, 10.0))
+
+
+def _lasting(source: random.Random, where: Where) -> Where:
+    ring, place, at_s, _ = where
+    return ring, place, at_s, at_s + source.choice(CUTS_S)
+
+
 FAULTS: dict[str, Callable[[random.Random, Where], FaultSpec]] = {
-    "node-loss": lambda _, where: NodeLoss(*where),
+    "node-loss": _loss,
+    "suspended": _sleep,
     "link-cut": lambda _, where: LinkCut(*where),
+    "one-way-cut": lambda source, where: source.choice([AcksCut, LinkCut])(
+        *_lasting(source, where)
+    ),
+    "reset": lambda source, where: ConnectionReset(*where[:3], where[2] + source.uniform(0.01, 1)),
     "slow-node": lambda source, where: SlowNode(*where, factor=source.uniform(2.0, 10.0)),
     "late": lambda source, where: LateMessages(
         *where, share=source.uniform(0.05, 0.5), delay_s=source.uniform(0.05, 2.0)
     ),
+    "jitter": lambda source, where: LateMessages(*where, share=1.0, delay_s=0.2),
     "duplicates": lambda source, where: DuplicatedMessages(
         *where, share=source.uniform(0.05, 1.0), delay_s=source.uniform(0.0, 0.5)
     ),
@@ -44,12 +79,13 @@ FAULTS: dict[str, Callable[[random.Random, Where], FaultSpec]] = {
 def draw_faults(
     seed: int, kinds: Collection[str], rings: Sequence[RingSpec], duration_s: float
 ) -> tuple[FaultSpec, ...]:
-    """None to two of each kind, over before `duration_s` is, in order of beginning."""
+    """None to two of each kind, three of losses, in order of beginning."""
     found: list[FaultSpec] = []
     for kind in FAULTS:
         if kind in kinds:
             source = random.Random(f"{seed} faults {kind}")
-            for _ in range(source.randint(0, FAULTS_PER_KIND_MAX)):
+            count_max = LOSSES_MAX if kind == "node-loss" else FAULTS_PER_KIND_MAX
+            for _ in range(source.randint(0, count_max)):
                 found.append(FAULTS[kind](source, _where(source, rings, duration_s)))
     return tuple(sorted(found, key=lambda fault: fault.at_s))
 

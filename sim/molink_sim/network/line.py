@@ -172,6 +172,9 @@ class Trouble(Protocol):
     def again_s(self, now: float) -> float | None:
         """After which time what arrives now arrives once more; None: it does not."""
 
+    def acknowledged_at(self, when: float) -> float:
+        """When an acknowledgement is back that without it would be back at `when`."""
+
 
 @dataclass(slots=True)
 class Uplink:
@@ -264,4 +267,5 @@ class Line:
 
     def acknowledged_at(self, now: float) -> float:
         """When an acknowledgement given at the far end now is back."""
-        return self.schedule.after_cut(now + self.schedule.one_way_at(now))
+        back_at = self.schedule.after_cut(now + self.schedule.one_way_at(now))
+        return back_at if self.trouble is None else self.trouble.acknowledged_at(back_at)

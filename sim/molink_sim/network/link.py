@@ -1,10 +1,18 @@
 """What a stage sees of the link that leaves it, whatever decides what it carries next."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from molink_scheduler.batch import BatchClass
 
-__all__ = ["Deliver", "ForecastIgnored", "Link"]
+__all__ = ["Deliver", "ForecastIgnored", "Link", "Sent"]
+
+
+class Sent(NamedTuple):
+    """Message of one epoch of a ring; whoever is in a later one drops it."""
+
+    epoch: int
+    what: Any
+    """An event of a stage, or the tokens of a copy for the coordinator."""
 
 
 class Deliver(Protocol):

@@ -2,13 +2,13 @@
 
 The part of `molink.transport` (`PacedLink`, `LinkThread`) that has no bytes to move: chunks leave
 when the core says so, the far end acknowledges each, and the sender wakes when the core asks for
-it.
+it. A connection that is reset loses what is under way; the next one repeats it.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import CAUTIOUS, LinkMemory
@@ -32,6 +32,16 @@ ROUND_TRIP_S_MIN = 1e-4
 """As `LinkMemory` wants one above 0."""
 
 
+class _Piece(NamedTuple):
+    """A chunk that has left."""
+
+    size_bytes: int
+    batch_class: BatchClass
+    rows: int
+    message: Any
+    """What it is the last chunk of; None: there are more."""
+
+
 @dataclass(slots=True)
 class PacedLink:
     """Both ends of a directed link as it ships, over a simulated wire."""
@@ -44,6 +54,16 @@ class PacedLink:
     """Called at each end for every chunk: the hosts of a link have work with it."""
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
     """What each transfer that has not left is, and its rows."""
+    _under_way: dict[int, "_Piece"] = field(init=False, default_factory=dict)
+    """What has left and is not acknowledged, by sequence number."""
+    _expected: int = field(init=False, default=0)
+    """The next sequence number that the far end takes."""
+    _connection: int = field(init=False, default=0)
+    """Number of the connection: what was under way on an earlier one is lost."""
+    _held_until: float = field(init=False, default=-math.inf)
+    """Nothing leaves until then..."""
+    _deaf_until: float = field(init=False, default=-math.inf)
+    """...and nothing is taken at the far end."""
     _next_transfer: int = field(init=False, default=0)
     _wake_at: float = field(init=False, default=math.inf)
 
@@ -75,8 +95,41 @@ class PacedLink:
         self.sender.offer(transfer, self.clock.now)
         self._pump()
 
+    def cut(self) -> None:
+        """End it: nothing leaves any more, and nothing is acknowledged."""
+        self._held_until = math.inf
+
+    def hold(self, until: float) -> None:
+        """The near end's host sleeps."""
+        self._held_until = max(self._held_until, until)
+        self.clock.at(until, self._go_on)
+
+    def deafen(self, until: float) -> None:
+        """The far end's host sleeps."""
+        self._deaf_until = until
+
+    def reset(self, until: float) -> None:
+        """Lose what is under way; from `until` on there is another connection."""
+        self._connection += 1
+        self._held_until = max(self._held_until, until)
+        self.clock.at(until, self._reconnected, self._connection)
+
+    def _reconnected(self, connection: int) -> None:
+        if connection == self._connection and self._held_until < math.inf:
+            self.sender.connection_changed(self._expected, self.clock.now, path_changed=False)
+            self._forget_before(self._expected)
+            self._pump()
+
+    def _go_on(self, _: None) -> None:
+        self._pump()
+
     def _pump(self) -> None:
         now = self.clock.now
+        if now < self._held_until:
+            return
+        while (repeat := self.sender.next_repeat(now)) is not None:
+            self._carry(repeat.sequence, self._under_way[repeat.sequence], now)
+            self.sender.on_repeated(repeat, now)
         while (leaving := self.sender.next_chunk(now)) is not None:
             self._send(*leaving, now)
         wake_at = self.sender.next_wake(now)
@@ -87,32 +140,56 @@ class PacedLink:
         size_bytes = chunk.size_bytes + CHUNK_HEADER_BYTES
         self.sender.on_sent(sequence, chunk, size_bytes, now)
         message, rows = self._messages[chunk.transfer_id]
-        arrival = self.line.carry(size_bytes, now, chunk.batch_class, rows)
         if chunk.last:
             del self._messages[chunk.transfer_id]
-        self.clock.at(arrival, self._arrived, (sequence, message if chunk.last else None))
+        piece = _Piece(size_bytes, chunk.batch_class, rows, message if chunk.last else None)
+        self._under_way[sequence] = piece
+        self._carry(sequence, piece, now)
+
+    def _carry(self, sequence: int, piece: "_Piece", now: float) -> None:
+        arrival = self.line.carry(piece.size_bytes, now, piece.batch_class, piece.rows)
+        self.clock.at(arrival, self._arrived, (self._connection, sequence, piece.message))
         if self.handled is not None:
             self.handled()
         if (trouble := self.line.trouble) is not None:
-            self._send_again(sequence, arrival, trouble.again_s(now))
+            self._carry_again(sequence, arrival, trouble.again_s(now))
 
-    def _send_again(self, sequence: int, arrival: float, again_s: float | None) -> None:
+    def _carry_again(self, sequence: int, arrival: float, again_s: float | None) -> None:
         """A duplicate: the far end acknowledges and drops it (`molink.wire.chunks`)."""
         if again_s is not None:
-            self.clock.at(arrival + again_s, self._arrived, (sequence, None))
+            self.clock.at(arrival + again_s, self._arrived, (self._connection, sequence, None))
 
-    def _arrived(self, what: tuple[int, Any]) -> None:
-        sequence, message = what
-        acknowledged_at = self.line.acknowledged_at(self.clock.now)
-        self.clock.at(acknowledged_at, self._acknowledged, sequence)
+    def _arrived(self, what: tuple[int, int, Any]) -> None:
+        connection, sequence, message = what
+        now = self.clock.now
+        if connection != self._connection:
+            return
+        if now < self._deaf_until:
+            self.clock.at(self._deaf_until, self._arrived, what)
+            return
+        acknowledged_at = self.line.acknowledged_at(now)
+        self.clock.at(acknowledged_at, self._acknowledged, (connection, sequence))
         if self.handled is not None:
             self.handled()
-        if message is not None:
-            self.deliver(message)
+        if sequence >= self._expected:
+            self._expected = sequence + 1
+            if message is not None:
+                self.deliver(message)
 
-    def _acknowledged(self, sequence: int) -> None:
-        self.sender.on_ack(sequence, self.clock.now)
-        self._pump()
+    def _acknowledged(self, what: tuple[int, int]) -> None:
+        connection, sequence = what
+        if connection != self._connection:
+            return
+        if self.clock.now < self._held_until:
+            self.clock.at(self._held_until, self._acknowledged, what)
+        else:
+            self._forget_before(sequence + 1)
+            self.sender.on_ack(sequence, self.clock.now)
+            self._pump()
+
+    def _forget_before(self, first: int) -> None:
+        while self._under_way and (oldest := next(iter(self._under_way))) < first:
+            del self._under_way[oldest]
 
     def _sleep_until(self, wake_at: float) -> None:
         now = self.clock.now

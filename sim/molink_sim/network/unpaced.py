@@ -15,7 +15,7 @@ from molink_scheduler.link.facts import chunk_bytes_at
 from molink_scheduler.link.transmission import LinkView, Transfer, TransmissionQueue
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
-from molink_sim.network.link import Deliver, ForecastIgnored
+from molink_sim.network.link import Deliver, ForecastIgnored, Sent
 
 __all__ = ["FairLink", "FifoLink", "SerialLink"]
 
@@ -139,7 +139,8 @@ class FairLink(ForecastIgnored):
 
 
 def _stream(message: Any) -> tuple[BatchClass, int] | None:
-    batch = getattr(message, "batch", message)
+    what = message.what if isinstance(message, Sent) else message
+    batch = getattr(what, "batch", what)
     micro_batch = getattr(batch, "micro_batch", None)
     return None if micro_batch is None else (batch.batch_class, micro_batch)
 

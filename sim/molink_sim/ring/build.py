@@ -2,21 +2,22 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from molink_scheduler.events import SampledToken, StageEvent
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import SPAN_TOKENS_MAX, STATE_CHUNK_TOKENS, RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
 from molink_scheduler.request import ModelLimits
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
+from molink_scheduler.stage.replay_log import ReplayLog
 from molink_sim.clock import Clock
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
-from molink_sim.network.link import Deliver
+from molink_sim.network.link import Deliver, Link, Sent
 from molink_sim.network.make import PAPER_POLICY, make_link
 from molink_sim.network.paced import PacedLink
 from molink_sim.outcome import Usage
@@ -36,16 +37,42 @@ SAMPLES_COPY_BYTES = 40
 ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 31, vocabulary_size=TOKEN_ID + 1)
 """Of the sequences only the lengths are simulated; what a ring holds bounds those."""
 
-Sampled = Callable[[tuple[SampledToken, ...]], None]
+Sampled = Callable[[Sent], None]
 
 
 @dataclass(slots=True)
 class Ring:
     """Stages in order; the first is the head."""
 
-    stages: list[Stage]
-    lines: list[Line]
+    number: int
+    spec: RingSpec
+    epoch: int
+    """That its stages are in, or on their way to."""
+    device: Device
+    """Of all stages: nobody notices another one where compute time is real time."""
     tokens_max: int
+    stages: list[Stage] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    """One leaves each stage."""
+
+    def lose(self, place: int) -> None:
+        """The process of a stage is gone; nothing more leaves it, and nothing is acknowledged."""
+        if self.stages[place].is_lost:
+            return
+        self.stages[place].lose()
+        for link in (self.links[place], self.links[place - 1]):
+            if isinstance(link, PacedLink):
+                link.cut()
+
+    def suspend(self, place: int, until: float) -> None:
+        """The host of a stage sleeps."""
+        self.stages[place].suspend(until)
+        own, before = self.links[place], self.links[place - 1]
+        if isinstance(own, PacedLink):
+            own.hold(until)
+        if isinstance(before, PacedLink):
+            before.deafen(until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +84,52 @@ class RingMaker:
     seed: int
     usage: Callable[[str], Usage]
     """A new one for the lane of this name."""
+    keeps_rows: bool
+    """Whether stages log their rows, because one may be replaced."""
 
-    def ring(self, number: int, spec: RingSpec, sampled: Sampled) -> Ring:
+    def ring(self, number: int, spec: RingSpec, epoch: int, sampled: Sampled) -> Ring:
         """A ring at rest; `sampled` hears of its tokens."""
-        lines = [self._line(number, index, spec) for index in range(len(spec.stages))]
-        device = self._device(spec)
-        copies = _Copies(self.clock, lines[-1], spec.coordinator_one_way_s, sampled)
-        ring = Ring([], lines, self._tokens_max(spec))
-        for index in range(len(lines)):
-            ring.stages.append(self._stage(number, index, spec, ring, device, copies))
+        ring = Ring(number, spec, epoch, self._device(spec), self._tokens_max(spec))
+        copies = _Copies(self.clock, ring, sampled)
+        for index in range(len(spec.stages)):
+            ring.lines.append(self._line(ring, index))
+            ring.links.append(self._link(ring, index))
+            ring.stages.append(self._stage(ring, index, copies, Resume()))
         return ring
 
-    def _line(self, number: int, index: int, spec: RingSpec) -> Line:
-        upload_mbps = spec.stages[index].upload_mbps
-        uplink = None if upload_mbps is None else Uplink(upload_mbps * BYTES_PER_MEGABIT)
+    def relink(self, ring: Ring, place: int) -> None:
+        """Another connection from a stage whose next one was replaced; what waited is gone."""
+        old = ring.lines[place]
+        ring.lines[place] = self._line(ring, place, old.uplink)
+        old.usage, old.uplink = Usage("lost", 0.0, 0.0), None
+        ring.links[place] = ring.stages[place].link = self._link(ring, place)
+
+    def replace(self, ring: Ring, place: int, resume: Resume) -> None:
+        """Another stage with the layers of one that was lost, and links to it and from it."""
+        ring.stages[place] = self._stage(ring, place, ring.stages[place].send_copy, resume)
+        self.relink(ring, place)
+        before = (place - 1) % len(ring.stages)
+        if not ring.stages[before].is_lost:
+            self.relink(ring, before)
+
+    def new_core(
+        self, ring: Ring, index: int, resume: Resume, missing: frozenset[int] = frozenset()
+    ) -> StageCore:
+        """Decision maker of a stage from the moment at which it joins."""
+        spec, is_tail = ring.spec, index == len(ring.spec.stages) - 1
+        if index == 0:
+            return StageCore(self._head(spec, resume, missing), is_tail, resume)
+        return StageCore(self._queue(spec.stages[index], resume), is_tail, resume)
+
+    def _line(self, ring: Ring, index: int, uplink: Uplink | None = None) -> Line:
+        upload_mbps = ring.spec.stages[index].upload_mbps
+        if uplink is None and upload_mbps is not None:
+            uplink = Uplink(upload_mbps * BYTES_PER_MEGABIT)
+        lane = f"ring {ring.number} link {index}"
         return Line(
-            spec.links[index],
-            self.usage(f"ring {number} link {index}"),
-            random.Random(f"{self.seed} ring {number} link {index}"),
+            ring.spec.links[index],
+            self.usage(lane),
+            random.Random(f"{self.seed} {lane}"),
             uplink,
             self.system.hop_one_way_delays,
             self.system.hop_software_s,
@@ -82,42 +137,41 @@ class RingMaker:
         )
 
     def _device(self, spec: RingSpec) -> Device:
-        """Of all stages: nobody notices another one where compute time is real time."""
         if (pc := spec.on_one_pc) is not None:
             return SharedDevice(self.clock, pc.slowdown_together, pc.chunk_s)
         return OwnDevice(self.clock)
 
-    def _stage(
-        self,
-        number: int,
-        index: int,
-        spec: RingSpec,
-        ring: Ring,
-        device: Device,
-        copies: "_Copies",
-    ) -> Stage:
-        """One stage and the link that leaves it."""
-        stage, system = spec.stages[index], self.system
-        is_tail = index == len(spec.stages) - 1
-        link = make_link(system, self.clock, ring.lines[index], _to_stage_after(ring, index))
-        if isinstance(device, SharedDevice) and isinstance(link, PacedLink):
-            link.handled = device.handle_chunk
+    def _link(self, ring: Ring, index: int) -> Link:
+        """What leaves a stage, over the wire that does."""
+        to_next = _to_stage_after(ring, index)
+        link = make_link(self.system, self.clock, ring.lines[index], to_next)
+        if isinstance(ring.device, SharedDevice) and isinstance(link, PacedLink):
+            link.handled = ring.device.handle_chunk
+        return link
+
+    def _stage(self, ring: Ring, index: int, copies: Sampled, resume: Resume) -> Stage:
+        """One stage, whose link is there."""
+        spec, system = ring.spec, self.system
+        stage = spec.stages[index]
+        log_rows = stage.replay_log_bytes / spec.row_bytes
         return Stage(
             clock=self.clock,
-            device=device,
+            device=ring.device,
             cost=stage.cost,
-            core=StageCore(self._queue(stage) if index else self._head(spec), is_tail),
-            link=link,
+            core=self.new_core(ring, index, resume),
+            link=ring.links[index],
             row_bytes=spec.row_bytes * system.tensors_per_hop * CODEC_RATIO[system.codec],
-            usage=self.usage(f"ring {number} stage {index}"),
+            usage=self.usage(f"ring {ring.number} stage {index}"),
             layers=1 if system.prefill_blocks_decode else stage.layers,
             tail=Tail(),
             send_copy=copies,
+            epoch=ring.epoch,
+            log=ReplayLog(log_rows) if self.keeps_rows else None,
             result_is_next_decode=system.policy == PAPER_POLICY,
             after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
 
-    def _head(self, spec: RingSpec) -> WorkSource:
+    def _head(self, spec: RingSpec, resume: Resume, missing: frozenset[int]) -> WorkSource:
         system = self.system
         if system.prefill_blocks_decode:
             return self._iteration_head(spec)
@@ -129,7 +183,7 @@ class RingMaker:
             span_tokens=system.span_tokens and min(system.span_tokens, SPAN_TOKENS_MAX),
             state_slots=_state_slots(spec),
         )
-        scheduler = HeadScheduler(HeadSettings(terms, spec.row_bytes))
+        scheduler = HeadScheduler(HeadSettings(terms, spec.row_bytes), resume, missing)
         scheduler.codec = system.codec
         return scheduler
 
@@ -141,10 +195,11 @@ class RingMaker:
             return self._iteration_head(spec).tokens_max
         return blocks_for(_kv_tokens(spec)) * BLOCK_TOKENS
 
-    def _queue(self, stage: StageSpec) -> WorkSource:
+    def _queue(self, stage: StageSpec, resume: Resume) -> WorkSource:
         if self.system.prefill_blocks_decode:
             return FifoQueue()
         book = StageBook(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots), ANY_MODEL)
+        book.resume(resume)
         rows_max, hybrid = self.system.span_tokens or SPAN_TOKENS, stage.state_slots is not None
         return StageQueue.for_steps_of(rows_max, book, STATE_CHUNK_TOKENS if hybrid else 1)
 
@@ -160,10 +215,10 @@ def _state_slots(spec: RingSpec) -> int | None:
 
 def _to_stage_after(ring: Ring, index: int) -> Deliver:
     """Delivery to the next stage, which may not be there yet."""
-    stages, following = ring.stages, (index + 1) % len(ring.lines)
+    stages, following = ring.stages, (index + 1) % len(ring.spec.stages)
 
-    def deliver(message: StageEvent) -> None:
-        stages[following].receive(message)
+    def deliver(sent: Sent) -> None:
+        stages[following].receive(sent)
 
     return deliver
 
@@ -173,12 +228,11 @@ class _Copies:
     """The tail's copies of tokens, on their way to the coordinator."""
 
     clock: Clock
-    line: Line
-    one_way_s: float
+    ring: Ring
     sampled: Sampled
 
-    def __call__(self, tokens: tuple[SampledToken, ...]) -> None:
-        left_at = self.clock.now
-        if self.line.uplink is not None:
-            left_at = self.line.uplink.finish(SAMPLES_COPY_BYTES * len(tokens), left_at)
-        self.clock.at(left_at + self.one_way_s, self.sampled, tokens)
+    def __call__(self, sent: Sent) -> None:
+        left_at, uplink = self.clock.now, self.ring.lines[-1].uplink
+        if uplink is not None:
+            left_at = uplink.finish(SAMPLES_COPY_BYTES * len(sent.what), left_at)
+        self.clock.at(left_at + self.ring.spec.coordinator_one_way_s, self.sampled, sent)

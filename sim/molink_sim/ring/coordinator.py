@@ -1,31 +1,75 @@
-"""The coordinator's part: which ring serves a request, and when did its tokens come out?"""
+"""The coordinator's part: which ring serves a request, and when did its tokens come out?
 
-from collections.abc import Callable
+When a ring has lost a stage and goes on, its requests go on too, from the tokens that have come
+here, as with `molink.coordinator.requests.ring_client`. Those of a ring that has ended are computed
+from their tokens by another one, or by the next.
+"""
+
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from molink_scheduler.events import RequestSubmitted, SampledToken, StageEvent
+from molink_scheduler.events import RequestCancelled, RequestSubmitted, SampledToken, StageEvent
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.ring_choice import RingLoad, choose_ring
 from molink_sim.clock import Clock
+from molink_sim.network.link import Sent
 from molink_sim.outcome import RequestOutcome
 from molink_sim.ring.tail import TOKEN_ID
 from molink_sim.scenario import Arrival
 
-__all__ = ["Coordinator", "RingEndpoint"]
+__all__ = ["LOSSES_MAX", "Coordinator", "RingEndpoint", "request_number"]
+
+LOSSES_MAX = 8
+"""As `ring_client`: a request that has met more is failed, since it may be what ends them."""
+
+IDS_PER_LIFE = 1 << 20
+"""A request that is computed anew is a new one for its ring: its id is larger by so much."""
+
+
+def request_number(request_id: int) -> int:
+    """The place in order of arrival of a request that a ring knows by this id."""
+    return request_id % IDS_PER_LIFE
 
 
 @dataclass(slots=True)
 class RingEndpoint:
     """A ring as the coordinator sees it."""
 
-    submit: Callable[[StageEvent], None]
+    submit: Callable[[Sent], None]
     """Hands a message to the head, as it arrives there."""
     one_way_s: float
     tokens_max: int
     """Largest request that the ring's KV can hold."""
+    keeps_states: bool
+    """Whether layers keep states, which cannot go back: then no request goes on where it is."""
+    survivors_stay: bool
+    epoch: int = 0
     load: RingLoad = field(default_factory=RingLoad)
     is_up: bool = True
-    """False while one of its nodes is gone."""
+    """False from its end until the next one is there."""
+    is_paused: bool = False
+    """Whether it has lost a stage and does not go on yet."""
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request that has not ended."""
+
+    outcome: RequestOutcome
+    request_id: int
+    held_tokens: int = 0
+    """Its first tokens, of which all stages surely hold KV."""
+    is_parked: bool = False
+    """Whether no ring is there for it."""
+
+    @property
+    def tokens(self) -> int:
+        return self.outcome.input_tokens + self.outcome.output_tokens
+
+    def number_anew(self) -> None:
+        self.request_id += IDS_PER_LIFE
+        self.held_tokens = 0
 
 
 @dataclass(slots=True)
@@ -38,7 +82,8 @@ class Coordinator:
     """In order of time."""
     requests: list[RequestOutcome] = field(init=False, default_factory=list)
     """All, in order of arrival; a request's number is its place."""
-    unfinished: int = field(init=False, default=0)
+    _live: dict[int, _Live] = field(init=False, default_factory=dict)
+    """By number."""
     _rings_down: int = field(init=False, default=0)
     _loads: list[RingLoad] = field(init=False)
     _prompts: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
@@ -48,35 +93,123 @@ class Coordinator:
         if self.arrivals:
             self.clock.at(self.arrivals[0].at_s, self._arrived, self.arrivals[0])
 
+    @property
+    def unfinished(self) -> int:
+        """Requests that have come and not ended."""
+        return len(self._live)
+
+    def takes(self, ring: int, epoch: int) -> bool:
+        """Whether it takes what a ring sends in this epoch."""
+        endpoint = self.rings[ring]
+        return endpoint.is_up and not endpoint.is_paused and endpoint.epoch == epoch
+
     def sampled(self, tokens: tuple[SampledToken, ...]) -> None:
         """The tail's copy of its tokens is here."""
-        now, requests = self.clock.now, self.requests
+        now = self.clock.now
         for token in tokens:
-            request = requests[token.request_id]
+            number = request_number(token.request_id)
+            request = self.requests[number]
             request.token_times_s.append(now)
             if token.finished:
                 self._finish(request)
-
-    def ring_lost(self, ring: int) -> None:
-        """A node is gone: what runs there ends with an error (no replay).
-
-        As `molink.coordinator.requests.ring_client` does."""
-        self.rings[ring].is_up = False
-        self._rings_down += 1
-        for request in self.requests:
-            if request.ring == ring and not (request.finished or request.failed or request.refused):
-                request.failed = True
-                self._leave(request)
-
-    def ring_back(self, ring: int, submit: Callable[[StageEvent], None]) -> None:
-        """It serves again, with nothing on it."""
-        endpoint = self.rings[ring]
-        endpoint.submit, endpoint.is_up = submit, True
-        self._rings_down -= 1
+            elif (live := self._live.get(number)) is not None:
+                live.held_tokens = request.input_tokens + len(request.token_times_s) - 1
 
     def is_done(self) -> bool:
         """Whether all have arrived and ended."""
-        return self.unfinished == 0 and len(self.requests) == len(self.arrivals)
+        return not self._live and len(self.requests) == len(self.arrivals)
+
+    # -- losses ----------------------------------------------------------------------------------
+
+    def pause(self, ring: int) -> None:
+        """A ring has lost a stage: take no more of its tokens and send nothing until it goes on."""
+        self.rings[ring].is_paused = True
+
+    def to_resume(self, ring: int) -> tuple[tuple[int, int], ...]:
+        """The requests of a ring that can go on where they are, as `Resume` lists them."""
+        endpoint = self.rings[ring]
+        if endpoint.keeps_states:
+            return ()
+        held = {live.request_id: live.held_tokens for live in self._on(ring)}
+        return requests_to_resume(held, endpoint.tokens_max)
+
+    def go_on(
+        self,
+        ring: int,
+        epoch: int,
+        listed: tuple[tuple[int, int], ...],
+        missing: Collection[int],
+    ) -> None:
+        """All stages are in the next epoch: those that were `listed` go on where they are, but for
+        those that some stage is `missing`; others are computed anew."""
+        endpoint = self.rings[ring]
+        endpoint.epoch, endpoint.is_paused = epoch, False
+        resumed = dict(listed).keys() - missing
+        for request_id in dict(listed).keys() & missing:
+            self._tell(endpoint, RequestCancelled(request_id))
+        for live in self._on(ring):
+            if self._has_met_enough(live):
+                if live.request_id in resumed:
+                    self._tell(endpoint, RequestCancelled(live.request_id))
+                continue
+            if live.request_id not in resumed:
+                live.number_anew()
+            live.held_tokens = 0
+            self._tell(endpoint, self._submission(live))
+
+    def ring_lost(self, ring: int) -> None:
+        """A ring has ended: what runs there goes to another one, or waits for the next; of systems
+        whose survivors do not stay it ends with an error."""
+        endpoint = self.rings[ring]
+        endpoint.is_up, endpoint.is_paused = False, False
+        self._rings_down += 1
+        for live in self._on(ring):
+            if not endpoint.survivors_stay:
+                self._fail(live)
+            elif not self._has_met_enough(live):
+                endpoint.load.outstanding_tokens -= live.tokens
+                live.number_anew()
+                self._move(live)
+
+    def ring_back(self, ring: int, epoch: int, submit: Callable[[Sent], None]) -> None:
+        """It serves again, with nothing on it."""
+        endpoint = self.rings[ring]
+        endpoint.submit, endpoint.epoch, endpoint.is_up = submit, epoch, True
+        self._rings_down -= 1
+        for live in [live for live in self._live.values() if live.is_parked]:
+            self._move(live)
+
+    def _on(self, ring: int) -> list[_Live]:
+        return [
+            live for live in self._live.values() if live.outcome.ring == ring and not live.is_parked
+        ]
+
+    def _has_met_enough(self, live: _Live) -> bool:
+        """Count one more loss; whether the request has failed."""
+        live.outcome.losses += 1
+        if live.outcome.losses <= LOSSES_MAX:
+            return False
+        self._fail(live)
+        return True
+
+    def _fail(self, live: _Live) -> None:
+        live.outcome.failed = True
+        self._leave(live.outcome.number)
+
+    def _move(self, live: _Live) -> None:
+        """Submit a request to a ring that is up and has room for it, or let it wait for one."""
+        holding = [
+            ring
+            for ring, endpoint in enumerate(self.rings)
+            if endpoint.is_up and endpoint.tokens_max >= live.tokens
+        ]
+        live.is_parked = not holding
+        if holding:
+            chosen = choose_ring([self._loads[ring] for ring in holding], live.tokens)
+            live.outcome.ring = holding[chosen]
+            self._submit(live)
+
+    # -- requests --------------------------------------------------------------------------------
 
     def _arrived(self, arrival: Arrival) -> None:
         number = len(self.requests)
@@ -89,24 +222,34 @@ class Coordinator:
         if number + 1 < len(self.arrivals):
             following = self.arrivals[number + 1]
             self.clock.at(max(self.clock.now, following.at_s), self._arrived, following)
-        self._submit(outcome, self.rings[ring])
+        self._take(outcome, self.rings[ring])
 
-    def _submit(self, outcome: RequestOutcome, endpoint: RingEndpoint) -> None:
-        request = Request(
-            outcome.number,
-            self._prompt(outcome.input_tokens),
-            SamplingParams(outcome.output_tokens),
-        )
-        if request.tokens_max > endpoint.tokens_max:
+    def _take(self, outcome: RequestOutcome, endpoint: RingEndpoint) -> None:
+        live = _Live(outcome, outcome.number)
+        if self._submission(live).request.tokens_max > endpoint.tokens_max:
             outcome.refused = True
-            return
-        if not endpoint.is_up:
+        elif not endpoint.is_up:
             outcome.failed = True
-            return
-        self.unfinished += 1
-        endpoint.load.outstanding_tokens += outcome.input_tokens + outcome.output_tokens
+        else:
+            self._live[outcome.number] = live
+            self._submit(live)
+
+    def _submit(self, live: _Live) -> None:
+        endpoint = self.rings[live.outcome.ring]
+        endpoint.load.outstanding_tokens += live.tokens
+        if not endpoint.is_paused:
+            self._tell(endpoint, self._submission(live))
+
+    def _submission(self, live: _Live) -> RequestSubmitted:
+        outcome = live.outcome
+        prompt, sampling = self._prompt(outcome.input_tokens), SamplingParams(outcome.output_tokens)
+        output = (TOKEN_ID,) * len(outcome.token_times_s)
+        return RequestSubmitted(Request(live.request_id, prompt, sampling, output))
+
+    def _tell(self, endpoint: RingEndpoint, event: StageEvent) -> None:
+        """Send a message to the head."""
         self.clock.at(
-            self.clock.now + endpoint.one_way_s, endpoint.submit, RequestSubmitted(request)
+            self.clock.now + endpoint.one_way_s, endpoint.submit, Sent(endpoint.epoch, event)
         )
 
     def _choose_ring(self, tokens: int) -> int:
@@ -118,12 +261,12 @@ class Coordinator:
 
     def _finish(self, outcome: RequestOutcome) -> None:
         outcome.finished = True
-        self._leave(outcome)
+        self._leave(outcome.number)
 
-    def _leave(self, outcome: RequestOutcome) -> None:
-        self.unfinished -= 1
-        load = self.rings[outcome.ring].load
-        load.outstanding_tokens -= outcome.input_tokens + outcome.output_tokens
+    def _leave(self, number: int) -> None:
+        live = self._live.pop(number, None)
+        if live is not None and not live.is_parked:
+            self.rings[live.outcome.ring].load.outstanding_tokens -= live.tokens
 
     def _prompt(self, tokens: int) -> tuple[int, ...]:
         """Token ids without content, one tuple for all prompts of a length."""

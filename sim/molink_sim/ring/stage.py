@@ -1,5 +1,8 @@
 """A stage in virtual time: carries out what the core decides, as `molink.stage.loop` does.
 
+When its ring has lost another stage it enters the next epoch between two steps, as
+`molink.stage.loop` does; what still comes of the epoch before is dropped.
+
 A prefill step is as many equal parts as the stage has layers. Decode that comes meanwhile runs
 where one part ends and the next begins; only then is an event planned for it.
 """
@@ -7,9 +10,9 @@ where one part ends and the next begins; only then is an event planned for it.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
-from molink_scheduler.batch import DECODE, PREFILL, Release
+from molink_scheduler.batch import DECODE, PREFILL, Batch, BatchClass, Release
 from molink_scheduler.events import (
     BatchArrived,
     Decision,
@@ -17,16 +20,18 @@ from molink_scheduler.events import (
     Refuse,
     ReleaseArrived,
     RunBatch,
-    SampledToken,
     SendRelease,
     SendRows,
     SendTokens,
     StageEvent,
     WaitUntil,
 )
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
+from molink_scheduler.stage.replay_log import ReplayLog, SentRows
 from molink_sim.clock import Clock
-from molink_sim.network.link import Link
+from molink_sim.network.link import Link, Sent
 from molink_sim.outcome import Usage
 from molink_sim.ring.device import Device, PrefillStep
 from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, sampled_bytes
@@ -34,7 +39,10 @@ from molink_sim.ring.tail import Tail
 from molink_sim.scenario import StepCost
 from molink_sim.stage_profile import Curve
 
-__all__ = ["Stage"]
+__all__ = ["NewCore", "Stage"]
+
+NewCore = Callable[[Resume, frozenset[int]], StageCore]
+"""Maker of a survivor's core from what it keeps, and what it cannot go on with."""
 
 
 @dataclass(slots=True)
@@ -54,13 +62,19 @@ class Stage:
     """Of a prefill step so many parts can be told apart; 1: nothing interrupts it."""
     tail: Tail
     """Draws tokens on the last stage; idle elsewhere."""
-    send_copy: Callable[[tuple[SampledToken, ...]], None]
+    send_copy: Callable[[Sent], None]
     """Sends the coordinator a copy of the tail's tokens."""
+    epoch: int
+    log: ReplayLog | None
+    """Of the rows that it has sent, a byte for each; None: no stage is ever replaced."""
     result_is_next_decode: bool = False
     """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
     and 2."""
     after_idle: Curve | None = None
     """By how many seconds a step is longer, over the idle time before it."""
+    is_lost: bool = field(init=False, default=False)
+    _asleep_until: float = field(init=False, default=-math.inf)
+    _when_free: Callable[[], None] | None = field(init=False, default=None)
     _idle_since: float = field(init=False, default=-math.inf)
     _inbox: list[StageEvent] = field(init=False, default_factory=list)
     _is_busy: bool = field(init=False, default=False)
@@ -72,16 +86,53 @@ class Stage:
         """Whether it neither computes nor has a message to take."""
         return not (self._is_busy or self._inbox)
 
-    def receive(self, message: StageEvent) -> None:
+    def receive(self, sent: Sent) -> None:
         """A message has arrived; a busy device takes it after its step, or its layer."""
-        self._inbox.append(message)
+        assert sent.epoch <= self.epoch, "nothing moves before all stages are in an epoch"
+        if self.is_lost or sent.epoch < self.epoch:
+            return
+        self._inbox.append(sent.what)
+        if self.clock.now < self._asleep_until:
+            return
         if not self._is_busy:
             self._go_on()
         elif self._prefill and self._prefill.stop_after_layer(self.device.now, self.layers):
             self.device.at(self._prefill.stop_at, self._layer_ended, self._prefill)
 
+    def lose(self) -> None:
+        """Its process is gone."""
+        self.is_lost = True
+        if self._is_busy:
+            self.device.end()
+
+    def suspend(self, until: float) -> None:
+        """Its host sleeps."""
+        self._asleep_until = until
+        self.clock.at(until, self._woken)
+
+    def when_free(self, action: Callable[[], None]) -> None:
+        """Do something before the next step, in place of what was to be done then."""
+        self._when_free = action
+        if not (self._is_busy or self.is_lost or self.clock.now < self._asleep_until):
+            self._go_on()
+
+    def enter(self, epoch: int, resume: Resume, new_core: NewCore) -> tuple[int, ...]:
+        """Enter the ring's next epoch; the requests with which it cannot go on."""
+        has_rows = self.log.has if self.log is not None else _has_none
+        missing = resume.missing(self.core.source.computed_tokens(), has_rows)
+        kept = resume.without(missing)
+        if self.log is not None:
+            self.log.go_on(kept)
+        self.tail.keep_only(dict(kept.requests))
+        self._inbox.clear()
+        self.epoch, self.core = epoch, new_core(kept, frozenset(missing))
+        return missing
+
     def _go_on(self) -> None:
         """The device is free."""
+        if (action := self._when_free) is not None:
+            self._when_free = None
+            action()
         now = self.clock.now
         self._take_messages(now)
         if decisions := self.core.next_step(self.link.rate_bytes_per_s, now):
@@ -113,10 +164,12 @@ class Stage:
         return begun
 
     def _release(self, release: Release) -> None:
+        if self.log is not None:
+            self.log.forget(release.request_id)
         if self.core.is_tail:
             self.tail.forget(release.request_id)
         else:
-            self.link.offer(ReleaseArrived(release), DECODE, FORGET_BYTES, 0)
+            self._send(ReleaseArrived(release), DECODE, FORGET_BYTES, 0)
 
     def _begin(self, run: RunBatch, now: float) -> None:
         batch = run.batch
@@ -137,12 +190,23 @@ class Stage:
             return
         self.device.at(self.device.now + step_s, self._step_ended, (run, step_s, now))
 
+    def _is_away(self, action: Callable[[Any], None], argument: Any) -> bool:
+        """Whether it is lost, or its host sleeps: then `action` comes when it wakes up."""
+        if self.clock.now < self._asleep_until and not self.is_lost:
+            self.clock.at(self._asleep_until, action, argument)
+            return True
+        return self.is_lost
+
     def _step_ended(self, step: tuple[RunBatch, float, float]) -> None:
+        if self._is_away(self._step_ended, step):
+            return
         (run, step_s, began), now = step, self.clock.now
         self.usage.add(began, now, run.batch.batch_class, run.batch.tokens)
         self._ended(run, self.device.elapsed_s(step_s, now - began), now)
 
     def _layer_ended(self, prefill: PrefillStep) -> None:
+        if self._is_away(self._layer_ended, prefill):
+            return
         if prefill is self._prefill and prefill.stop_at == self.device.now:
             prefill.done_s += self.device.now - prefill.resumed_at
             prefill.count(self.clock.now, self.usage)
@@ -159,6 +223,8 @@ class Stage:
         self.device.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
 
     def _prefill_ended(self, what: tuple[PrefillStep, float]) -> None:
+        if self._is_away(self._prefill_ended, what):
+            return
         prefill, ends_at = what
         if prefill is self._prefill and ends_at == prefill.ends_at:
             self._prefill = None
@@ -178,19 +244,36 @@ class Stage:
 
     def _pass_on(self, decision: SendRows | SendTokens | KeepRows) -> None:
         match decision:
-            case KeepRows():
-                pass  # A ring that loses a stage starts anew here.
-            case SendRows(batch, due_at):
+            case KeepRows(batch):
+                self._keep(batch)
+            case SendRows(batch, due_at, replays):
                 self.link.set_next_decode_due(due_at)
-                size_bytes = activations_bytes(batch, self.row_bytes)
-                self.link.offer(BatchArrived(batch), batch.batch_class, size_bytes, batch.tokens)
+                for admission in replays:
+                    assert self.log is not None, "a stage is replaced where all log their rows"
+                    for piece, _ in self.log.batches(batch, admission, SPAN_TOKENS):
+                        self._send_rows(piece)
+                self._send_rows(batch)
+                self._keep(batch)
             case SendTokens(batch):
                 returned = self.tail.returned(batch)
-                self.link.offer(returned, DECODE, sampled_bytes(returned), 0)
+                self._send(returned, DECODE, sampled_bytes(returned), 0)
                 if returned.sampled:
-                    self.send_copy(returned.sampled)
+                    self.send_copy(Sent(self.epoch, returned.sampled))
             case _:
                 assert_never(decision)
+
+    def _send_rows(self, batch: Batch) -> None:
+        size_bytes = activations_bytes(batch, self.row_bytes)
+        self._send(BatchArrived(batch), batch.batch_class, size_bytes, batch.tokens)
+
+    def _send(self, event: StageEvent, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+        self.link.offer(Sent(self.epoch, event), batch_class, size_bytes, rows)
+
+    def _keep(self, batch: Batch) -> None:
+        """Log the rows of a batch for the stage behind, should that be replaced."""
+        if self.log is not None and not self.core.is_tail:
+            for span in batch.spans:
+                self.log.add(span.request_id, SentRows(span.start, span.end, bytes(span.tokens)))
 
     def _sleep(self, until: float, now: float) -> None:
         if until > now and until != self._wake_at:
@@ -198,5 +281,9 @@ class Stage:
             self.clock.at(until, self._woken)
 
     def _woken(self, _: None) -> None:
-        if not self._is_busy:
+        if not (self._is_busy or self._is_away(self._woken, None)):
             self._go_on()
+
+
+def _has_none(request_id: int, tokens: int) -> bool:
+    return False

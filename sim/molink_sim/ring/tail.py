@@ -3,7 +3,7 @@
 Tokens have no content here; a request ends when it has as many as it was to get.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Batch, Span
@@ -40,6 +40,11 @@ class Tail:
         """Stop watching; an unknown id is fine."""
         self._left.pop(request_id, None)
         self._tokens.pop(request_id, None)
+
+    def keep_only(self, request_ids: Collection[int]) -> None:
+        """Stop watching all others."""
+        for request_id in self._left.keys() - request_ids:
+            self.forget(request_id)
 
     def returned(self, batch: Batch) -> BatchReturned:
         """What the head hears of a batch that the tail has computed."""

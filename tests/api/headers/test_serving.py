@@ -6,7 +6,8 @@ import anthropic
 import openai
 import pytest
 
-from molink.serving.timeline import StageLayers
+from molink.api.headers.serving import serving_headers
+from molink.serving.timeline import RequestTimeline, StageLayers
 from tests.api.scripted import ScriptedService
 
 STAGES = (StageLayers("anna", (0, 4)), StageLayers("bén, the\x1b[2J 2nd", (4, 8)))
@@ -81,3 +82,10 @@ async def test_streams_of_typed_events_have_it_in_their_last_one(serve):
 async def test_other_answers_have_none(service, serve, http, path):
     async with http.get(f"{await serve(service)}{path}") as response:
         assert not [name for name in response.headers if name.startswith("X-MoLink")]
+
+
+def test_an_answer_that_was_chosen_for_an_audit_says_so():
+    whole, other = RequestTimeline("m", 1, 1), RequestTimeline("m", 1, 1)
+    assert "X-MoLink-Audited" not in serving_headers([whole, other])
+    other.audited = "pending"
+    assert serving_headers([whole, other])["X-MoLink-Audited"] == "pending"

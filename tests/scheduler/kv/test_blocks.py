@@ -80,3 +80,19 @@ def test_a_table_is_a_copy():
 def test_a_stage_without_blocks_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         KvBlocks(0)
+
+
+def test_blocks_behind_what_is_kept_are_given_back():
+    kv = KvBlocks(8)
+    kv.grow(1, 70, 80)
+    kv.grow(2, 40)
+    kv.shrink(1, 32)
+    assert (len(kv.table(1)), kv.blocks_free) == (2, 3)
+    kv.shrink(1, 48)
+    kv.shrink(3, 0)
+    assert len(kv.table(1)) == 2
+    kv.grow(1, 80, 80)
+    assert len(kv.table(1)) == 5 and kv.blocks_free == 0
+    kv.release(1)
+    kv.release(2)
+    assert kv.blocks_free == 8

@@ -1,6 +1,15 @@
 """What a stage keeps of the rows that it has sent."""
 
+from molink_scheduler.batch import PREFILL, Admission, Batch, Span
+from molink_scheduler.request import SamplingParams
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+
+SOME = Batch(7, PREFILL, -1, (Span(1, 4, 5, samples=True),), codec="int8")
+
+
+def admission(request_id: int, kept_tokens: int) -> Admission:
+    return Admission(request_id, 4, 9, SamplingParams(5), kept_tokens=kept_tokens)
 
 
 def sent(start: int, end: int, ids: bool = False) -> SentRows:
@@ -46,10 +55,11 @@ def test_what_is_promised_stays_until_it_is_sent():
     log = ReplayLog(bytes_max=20)
     log.add(1, sent(0, 4))
     log.add(2, sent(0, 4))
-    log.promise([1])
+    log.go_on(Resume(((1, 4), (2, 4)), next_fresh=True))
+    list(log.batches(SOME, admission(2, 4), 128))
     log.add(3, sent(0, 6))
     assert log.has(1, 4) and not log.has(2, 1) and log.has(3, 6)
-    log.was_replayed(1)
+    list(log.batches(SOME, admission(1, 4), 128))
     log.add(3, sent(6, 7))
     assert not log.has(1, 1) and log.has(3, 7)
 
@@ -58,7 +68,21 @@ def test_only_what_is_kept_stays():
     log = ReplayLog(1e9)
     for request_id in (1, 2, 3):
         log.add(request_id, sent(0, 4))
-    log.keep_only([2])
+    log.go_on(Resume(((2, 4),)))
     assert (log.has(1, 1), log.has(2, 4), log.has(3, 1)) == (False, True, False)
     log.forget(2)
     assert log.bytes_held == 0
+
+
+def test_replayed_rows_leave_in_pieces_and_the_first_admits():
+    log = ReplayLog(1e9)
+    for start, end in [(0, 5), (5, 6), (6, 8)]:
+        log.add(1, sent(start, end))
+    pieces = list(log.batches(SOME, admission(1, 7), rows_max=6))
+    assert [rows for _, rows in pieces] == [sent(0, 6), sent(6, 7)]
+    assert [piece.spans for piece, _ in pieces] == [
+        (Span(1, 0, 6, samples=False),),
+        (Span(1, 6, 7, samples=False),),
+    ]
+    assert [piece.admissions for piece, _ in pieces] == [(admission(1, 0),), ()]
+    assert all(piece.replay and piece.codec == "int8" for piece, _ in pieces)

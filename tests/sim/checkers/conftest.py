@@ -2,7 +2,7 @@
 
 import pytest
 
-from molink_sim.checkers import Epoch, Place
+from molink_sim.checkers import Place, RingLife
 from molink_sim.scenario import Arrival, Scenario
 from molink_sim.swarm import check_world
 
@@ -29,7 +29,7 @@ def mistakes(crowded):
 
 @pytest.fixture
 def places(plain_ring):
-    """Two places of one epoch, for checkers that are told what happened."""
-    epoch = Epoch(0, plain_ring(2), head=None)
-    epoch.places = [Place(epoch, 0), Place(epoch, 1)]
-    return epoch.places
+    """Two places of one life, for checkers that are told what happened."""
+    life = RingLife(0, plain_ring(2), head=None)
+    life.places = [Place(life, 0), Place(life, 1)]
+    return life.places

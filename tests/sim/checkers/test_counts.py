@@ -1,10 +1,14 @@
 """Checkers that are told, event by event, of what no small world comes to."""
 
+from dataclasses import replace
+
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.events import BatchArrived, BatchReturned, Piece, RunBatch
 from molink_scheduler.request import SamplingParams
+from molink_scheduler.resume import Resume
 from molink_sim.checkers.bounded_queues import MESSAGES_WAITING_MAX, BoundedQueues
 from molink_sim.checkers.prefill_served import DECODES_MAX, PrefillServed
+from molink_sim.checkers.survivors_stay import SurvivorsStay
 
 DECODE = RunBatch(Batch(0, BatchClass.DECODE, 0, (Span(1, 9, 10, samples=True),)))
 
@@ -17,7 +21,7 @@ def prefill(start=0, end=8):
 
 def told(checker, crowded, places):
     found = checker(crowded)
-    found.ring_started(places[0].epoch)
+    found.ring_started(places[0].life)
     return found
 
 
@@ -72,3 +76,20 @@ def test_decode_without_end_on_a_link_is_noticed(crowded, places):
     assert not checker.mistakes
     checker.carried(places[0], BatchClass.DECODE, 100)
     assert "on the link of ring 0 stage 0" in checker.mistakes[0]
+
+
+def test_a_survivor_that_loads_or_is_fed_again_is_noticed(crowded, places):
+    checker = told(SurvivorsStay, crowded, places)
+    checker.lost(places[1])
+    for place in places:
+        checker.joined(place, Resume(fresh=place is places[1]))
+    replayed = RunBatch(replace(prefill().batch, replay=True))
+    checker.started(places[1], replayed)
+    checker.went_on(places[0].life)
+    assert not checker.mistakes
+    checker.started(places[0], replayed)
+    checker.joined(places[1], Resume(fresh=True))
+    assert checker.mistakes == [
+        "ring 0 stage 0 was fed again and had lost nothing",
+        "ring 0 stage 1 was loaded again",
+    ]

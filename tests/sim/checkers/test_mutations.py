@@ -9,7 +9,9 @@ from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import KvBlocks, KvLedger
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.queue import StageOrder
+from molink_scheduler.stage.replay_log import ReplayLog
 from molink_sim.checkers import CHECKERS
 from molink_sim.checkers.bounded_queues import BoundedQueues
 from molink_sim.checkers.bytes_conserved import BytesConserved
@@ -24,7 +26,7 @@ from molink_sim.ring.build import _Copies
 from molink_sim.ring.coordinator import Coordinator
 from molink_sim.ring.stage import Stage
 from molink_sim.ring.tail import Tail
-from molink_sim.scenario import Arrival
+from molink_sim.scenario import Arrival, NodeLoss
 from molink_sim.swarm import check_world
 
 
@@ -50,7 +52,9 @@ def test_a_copy_that_is_lost_leaves_a_request_without_an_end(mistakes, monkeypat
     monkeypatch.setattr(
         _Copies,
         "__call__",
-        lambda self, tokens: send(self, tuple(t for t in tokens if t.request_id != 3)),
+        lambda self, sent: send(
+            self, sent._replace(what=tuple(t for t in sent.what if t.request_id != 3))
+        ),
     )
     assert "request 3 ended 0 times" in mistakes(EndsOnce)[0]
     assert "request 3 is still waiting" in mistakes(EverythingFinishes)[0]
@@ -101,7 +105,7 @@ def test_a_message_that_a_link_swallows_is_missed(mistakes, monkeypatch, checker
     arrived, count = PacedLink._arrived, iter(range(10**6))
 
     def swallow(self, what):
-        arrived(self, (what[0], None) if next(count) == 40 else what)
+        arrived(self, (*what[:2], None) if next(count) == 40 else what)
 
     monkeypatch.setattr(PacedLink, "_arrived", swallow)
     assert mistakes(checker)
@@ -112,8 +116,8 @@ def test_a_message_that_a_link_delivers_twice_is_noticed(mistakes, monkeypatch):
 
     def deliver_twice(self, what):
         arrived(self, what)
-        if what[1] is not None:
-            self.deliver(what[1])
+        if what[2] is not None:
+            self.deliver(what[2])
 
     monkeypatch.setattr(PacedLink, "_arrived", deliver_twice)
     assert "not under way" in mistakes(BytesConserved)[0]
@@ -196,3 +200,49 @@ def test_a_request_that_fails_on_a_sound_ring_is_noticed(mistakes, monkeypatch):
 
     monkeypatch.setattr(Coordinator, "_finish", fail)
     assert "although no node was gone" in mistakes(EverythingFinishes)[0]
+
+
+@pytest.fixture
+def losing(crowded):
+    """The crowded world with its middle stage replaced when all is under way."""
+    return replace(crowded, faults=(NodeLoss(0, 1, 2.0, 3.0),))
+
+
+def test_a_world_that_loses_a_stage_is_sound(losing):
+    world, found = check_world(losing, CHECKERS)
+    assert found == [] and world.rings[0].epoch == 1
+
+
+def test_a_survivor_that_forgets_what_it_held_is_noticed(mistakes, monkeypatch, losing):
+    monkeypatch.setattr(Resume, "missing", lambda self, computed, has_rows: ())
+    joined = TokensInOrder.joined
+
+    def held_less(self, place, resume):
+        self._computed[place] = dict.fromkeys(self._computed[place], 1)
+        joined(self, place, resume)
+
+    monkeypatch.setattr(TokensInOrder, "joined", held_less)
+    assert "it lacks" in mistakes(TokensInOrder, losing)[0]
+
+
+def test_a_token_that_nobody_drew_is_noticed_when_the_ring_goes_on(mistakes, monkeypatch, losing):
+    keep = Coordinator.go_on
+
+    def go_on(self, ring, epoch, listed, missing):
+        for request in self.requests:
+            if request.token_times_s and not request.finished:
+                request.token_times_s.append(self.clock.now)
+        keep(self, ring, epoch, listed, missing)
+
+    monkeypatch.setattr(Coordinator, "go_on", go_on)
+    assert "goes on with" in mistakes(TokensInOrder, losing)[0]
+
+
+def test_rows_that_are_not_sent_again_are_missed(mistakes, monkeypatch, losing):
+    monkeypatch.setattr(ReplayLog, "batches", lambda self, batch, admission, rows_max: iter(()))
+    assert "were not kept" in mistakes(NothingRefused, losing)[0]
+
+
+def test_rows_that_are_logged_for_nobody_are_noticed(mistakes, monkeypatch, losing):
+    monkeypatch.setattr(ReplayLog, "forget", lambda self, request_id: None)
+    assert "logs rows of nobody" in mistakes(EverythingFinishes, losing)[0]

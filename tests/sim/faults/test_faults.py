@@ -9,11 +9,12 @@ from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
 from molink_sim.clock import Clock
 from molink_sim.faults import FAULTS, draw_faults
+from molink_sim.faults.cuts import cut_link
 from molink_sim.faults.disturb import SlowCost
-from molink_sim.faults.outages import cut_link
 from molink_sim.scenario import (
     Arrival,
     DuplicatedMessages,
+    HostSuspended,
     LateMessages,
     LinkChange,
     LinkCut,
@@ -42,26 +43,6 @@ def suffer(plain_ring):
 def gap_max_s(requests):
     times = [request.token_times_s for request in requests]
     return max(b - a for found in times for a, b in pairwise(found))
-
-
-def test_a_lost_node_fails_what_runs_and_what_comes_until_it_is_back(suffer):
-    requests = suffer(NodeLoss(0, 1, 5.1, 9.5))
-    for request in requests:
-        assert request.failed == (5.0 <= request.arrived_s < 9.5), request.number
-        assert request.finished != request.failed
-    assert len(requests[5].token_times_s) < 20
-
-
-def test_two_lost_nodes_keep_a_ring_down_until_both_are_back(suffer):
-    requests = suffer(NodeLoss(0, 1, 5.1, 9.5), NodeLoss(0, 2, 7.0, 12.5))
-    assert [r.number for r in requests if r.failed] == [5, 6, 7, 8, 9, 10, 11, 12]
-
-
-def test_another_ring_takes_over_while_a_node_is_gone(suffer):
-    requests = suffer(NodeLoss(0, 0, 5.5, 9.5), rings=2)
-    assert {request.ring for request in requests if 6 <= request.arrived_s < 9} == {1}
-    assert [request.number for request in requests if request.failed] in ([], [5])
-    assert {request.ring for request in requests if request.arrived_s > 10} == {0, 1}
 
 
 def test_a_cut_delays_and_loses_nothing(suffer):
@@ -109,7 +90,7 @@ def test_a_kind_that_is_left_out_changes_no_other(plain_ring):
         everything = draw_faults(seed, FAULTS, rings, 20.0)
         fewer = draw_faults(seed, ["late", "link-cut"], rings, 20.0)
         assert set(fewer) < set(everything) or fewer == everything
-        assert all(0 <= fault.at_s < fault.until_s < 20.0 for fault in everything)
+        assert all(0 <= fault.at_s < 20.0 and fault.at_s < fault.until_s for fault in everything)
         assert draw_faults(seed, [], rings, 20.0) == ()
 
 
@@ -119,6 +100,7 @@ def test_a_kind_that_is_left_out_changes_no_other(plain_ring):
         (NodeLoss(1, 0, 1, 2), "a ring that exists"),
         (NodeLoss(0, 3, 1, 2), "a place of 0 to 2"),
         (LinkCut(0, 0, 2, 2), "end after it begins"),
+        (HostSuspended(0, 0, 1, 2, 0.0), "noticed some time after"),
         (SlowNode(0, 0, 1, 2, 0), "factor above 0"),
         (LateMessages(0, 0, 1, 2, 1.5, 1), "share of 0 to 1"),
         (DuplicatedMessages(0, 0, 1, 2, 0.5, -1), "0 or more"),

@@ -1,0 +1,180 @@
+"""Auditor: has a share of requests computed again, and finds out who computes something else.
+
+A request is chosen when it comes, so that its answer can say so. When it has ended, its prompt and
+answer are computed as one prompt by the ring that answered and by another one. Where these
+contradict each other a third ring does it, too: of three, the odd one is wrong. One audit at a
+time: users share the rings with it.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from molink.checkpoint.model_config import text_settings
+from molink.coordinator.audits.quarantine import EVIDENCE_FOLDER, Evidence, Quarantine
+from molink.coordinator.audits.rerun import rerun
+from molink.coordinator.requests.audit_queue import AnsweredRequest
+from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.errors import ErrorGuard, MolinkError
+from molink.tasks import gathered
+from molink_scheduler.audit import AuditedRing, Disagreement, Disagreements, disagreement
+
+__all__ = ["AuditSettings", "Auditor"]
+
+AUDIT_WITHIN_S = 300.0
+"""Of all rings together: a prompt may stand behind many others."""
+
+ONE_RING = (
+    "Requests are not audited: an audit compares two rings, and one serves. PCs with room for the "
+    "whole model between them, beside those that serve, make another."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """How a cluster is audited."""
+
+    share: float
+    """Of all requests."""
+    evidence: Evidence
+    has_experts: bool
+    """Whether the model has: their choice makes honest rings differ more."""
+
+    @classmethod
+    def of(cls, share: float, data_dir: Path, config: Mapping[str, Any]) -> "AuditSettings":
+        """For the model of a config.json."""
+        counts = [value for name, value in text_settings(config).items() if "experts" in name]
+        has_experts = any(isinstance(count, int) and count > 1 for count in counts)
+        return cls(share, Evidence(data_dir / EVIDENCE_FOLDER), has_experts)
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Judge of rings by each other's work."""
+
+    service: ClusterService
+    quarantine: Quarantine
+    evidence: Evidence
+    has_experts: bool
+    """Whether the model has."""
+    random: Random = field(default_factory=Random)
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Auditing a request"))
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("passed", "failed", "unfinished", "spans"), 0)
+    )
+    """Of audits by their end; spans: stages' work that was compared."""
+    disagreements: Disagreements = field(default_factory=Disagreements)
+
+    async def run(self) -> None:
+        """Audit what was chosen, one after the other, until cancelled."""
+        while True:
+            answered = await self.service.audits.next()
+            end = "unfinished"
+            try:
+                with self.guard:
+                    end = await self._audit(answered)
+            finally:
+                answered.timeline.audited = end
+                self.counts[end] += 1
+
+    @property
+    def trouble(self) -> str:
+        """Why requests are not audited that should be; empty: they are."""
+        return ONE_RING if self.service.audits.is_alone else ""
+
+    def report(self) -> dict[str, Any]:
+        """The part of GET /cluster."""
+        return {"share": self.service.audits.share, **self.counts}
+
+    async def _audit(self, answered: AnsweredRequest) -> str:
+        """How it ends: "passed", "failed" or "unfinished"."""
+        rings = self._rings(answered)
+        if len(rings) < 2:
+            return "unfinished"
+        try:
+            async with asyncio.timeout(AUDIT_WITHIN_S):
+                told = await self._told(rings[:2], answered.tokens)
+                findings = _findings(told)
+                if findings and len(rings) > 2:
+                    told += await self._told(rings[2:3], answered.tokens)
+                    findings = _findings(told)
+        except (MolinkError, TimeoutError):  # A ring has ended meanwhile, or is too busy.
+            return "unfinished"
+        if not findings:
+            return "passed"
+        await self._failed(answered, told, findings)
+        return "failed"
+
+    def _rings(self, answered: AnsweredRequest) -> list[ServingRing]:
+        """Open ones that can hold the tokens: the one that answered, then others in any order."""
+        tokens = len(answered.tokens) + 1
+        rings = [
+            ring
+            for ring in self.service.rings
+            if ring.is_open and ring.client.card.model_len_max >= tokens
+        ]
+        self.random.shuffle(rings)
+        return sorted(rings, key=lambda ring: ring.number != answered.ring)
+
+    async def _told(
+        self, rings: Sequence[ServingRing], tokens: tuple[int, ...]
+    ) -> list[AuditedRing]:
+        told = await gathered(rerun(ring, tokens, has_experts=self.has_experts) for ring in rings)
+        self.counts["spans"] += sum(len(one.stages) for one in told)
+        return told
+
+    async def _failed(
+        self,
+        answered: AnsweredRequest,
+        told: Sequence[AuditedRing],
+        findings: Sequence[Disagreement],
+    ) -> None:
+        now = time.time()
+        found_out = self.disagreements.add(findings, now)
+        shown = {
+            "unix_s": now,
+            "request": answered.timeline.arrival.request_id,
+            "tokens": answered.tokens,
+            "findings": [asdict(one) for one in findings],
+            "rings": [asdict(one) for one in told],
+            "found_out": found_out,
+        }
+        path = await asyncio.to_thread(self.evidence.keep, now, shown)
+        first = findings[0]
+        sentence = f"{first.sentence}{_outcome(told, findings)}"
+        self.service.events.add("audit_failed", f"an audit has failed: {sentence}", node="")
+        for node_id in found_out:
+            await self._quarantine(node_id, findings, path)
+
+    async def _quarantine(self, node_id: str, findings: Sequence[Disagreement], path: str) -> None:
+        its = next(one for one in findings if node_id in (one.one.node_id, one.other.node_id))
+        name = its.one.name if its.one.node_id == node_id else its.other.name
+        reason = f"{its.sentence}; it has failed {self.disagreements.failures(node_id)} audits"
+        kept = f" Evidence: {path}" if path else ""
+        self.service.events.add(
+            "node_quarantined", f"{name} is quarantined: {reason}.{kept}", node=name
+        )
+        self.disagreements.forget(node_id)
+        await self.quarantine.put(node_id, f"{reason}. The operator can resume it.")
+
+
+def _findings(told: Sequence[AuditedRing]) -> list[Disagreement]:
+    """Contradictions of each two of the rings."""
+    pairs = [(one, other) for at, one in enumerate(told) for other in told[at + 1 :]]
+    found = [disagreement(*pair) for pair in pairs]
+    return [one for one in found if one is not None]
+
+
+def _outcome(told: Sequence[AuditedRing], findings: Sequence[Disagreement]) -> str:
+    """What a third ring says of it."""
+    if len(told) < 3:
+        return "; with a third ring it could be told which of both is wrong"
+    names = [name for one in findings for name in (one.one.name, one.other.name)]
+    odd = [name for name in dict.fromkeys(names) if names.count(name) == 2]
+    if len(findings) == 2 and len(odd) == 1:
+        return f"; a third ring contradicts {odd[0]}, too"
+    return "; a third ring agrees with neither, or with both"

@@ -1,0 +1,73 @@
+"""Requests that are chosen for an audit, from their arrival until the auditor takes them."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+from molink.serving.timeline import RequestTimeline
+from molink.tasks import Signal
+
+__all__ = ["AUDIT_TOKENS_MAX", "AUDIT_TOKENS_MIN", "AnsweredRequest", "AuditQueue"]
+
+AUDIT_TOKENS_MAX = 1024
+"""Of a request, its first ones; a lie about later ones is found in a shorter request."""
+
+AUDIT_TOKENS_MIN = 4
+"""Fewer say too little."""
+
+WAITING_MAX = 16
+"""Beyond it none is chosen: rings that have no time for it audit less than they were asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRequest:
+    """Request that has been answered and is to be audited."""
+
+    tokens: tuple[int, ...]
+    """Of prompt and answer."""
+    ring: int
+    """Number of the ring that has ended the answer."""
+    timeline: RequestTimeline
+
+
+@dataclass(slots=True)
+class AuditQueue:
+    """Bounded queue of chosen requests."""
+
+    share: float = 0.0
+    """Of all requests; 0: none is chosen."""
+    random: Random = field(default_factory=Random)
+    is_alone: bool = False
+    """Whether the last that was to be chosen was not, because one ring served."""
+    _waiting: deque[AnsweredRequest] = field(default_factory=deque)
+    _changed: Signal = field(default_factory=Signal)
+
+    def choose(self, timeline: RequestTimeline, rings: int) -> None:
+        """Mark a request that has come, or do not: while fewer than two rings serve, nobody could
+        compute it again."""
+        if self.random.random() >= self.share or not rings:
+            return
+        self.is_alone = rings < 2
+        if not self.is_alone and len(self._waiting) < WAITING_MAX:
+            timeline.audited = "pending"
+
+    def answered(self, timeline: RequestTimeline, tokens: tuple[int, ...], ring: int) -> None:
+        """Take in a request that has been answered, if it was chosen."""
+        if timeline.audited != "pending":
+            return
+        if len(tokens) < AUDIT_TOKENS_MIN or len(self._waiting) >= WAITING_MAX:
+            timeline.audited = "unfinished"
+            return
+        self._waiting.append(AnsweredRequest(tokens[:AUDIT_TOKENS_MAX], ring, timeline))
+        self._changed.send()
+
+    def closed(self, timeline: RequestTimeline) -> None:
+        """A request has ended, in whatever way: half an answer is not audited."""
+        if timeline.audited == "pending" and timeline.finish_reason not in ("stop", "length"):
+            timeline.audited = "unfinished"
+
+    async def next(self) -> AnsweredRequest:
+        """The one that has waited longest, as soon as there is one."""
+        while not self._waiting:
+            await self._changed.wait()
+        return self._waiting.popleft()

@@ -1,0 +1,48 @@
+"""A PC that computes something else than others is found out; users are served on without it."""
+
+import asyncio
+from pathlib import Path
+
+from tests.end_to_end.clusters import cluster
+from tools.experiments.audits.found_out import LIAR
+
+PROMPT = [5, 9, 13, 40, 41, 7, 77, 3]
+BODY = {"prompt_token_ids": PROMPT, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+AUDITS_MAX = 20
+
+
+def lying(folder: Path) -> dict[str, str]:
+    """What an agent is started with whose stages negate what their first layer gives."""
+    (folder / "sitecustomize.py").write_text(LIAR)
+    return {"PYTHONPATH": f"{folder}:{Path(__file__).parents[2]}"}
+
+
+async def quarantined(tools, made) -> list[str]:
+    cluster = await tools.get(made.url, "/cluster")
+    return [node["name"] for node in cluster["nodes"] if node["quarantined"]]
+
+
+async def test_a_liar_among_three_pcs_is_quarantined(tools, tiny_llama, tmp_path):
+    options = ("--broker", "embedded", "--min-nodes", "3", "--dtype", "float32")
+    with cluster(tmp_path, tiny_llama, *options, "--audit-share", "1") as made:
+        for name in ("anna", "ben"):
+            made.join(name, "--threads", "1", known_steps=True)
+        made.join("liar", "--threads", "1", known_steps=True, environment=lying(tmp_path))
+
+        async def three_serve():
+            return len((await tools.get(made.url, "/cluster"))["rings"]) == 3
+
+        assert await tools.eventually(three_serve, within_s=120)
+        for _ in range(AUDITS_MAX):
+            posts = [tools.post(made.url, "/generate", BODY) for _ in range(3)]
+            assert [status for status, _ in await asyncio.gather(*posts)] == [200] * 3
+            if await quarantined(tools, made):
+                break
+        assert await quarantined(tools, made) == ["liar"]
+        audits = (await tools.get(made.url, "/cluster"))["audits"]
+        assert audits["failed"] >= 2 and audits["spans"] <= 100
+        (expected,) = tools.greedy_reference(tiny_llama, [PROMPT], 12)
+        for _ in range(3):
+            status, answer = await tools.post(made.url, "/generate", BODY)
+            assert (status, answer["token_ids"]) == (200, expected)
+        assert len(list((tmp_path / "coordinator" / "audits").iterdir())) == audits["failed"]

@@ -1,0 +1,152 @@
+"""A ring that loses stages goes on with what survivors keep, or ends for a reason."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from molink.coordinator.requests import ring_client
+from molink.coordinator.rings import recovery as product
+from molink_scheduler.kv.blocks import KvBlocks
+from molink_sim.faults import recovery
+from molink_sim.ring import coordinator
+from molink_sim.ring.coordinator import Coordinator
+from molink_sim.scenario import (
+    AcksCut,
+    Arrival,
+    ConnectionReset,
+    HostSuspended,
+    LinkCut,
+    NodeLoss,
+    Scenario,
+)
+from molink_sim.swarm import check_world
+from molink_sim.systems import SYSTEMS
+
+
+@pytest.fixture
+def suffer(plain_ring):
+    """Runs one request a second for twenty seconds under the given faults, with all checkers."""
+
+    def run(*faults, rings=1, stages=3, **changes):
+        arrivals = [Arrival(float(number), 64, 60) for number in range(20)]
+        ring = plain_ring(stages, 100, 0.01)
+        scenario = Scenario((ring,) * rings, arrivals, duration_s=30, faults=faults, **changes)
+        world, found = check_world(scenario)
+        assert found == []
+        return world
+
+    return run
+
+
+def all_finish(world):
+    return all(
+        request.finished and len(request.token_times_s) == 60
+        for request in world.coordinator.requests
+    )
+
+
+def pause_s(world):
+    times = [request.token_times_s for request in world.coordinator.requests]
+    return max(b - a for found in times for a, b in pairwise(found))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_ring_goes_on_where_it_was(suffer, place):
+    world = suffer(NodeLoss(0, place, 5.1, 7.1))
+    assert all_finish(world)
+    assert 2.0 < pause_s(world) < 2.7
+    assert world.rings[0].epoch == 1
+
+
+def test_a_loss_that_is_noticed_late_costs_that_much_more(suffer):
+    world = suffer(NodeLoss(0, 1, 5.1, 5.2), detect_s=3.0)
+    assert all_finish(world)
+    assert 3.0 < pause_s(world) < 3.7
+
+
+@pytest.mark.parametrize("second_at_s", [5.1, 5.3, 6.0, 7.0, 7.3])
+def test_a_second_loss_meanwhile_begins_the_same_again(suffer, second_at_s):
+    world = suffer(NodeLoss(0, 1, 5.1, 7.1), NodeLoss(0, 2, second_at_s, second_at_s + 2))
+    assert all_finish(world)
+    assert world.rings[0].epoch in (1, 2)
+    assert {request.losses for request in world.coordinator.requests} <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (NodeLoss(0, 1, 5.1, 6.1), NodeLoss(0, 1, 9.0, 10.0)),
+        (NodeLoss(0, 1, 5.1, 70.0),),
+        tuple(NodeLoss(0, place, 5.1, 6.1 + place) for place in range(3)),
+    ],
+    ids=["the-same-again", "too-late", "all"],
+)
+def test_a_ring_that_cannot_go_on_ends_and_the_next_one_computes_all_again(
+    suffer, faults, monkeypatch
+):
+    lose, lost = Coordinator.ring_lost, []
+    monkeypatch.setattr(
+        Coordinator, "ring_lost", lambda self, ring: lost.append(ring) or lose(self, ring)
+    )
+    requests = suffer(*faults).coordinator.requests
+    assert lost == [0]
+    assert all(request.finished or not request.token_times_s for request in requests)
+    assert max(request.losses for request in requests) >= 1
+
+
+def test_another_ring_takes_over_from_one_that_has_ended(suffer):
+    world = suffer(NodeLoss(0, 1, 5.1, 70.0), rings=2)
+    assert all_finish(world)
+    assert {r.ring for r in world.coordinator.requests if r.losses} == {1}
+
+
+def test_requests_of_a_compared_system_end_with_its_ring(suffer):
+    world = suffer(NodeLoss(0, 1, 5.1, 9.5), system=SYSTEMS["vllm"])
+    assert 3 < sum(request.failed for request in world.coordinator.requests) < 12
+
+
+@pytest.mark.parametrize("silent_s, epoch", [(2.0, 1), (60.0, 0)])
+def test_a_host_that_sleeps_is_replaced_or_waited_for(suffer, silent_s, epoch):
+    world = suffer(HostSuspended(0, 1, 5.0, 25.0, silent_s, load_s=3.0))
+    assert all_finish(world)
+    assert world.rings[0].epoch == epoch
+    assert pause_s(world) == pytest.approx(5.3 if epoch else 20.2, abs=0.4)
+
+
+@pytest.mark.parametrize("cut", [LinkCut, AcksCut])
+@pytest.mark.parametrize("lasts_s", [0.5, 2.0, 10.0])
+def test_a_cut_link_loses_nothing(suffer, cut, lasts_s):
+    world = suffer(cut(0, 1, 5.0, 5.0 + lasts_s))
+    assert all_finish(world)
+    assert (pause_s(world) > lasts_s) == (cut is LinkCut)
+
+
+def test_connections_that_are_reset_lose_nothing(suffer):
+    resets = [ConnectionReset(0, n % 3, 1.0 + 0.7 * n, 1.2 + 0.7 * n) for n in range(20)]
+    world = suffer(*resets)
+    assert all_finish(world)
+    assert 0.2 < pause_s(world) < 1.0
+
+
+def test_a_request_that_meets_too_many_losses_is_failed(suffer):
+    losses = [NodeLoss(0, 0, 1.0 + 2 * n, 2.0 + 2 * n) for n in range(14)]
+    world = suffer(*losses, stages=1, detect_s=0.0)
+    assert max(request.losses for request in world.coordinator.requests) <= 9
+
+
+def test_what_survivors_hold_beyond_what_goes_on_is_given_back(plain_ring, monkeypatch):
+    """The coordinator is two seconds behind: survivors hold blocks that the head does not count."""
+    ring = replace(plain_ring(3, 100, 0.01, kv_tokens=320), coordinator_one_way_s=2.0)
+    arrivals = [Arrival(0.0, 16, 60) for _ in range(40)]
+    faults = (NodeLoss(0, 1, 5.0, 6.0),)
+    scenario = Scenario((ring,), arrivals, duration_s=30, faults=faults)
+    assert check_world(scenario)[1] == []
+    monkeypatch.setattr(KvBlocks, "shrink", lambda self, request_id, tokens: None)
+    assert any("too few blocks" in mistake for _, mistake in check_world(scenario)[1])
+
+
+def test_the_rules_are_the_products():
+    assert recovery.RECOVER_WITHIN_S == product.RECOVER_WITHIN_S
+    assert recovery.LOST_AGAIN_S == product.LOST_AGAIN_S
+    assert coordinator.LOSSES_MAX == ring_client.LOSSES_MAX
