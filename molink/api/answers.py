@@ -9,9 +9,16 @@ starts with the first event, not before it: a request that fails until then stil
 status. A failure after that is sent as an event with an error object, which OpenAI's clients raise,
 and the stream ends without `[DONE]`. Each event is one write, and asyncio's sockets send small
 writes at once (TCP_NODELAY is on).
+
+Of some endpoints an answer can be read again by its id. Kept are the request and its tokens, not
+what was sent: it is written again from them, so that one whose stream broke, or that another
+coordinator has ended, is the one that its client would have got. Only the key that asked may read
+it, and another's id is answered as one that nobody knows.
 """
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -20,21 +27,43 @@ from typing import Any, TypeVar
 
 from aiohttp import ClientConnectionResetError, web
 
-from molink.api.callers import Caller
-from molink.api.errors import ApiError, as_api_error, error_body
+from molink.api.callers import Caller, caller_of
+from molink.api.errors import (
+    NAME_CHARS_SHOWN,
+    RETRY_AFTER_S,
+    ApiError,
+    as_api_error,
+    error_body,
+)
 from molink.api.headers.serving import note_sequences
 from molink.control.api_keys.store import KeyUsage
-from molink.errors import RingError
+from molink.errors import ControlError, RingError
+from molink.serving.kept_answer import KeptAnswer
+from molink.serving.live_state import LiveState
 from molink.serving.service import (
     GenerationRequest,
     GenerationService,
+    ModelCard,
     PromptLogprob,
     TokenEvent,
     TokenLogprob,
 )
 from molink.tasks import gathered
 
-__all__ = ["LOGPROB_MIN", "Answer", "EventStream", "finite", "generate_all", "json_text", "usage"]
+__all__ = [
+    "LIVE",
+    "LOGPROB_MIN",
+    "Answer",
+    "EventStream",
+    "events_of",
+    "finite",
+    "generate_all",
+    "json_text",
+    "kept_answer",
+    "logged",
+    "status_of",
+    "usage",
+]
 
 Result = TypeVar("Result")
 
@@ -51,6 +80,13 @@ json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 LOGPROB_MIN = -9999.0
 """OpenAI's value for "very unlikely"; minus infinity is not JSON."""
+
+
+LIVE = web.AppKey("live", LiveState)
+"""Where answers are kept; absent: they are not."""
+
+EVENTS_AT_ONCE = 256
+"""Of an answer that is written again, before other requests have their turn: a millisecond."""
 
 
 @dataclass(slots=True)
@@ -191,3 +227,59 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
 def finite(logprob: float) -> float:
     """`logprob`, at least LOGPROB_MIN and at most 0; LOGPROB_MIN for NaN, which a tail may send."""
     return min(logprob, 0.0) if logprob >= LOGPROB_MIN else LOGPROB_MIN
+
+
+def logged(
+    request: web.Request, job: GenerationRequest, answer_id: str, asked: str = ""
+) -> GenerationRequest:
+    """The job, to be kept under this id where answers are; `asked`: what its endpoint needs to
+    write the answer again. Scores of a prompt are not kept, nor is an answer with them."""
+    live = request.app.get(LIVE)
+    if live is None or job.sampling.prompt_logprobs is not None:
+        return job
+    now = asyncio.get_running_loop().time()
+    deadline = None if job.deadline_at is None else time.time() + job.deadline_at - now
+    owner = caller_of(request).key_id or ""
+    return replace(job, log=live.log(answer_id, owner, asked, job, deadline))
+
+
+async def kept_answer(request: web.Request) -> KeptAnswer:
+    """The answer of which the path names the id. Raises ApiError: 404 when the caller has none of
+    this id, 503 when it cannot be read now."""
+    live, answer_id = request.app.get(LIVE), request.match_info["id"]
+    if live is None:
+        raise ApiError(
+            "Answers are not kept here: send the whole conversation with each request.",
+            status=404,
+            code="unsupported_endpoint",
+        )
+    try:
+        found = await live.find(caller_of(request).key_id or "", answer_id)
+    except ControlError as error:
+        retry = {"Retry-After": str(RETRY_AFTER_S)}
+        raise ApiError(str(error), status=503, code="answers_unreadable", headers=retry) from None
+    if found is None:
+        raise ApiError(
+            f"There is no answer '{answer_id[:NAME_CHARS_SHOWN]}' of yours here: check its id and "
+            "your key; an answer is kept for an hour after its end.",
+            status=404,
+            code="answer_not_found",
+        )
+    return found
+
+
+def status_of(answer: KeptAnswer) -> str:
+    """How far an answer is, in OpenAI's words."""
+    if answer.ending is None:
+        return "in_progress"
+    if answer.ending.finish_reason is not None:
+        return "incomplete" if answer.ending.finish_reason == "length" else "completed"
+    return "failed" if answer.ending.error else "cancelled"
+
+
+async def events_of(answer: KeptAnswer, card: ModelCard) -> AsyncIterator[TokenEvent]:
+    """The events of an answer so far."""
+    for count, event in enumerate(answer.events(card)):
+        if count % EVENTS_AT_ONCE == EVENTS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        yield event

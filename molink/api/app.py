@@ -5,12 +5,13 @@ from functools import partial
 from aiohttp import web
 
 from molink.api.access import Access, access_checked, add_rate_limit_headers
+from molink.api.answers import LIVE
 from molink.api.anthropic.endpoint import post_count_tokens, post_messages
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat
 from molink.api.errors import errors_in_shape
-from molink.api.generate import post_generate
+from molink.api.generate import get_generated, post_generate
 from molink.api.grammars.checker import GrammarChecker
 from molink.api.grammars.fields import GRAMMARS
 from molink.api.headers.added import headers_added
@@ -21,7 +22,7 @@ from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
 from molink.api.openai.logprobs import TokenTexts
-from molink.api.openai.responses.endpoint import post_responses
+from molink.api.openai.responses.endpoint import get_response, post_responses
 from molink.api.openapi.routes import add_openapi_routes
 from molink.api.page.routes import add_page_routes
 from molink.api.status import (
@@ -33,6 +34,7 @@ from molink.api.status import (
     get_requests,
 )
 from molink.api.vllm.tokenize import post_detokenize, post_tokenize
+from molink.serving.live_state import LiveState
 from molink.serving.service import GenerationService
 
 __all__ = ["create_app"]
@@ -45,11 +47,13 @@ def create_app(
     strict: bool = False,
     chat_format: ChatFormat | None = None,
     metrics: Metrics | None = None,
+    live: LiveState | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
     `chat_format`: how the model writes calls and reasoning; without it, as its template shows;
-    `strict` refuses fields that would be ignored; `metrics` are given where they go elsewhere, too.
+    `strict` refuses fields that would be ignored; `metrics` are given where they go elsewhere, too;
+    `live` keeps answers, which can be read again then.
 
     Run it with `start_api`, which sets what cancellation needs.
     """
@@ -63,6 +67,8 @@ def create_app(
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys, access.required)
     app[STRICT] = strict
+    if live is not None:
+        app[LIVE] = live
     app.on_response_prepare.append(add_rate_limit_headers)
     app.on_response_prepare.append(headers_added(access.cors))
     app[GRAMMARS] = GrammarChecker()
@@ -72,11 +78,13 @@ def create_app(
     app.add_routes(
         [
             web.post("/generate", partial(post_generate, service, texts)),
+            web.get("/generate/{id:.+}", partial(get_generated, service)),
             web.post("/v1/completions", partial(post_completions, service, texts)),
             web.post(
                 "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
             ),
             web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
+            web.get("/v1/responses/{id:.+}", partial(get_response, service, texts, chat_format)),
             web.post("/v1/messages", partial(post_messages, service, chat_format)),
             web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
             web.post("/tokenize", partial(post_tokenize, service, chat_format)),

@@ -1,4 +1,4 @@
-"""`POST /generate`: MoLink's own endpoint, with token ids and timing.
+"""`/generate`: MoLink's own endpoint, with token ids and timing.
 
 OpenAI's shapes have no field for token ids or for when tokens came. This endpoint has both, so it
 serves the load generator and models without a tokenizer. Streamed events have the shape of the
@@ -12,7 +12,18 @@ from typing import Any
 
 from aiohttp import web
 
-from molink.api.answers import Answer, EventStream, finite, generate_all, json_text, usage
+from molink.api.answers import (
+    Answer,
+    EventStream,
+    events_of,
+    finite,
+    generate_all,
+    json_text,
+    kept_answer,
+    logged,
+    status_of,
+    usage,
+)
 from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
@@ -36,7 +47,7 @@ from molink.serving.service import (
     TokenLogprob,
 )
 
-__all__ = ["DEFAULT_MAX_TOKENS", "Stopwatch", "post_generate"]
+__all__ = ["DEFAULT_MAX_TOKENS", "Stopwatch", "get_generated", "post_generate"]
 
 DEFAULT_MAX_TOKENS = 128
 """A paragraph; less when the model's length leaves less."""
@@ -81,7 +92,9 @@ async def post_generate(
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
     async with checked_body(request, GenerateBody) as body:
         job, is_streamed = await _job_of(request, body, service.card), body.stream
-    writer = _AnswerWriter(f"gen-{request_id_of(request)}", job, stopwatch)
+    answer_id = f"gen-{request_id_of(request)}"
+    job = logged(request, job, answer_id)
+    writer = _AnswerWriter(answer_id, job, stopwatch)
 
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         answer = Answer()
@@ -103,6 +116,19 @@ async def post_generate(
     caller.usage.prompt_tokens += len(job.prompt_token_ids)
     (response,) = await generate_all(caller, service, [job], consume)
     return response
+
+
+async def get_generated(service: GenerationService, request: web.Request) -> web.Response:
+    """The answer of which `POST /generate` gave the id, as far as it is."""
+    kept = await kept_answer(request)
+    first, last = kept.came_unix_s or (None, 0.0)
+    tokens = len(kept.token_ids)
+    stopwatch = Stopwatch(time.time, kept.created_unix_s, tokens, first, last)
+    answer = await Answer.of(events_of(kept, service.card))
+    body = _AnswerWriter(kept.answer_id, kept.request, stopwatch).body(answer)
+    error = kept.ending.error if kept.ending is not None else ""
+    told = {"status": status_of(kept), **({"error": {"message": error}} if error else {})}
+    return web.json_response(body | told, dumps=json_text)
 
 
 async def _whole_response(

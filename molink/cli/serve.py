@@ -108,7 +108,12 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
             cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )
         app = create_app(
-            cluster.service, access, chat_format=format, strict=settings.strict, metrics=metrics
+            cluster.service,
+            access,
+            chat_format=format,
+            strict=settings.strict,
+            metrics=metrics,
+            live=cluster.live,
         )
         add_admin_routes(app, cluster.admin)
         runner = await start_api(app, settings.host, settings.port)

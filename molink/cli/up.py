@@ -256,11 +256,15 @@ async def _start_users_api(
 
     service = coordinator.cluster.service
     format = ChatFormat.of(service.card.tokenizer, settings.tool_parser, settings.reasoning_parser)
-    app = create_app(service, access, chat_format=format, strict=settings.strict, metrics=metrics)
+    live = coordinator.cluster.live
+    app = create_app(
+        service, access, chat_format=format, strict=settings.strict, metrics=metrics, live=live
+    )
     add_admin_routes(app, coordinator.cluster.admin)
     add_plan_route(app, service.model.name, coordinator.plan)
     runner = await start_api(app, settings.host, port)
     stack.push_async_callback(runner.cleanup)
+    stack.callback(live.freeze)  # Answers that this cuts short go on at the next start.
 
 
 def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:

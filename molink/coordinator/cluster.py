@@ -24,6 +24,8 @@ from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_supervisor import Assigner, RingSupervisor
+from molink.coordinator.rings.take_over import RingKeeper
+from molink.serving.live_state import LiveState
 from molink.serving.service import ModelCard
 
 __all__ = ["Cluster", "given_by_pc", "run_cluster"]
@@ -37,6 +39,8 @@ class Cluster:
     rings: Sequence[RingSupervisor]
     admin: ClusterAdmin
     news: ClusterNews
+    live: LiveState
+    """What a later coordinator goes on with."""
     given_by: Callable[[str], dict[str, int]]
     """What the PC with this id has given, with all devices."""
 
@@ -54,16 +58,19 @@ def run_cluster(
     settings: ManagerSettings,
     status: Callable[[], dict[str, Any]],
     audits: AuditSettings,
+    live: LiveState,
+    ring_settings: str = "",
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
     `new_endpoint` is called with the epoch of each ring; `status` is what GET /cluster shows of
-    what runs beside.
+    what runs beside. Rings in `live` that were loaded with the same `ring_settings` are taken over.
     """
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
         nodes = nodes_report(list(hub.book), standbys, ledger.all(), devices)
-        troubles = [one for one in (hub.trouble, accounting.trouble, auditor.trouble) if one]
+        own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
+        troubles = [one for one in own if one]
         return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
 
     service = ClusterService(card, report, audits=AuditQueue(audits.share))
@@ -72,14 +79,29 @@ def run_cluster(
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
+    keeper = RingKeeper(live, ring_settings)
+    unfinished = live.unfinished()
+    for request in unfinished:
+        keeper.add(request)
     manager = ClusterManager(
-        settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, blame
+        settings,
+        hub.book,
+        planner,
+        service,
+        assigner,
+        new_endpoint,
+        readiness,
+        tasks,
+        blame,
+        keeper,
     )
+    for request in unfinished:
+        tasks.create_task(service.go_on(request))
     news = ClusterNews(service.cluster, service.events)
     for work in (hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
-    return Cluster(service, manager.rings, admin, news, given_by)
+    return Cluster(service, manager.rings, admin, news, live, given_by)
 
 
 def given_by_pc(registry: Registry, ledger: Ledger, pc: str) -> dict[str, int]:

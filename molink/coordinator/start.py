@@ -36,6 +36,7 @@ from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
+from molink.serving.live_state import LiveState
 from molink.serving.served_model import ServedModel, read_served_model
 from molink.serving.service import ModelCard
 from molink.tasks import background_tasks
@@ -86,6 +87,8 @@ async def start_coordinator(
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
         registry = stack.enter_context(closing(Registry.open(settings.data_dir)))
         ledger = stack.enter_context(closing(Ledger.open(settings.data_dir)))
+        live = LiveState.open(settings.data_dir, model.card.name, time.time())
+        stack.enter_context(closing(live))
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tls = await asyncio.to_thread(_certificate, settings)
         broker = await _started_broker(settings, registry, tls, stack)
@@ -111,6 +114,8 @@ async def start_coordinator(
             blame=Blame(),
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec, settings.standbys),
+            live=live,
+            ring_settings=repr((settings.model, settings.dtype, settings.kv_dtype, settings.ring)),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
             audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         )

@@ -8,11 +8,14 @@ string).
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.serving.events import EventLedger
 from molink.serving.timeline import RequestLog, RequestTimeline
 from molink_scheduler.request import SamplingParams
+
+if TYPE_CHECKING:
+    from molink.serving.kept_answer import AnswerLog
 
 __all__ = [
     "ChatTokenizer",
@@ -99,6 +102,8 @@ class GenerationRequest:
     """When its answer ends at the latest, by the event loop's clock; None: it has none."""
     timeline: RequestTimeline | None = field(default=None, compare=False)
     """Where the service notes what becomes of it; None: in one that it makes itself."""
+    log: "AnswerLog | None" = field(default=None, compare=False)
+    """Where its tokens are kept on disk; None: they are not."""
 
 
 @dataclass(frozen=True, slots=True)

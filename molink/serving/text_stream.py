@@ -8,6 +8,7 @@ ends, the coordinator to know what to show: the same class over the same tokens,
 from dataclasses import dataclass, field
 
 from molink.serving.service import ChatTokenizer
+from molink_scheduler.request import SamplingParams
 
 __all__ = ["TextStream", "overlap"]
 
@@ -41,6 +42,17 @@ class TextStream:
     _context: str = ""
     """Text of the tokens between these two."""
     _held: str = ""
+
+    @classmethod
+    def of(cls, tokenizer: ChatTokenizer, sampling: SamplingParams) -> "TextStream":
+        """The text of a sequence that is sampled so."""
+        skips = sampling.skip_special_tokens
+        return cls(tokenizer, sampling.stop, skips, sampling.min_tokens)
+
+    def of_token(self, token_id: int, sampling: SamplingParams, *, is_last: bool) -> str:
+        """Text that became final with one token; a stop token's own text is never shown."""
+        text = "" if token_id in sampling.stop_token_ids else self.push((token_id,))
+        return text + self.finish() if is_last else text
 
     def push(self, token_ids: tuple[int, ...]) -> str:
         """Text that became final with these tokens."""

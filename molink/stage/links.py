@@ -62,9 +62,13 @@ from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["StageLinks", "event_of"]
+__all__ = ["COORDINATOR_LOST_S", "StageLinks", "event_of"]
 
 log = logging.getLogger(__name__)
+
+COORDINATOR_LOST_S = 60.0
+"""A coordinator that is started anew takes its rings over within that. What the tail cannot send it
+meanwhile is drawn again then."""
 
 
 @dataclass(slots=True)
@@ -308,6 +312,8 @@ class StageLinks:
             link = self._links.connect(name, address, key, queue_, pacer, self._on_silence)
         except ValueError as error:
             raise StageError(f"{self.name} cannot encrypt its link: {error}.") from None
+        if name == "coordinator":
+            link.sender.silence.lost_s = COORDINATOR_LOST_S
         if not self._links.open(link, measure=command.resume is None):
             raise LinkLostError(
                 f"{self.name} got no answer from its neighbour: check the link.", name

@@ -114,6 +114,20 @@ async def post(url: str, path: str, body: dict) -> tuple[int, dict]:
         return answer.status, json.loads(await answer.text())
 
 
+async def first_events(
+    session: aiohttp.ClientSession, url: str, body: dict, name: str, count: int
+) -> list[dict]:
+    """The first events of a streamed answer to the request of this id, which goes on."""
+    headers, events = {"X-Request-Id": name}, []
+    answer = await session.post(url, json=body | {"stream": True}, headers=headers)
+    async for line in answer.content:
+        if line.startswith(b"data: {"):
+            events.append(json.loads(line.removeprefix(b"data: ")))
+        if len(events) == count:
+            break
+    return events
+
+
 async def get(url: str, path: str) -> dict:
     async with aiohttp.ClientSession() as session, session.get(url + path) as answer:
         return json.loads(await answer.text())
@@ -142,6 +156,7 @@ class Tools:
     greedy_reference = staticmethod(greedy_reference)
     post = staticmethod(post)
     get = staticmethod(get)
+    first_events = staticmethod(first_events)
     eventually = staticmethod(eventually)
 
 

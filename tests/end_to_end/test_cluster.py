@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 
+import aiohttp
 import psutil
 import pytest
 
@@ -229,11 +230,41 @@ async def test_links_that_cannot_be_direct_go_through_the_relay(pair, tools, tin
     assert await answers(tools, pair) == expected
 
 
-async def test_agents_come_back_to_a_coordinator_that_was_killed(pair, tools, tiny_llama):
-    """With it its broker dies, and all that was retained there; agents are not started anew."""
-    pair.start_again()
+async def test_a_coordinator_that_was_killed_takes_its_ring_over(pair, tools):
+    """With it its broker and its relay die, and all that was retained there. The stages stay, and
+    answers under way are read by their ids."""
+    bodies = {
+        "greedy": body([1, 5, 9], LONG_TOKENS),
+        "seeded": body([1, 7, 8], LONG_TOKENS) | {"temperature": 1.0, "seed": 3},
+    }
+    posts = [tools.post(pair.url, "/generate", one) for one in bodies.values()]
+    undisturbed = dict(zip(bodies, await asyncio.gather(*posts), strict=True))
+    pids = {pid for agent in pair.agents.values() for pid in agent.stage_pids()}
+    async with aiohttp.ClientSession() as session:
+        url = f"{pair.url}/generate"
+        streams = [tools.first_events(session, url, bodies[one], one, 20) for one in bodies]
+        seen = dict(zip(bodies, await asyncio.gather(*streams), strict=True))
+        pair.start_again()
     pair.up.line("ready")
-    assert all(agent.process.poll() is None for agent in pair.agents.values())
+    assert pids == {pid for agent in pair.agents.values() for pid in agent.stage_pids()}
+    for name, events in seen.items():
+
+        async def has_ended(name=name):
+            answer = await tools.get(pair.url, f"/generate/gen-{name}")
+            return answer if answer["status"] != "in_progress" else None
+
+        answer = await tools.eventually(has_ended)
+        _, expected = undisturbed[name]
+        streamed = [token for event in events for token in event["token_ids"]]
+        assert 0 < len(streamed) < LONG_TOKENS, "the coordinator was killed in mid-stream"
+        assert streamed == expected["token_ids"][: len(streamed)]
+        assert answer["token_ids"] == expected["token_ids"]
+        assert answer["status"] == "incomplete" and answer["finish_reason"] == "length"
+    found = await tools.get(pair.url, "/cluster/events")
+    assert "ring_resumed" in [event["kind"] for event in found["events"]]
+
+
+async def test_a_coordinator_that_was_killed_serves_new_requests(pair, tools, tiny_llama):
     expected = tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
     assert await answers(tools, pair) == expected
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from molink.stage.links import StageLinks
+from molink.stage.links import COORDINATOR_LOST_S, StageLinks
 from molink.stage_protocol.messages import JoinRing
 from molink.transport.link.thread import LinkThread
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import CAUTIOUS, LinkMemory
+from molink_scheduler.link.silence import LOST_S
 
 MEMORY = LinkMemory(rate_bytes_per_s=7.5e5, rtt_s=0.08)
 
@@ -35,3 +36,12 @@ def test_a_link_begins_from_what_was_last_known_of_it(links, known):
         assert link.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)
         assert link.rtt_ms == pytest.approx(expected.rtt_s * 1e3)
     assert stage.next_rate_bytes_per_s == expected.rate_bytes_per_s
+
+
+def test_a_coordinator_is_waited_for_longer_than_a_neighbour(links):
+    """It may be starting anew."""
+    stage, peer = links
+    address = f"tcp://127.0.0.1:{peer.ports[0]}"
+    stage.connect(JoinRing(1, address, address, RingTerms(64, None, (1,), None, "molink"), None))
+    waits = [link.sender.silence.lost_s for link in (stage._next, stage._coordinator)]
+    assert waits == [LOST_S, COORDINATOR_LOST_S]

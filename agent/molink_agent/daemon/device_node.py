@@ -42,7 +42,13 @@ from molink_agent.daemon.membership import Admission, Membership
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
 
-__all__ = ["AbandonedDeadline", "DeviceNode", "ReclaimDeadline", "ReplacedError"]
+__all__ = [
+    "AbandonedDeadline",
+    "DeviceNode",
+    "ReclaimDeadline",
+    "ReplacedError",
+    "UnclaimedDeadline",
+]
 
 RECLAIM_S = 180.0
 """For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
@@ -53,6 +59,10 @@ RECLAIM_HURRIED_S = 10.0
 ABANDONED_S = 600.0
 """A coordinator that restarts, or a router, is back by then; later an idle stage's memory is better
 its owner's."""
+
+UNCLAIMED_S = 60.0
+"""For which a stage is kept for a coordinator that was started anew: it takes a ring over once all
+of its nodes are back, and waits half as long for them."""
 
 Command = Accepted | Services | LinkKeys | ProbeOrder | Assignment | CoordinatorPresence
 """What the coordinator sends to a node, or to all."""
@@ -104,6 +114,23 @@ class AbandonedDeadline:
 
 
 @dataclass(slots=True)
+class UnclaimedDeadline:
+    """Deadline until which a coordinator that was started anew may claim a stage of its last start.
+    Pure."""
+
+    _since: float | None = None
+
+    def is_due(self, now: float, *, unclaimed: bool) -> bool:
+        """Whether nobody will claim it. `unclaimed`: it was assigned by another start than the
+        present coordinator's."""
+        if not unclaimed:
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        return now - self._since >= UNCLAIMED_S
+
+
+@dataclass(slots=True)
 class DeviceNode:
     """Node of the cluster that lends one device of this PC."""
 
@@ -117,6 +144,9 @@ class DeviceNode:
     """Why the coordinator does not let it in; empty: it does."""
     _reclaim: ReclaimDeadline = field(default_factory=ReclaimDeadline)
     _abandoned: AbandonedDeadline = field(default_factory=AbandonedDeadline)
+    _unclaimed: UnclaimedDeadline = field(default_factory=UnclaimedDeadline)
+    _coordinator_session: str = ""
+    """Of the coordinator's present start; empty: not heard of yet."""
 
     @property
     def device(self) -> str:
@@ -184,6 +214,16 @@ class DeviceNode:
         if self._abandoned.is_due(time.monotonic(), alone=alone, steps=steps) and self.stage.busy:
             log.warning("the stage is ended: the coordinator has been out of reach for long")
             await self.stage.let_go()
+        if self._unclaimed.is_due(time.monotonic(), unclaimed=self._is_unclaimed):
+            log.info("the stage is ended: the coordinator was started anew and does not claim it")
+            await self.stage.let_go()
+
+    @property
+    def _is_unclaimed(self) -> bool:
+        """Whether the stage was assigned by another start than the present coordinator's."""
+        assignment, session = self.stage.assignment, self._coordinator_session
+        is_known = self.session.connected and bool(session) and self.stage.busy
+        return is_known and assignment is not None and assignment.session not in ("", session)
 
     # -- membership ------------------------------------------------------------------------------
 
@@ -235,18 +275,10 @@ class DeviceNode:
             case Assignment():
                 await self.stage.assign(message)
             case CoordinatorPresence():
-                await self._end_stage_of_another(message)
+                if message.online:
+                    self._coordinator_session = message.session
             case other:
                 assert_never(other)
-
-    async def _end_stage_of_another(self, coordinator: CoordinatorPresence) -> None:
-        """A coordinator that was started anew knows nothing of the rings of its last start."""
-        assignment = self.stage.assignment
-        if not coordinator.online or assignment is None or not self.stage.busy:
-            return
-        if assignment.session not in ("", coordinator.session):
-            log.info("the stage is ended: the coordinator was started anew")
-            await self.stage.let_go()
 
     def _check_not_replaced(self, accepted: Accepted) -> None:
         """Of two agents with the same keys the one that started later stays. Raises ReplacedError

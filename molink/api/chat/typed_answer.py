@@ -12,20 +12,22 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from molink.api.answers import Answer, EventStream, generate_all, json_text
+from molink.api.answers import Answer, EventStream, events_of, generate_all, json_text, status_of
 from molink.api.callers import caller_of
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, TextDelta, ToolCallDelta
 from molink.api.chat.prompt import ChatPrompt
 from molink.api.errors import ApiError
 from molink.api.headers.serving import served_by
+from molink.serving.kept_answer import KeptAnswer
 from molink.serving.service import (
     GenerationRequest,
     GenerationService,
+    ModelCard,
     TokenEvent,
     TokenLogprob,
 )
 
-__all__ = ["Event", "Spent", "TypedPart", "TypedWriter", "answer_typed"]
+__all__ = ["Event", "KeptWriter", "Spent", "TypedPart", "TypedWriter", "answer_typed", "write_kept"]
 
 Event = Mapping[str, Any]
 """With its `type`."""
@@ -101,6 +103,13 @@ class TypedWriter(Protocol):
         """The events of an answer that cannot go on."""
 
 
+class KeptWriter(TypedWriter, Protocol):
+    """Writer of an answer that can be read before its end."""
+
+    def stopped(self, status: str) -> None:
+        """Write the answer as it is, though it has no end."""
+
+
 class _TypedStream(EventStream):
     """Context manager that writes events under their names."""
 
@@ -144,6 +153,22 @@ async def answer_typed(
     caller.usage.prompt_tokens += len(prompt.token_ids)
     (response,) = await generate_all(caller, service, [job], streamed if stream else whole)
     return response
+
+
+async def write_kept(
+    prompt: ChatPrompt, answer: KeptAnswer, card: ModelCard, writer: KeptWriter
+) -> None:
+    """Write an answer again, as far as it is kept."""
+    events, status = events_of(answer, card), status_of(answer)
+    if answer.ending is not None and answer.ending.finish_reason is not None:
+        await _write_whole(prompt, events, writer)
+        return
+    async for _ in _event_batches(prompt, events, writer):
+        pass
+    if answer.ending is not None and answer.ending.error:
+        writer.failed(ApiError(answer.ending.error))
+    else:
+        writer.stopped(status)
 
 
 async def _event_batches(

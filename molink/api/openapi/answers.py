@@ -16,6 +16,7 @@ __all__ = [
     "ErrorAnswer",
     "EventsAnswer",
     "GenerateAnswer",
+    "GeneratedAnswer",
     "Health",
     "MessagesAnswer",
     "ModelEntry",
@@ -250,6 +251,14 @@ class GenerateAnswer(_Answer):
     """Where asked for."""
 
 
+class GeneratedAnswer(GenerateAnswer):
+    """Answer of `GET /generate/{id}`."""
+
+    status: Literal["completed", "incomplete", "failed", "in_progress", "cancelled"]
+    error: dict[str, str] | None = None
+    """Of one that has failed: its `message` is a sentence."""
+
+
 class ModelEntry(_Answer):
     """One name of the served model."""
 
@@ -305,11 +314,11 @@ class EventsAnswer(_Answer):
 
 
 class ResponsesAnswer(_Answer):
-    """Answer of `POST /v1/responses`, as OpenAI's `Response`."""
+    """Answer of `/v1/responses`, as OpenAI's `Response`."""
 
     id: str
     object: Literal["response"]
-    status: Literal["completed", "incomplete", "failed", "in_progress"]
+    status: Literal["completed", "incomplete", "failed", "in_progress", "cancelled"]
     model: str
     output: list[dict[str, Any]]
 

@@ -112,10 +112,22 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {"prompt": "Once upon a time", "max_tokens": 64},
     ),
     ("POST", "/v1/responses"): _generates(
-        "Continue a conversation, as OpenAI's Responses; nothing is kept",
+        "Continue a conversation, as OpenAI's Responses",
         answers.ResponsesAnswer,
         ResponsesBody,
         {"input": "Tell me of rings.", "max_output_tokens": 64},
+    ),
+    ("GET", "/generate/{id}"): Operation(
+        INFERENCE,
+        "Read an answer again, as far as it is",
+        answers.GeneratedAnswer,
+        errors=(*OF_GETS, 404, 503),
+    ),
+    ("GET", "/v1/responses/{id}"): Operation(
+        INFERENCE,
+        "Read a response again, as far as it is",
+        answers.ResponsesAnswer,
+        errors=(*OF_GETS, 400, 404, 503),
     ),
     ("POST", "/v1/messages"): _generates(
         "Continue a conversation, as Anthropic's Messages",

@@ -120,14 +120,19 @@ class LocalEndpoint:
             watches.append(keep_up_to_date(self.memory, lambda: self._links_seen(ring)))
         await gathered(watches)
 
+    def client(self, ring: Ring) -> RingClient:
+        """A client of a ring to whose head no link is open yet."""
+        assert self._links is not None, "the tail is awaited first"
+        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        return RingClient(card, ring, self._links, head_silent=lambda: None)
+
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
         self._note_pids(ring)
         address = f"tcp://{ring.requests_link.addresses[-1]}"
         await self._links.connect(address, self.plan.memory(COORDINATOR, 0))
-        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
-        return RingClient(card, ring, self._links, head_silent=lambda: None)
+        return self.client(ring)
 
     async def go_on(self, ring: Ring) -> None:
         """Lead to the head of the ring's next epoch. Raises RingError."""

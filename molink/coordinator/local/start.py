@@ -42,6 +42,7 @@ from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.errors import UserError
 from molink.node.stage_handle import WarmStage
+from molink.serving.live_state import LiveState
 from molink.serving.served_model import read_served_model
 from molink.tasks import background_tasks
 
@@ -79,6 +80,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         folder = Path(stack.enter_context(_folder()))
         registry = stack.enter_context(closing(Registry.open(folder)))
         ledger = stack.enter_context(closing(Ledger.open(folder)))
+        live = LiveState.open(folder, model.card.name, time.time())
+        stack.enter_context(closing(live))
         warm, public_key = WarmStage(), registry.coordinator.public_z85
         stack.push_async_callback(warm.drop)
         nodes = _admitted(registry, plan, warm)
@@ -109,6 +112,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
                 len(plan.works), settings.codec, settings.standbys, first_must_stand=True
             ),
             status=dict,
+            live=live,
             audits=AuditSettings.of(0.0, folder, model.checkpoint.config()),
         )
 

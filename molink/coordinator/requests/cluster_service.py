@@ -7,16 +7,17 @@ twice and none is lost, whether a PC was switched off or a ring made way for a b
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
-from molink.errors import RingError
+from molink.errors import ErrorGuard, MolinkError, RingError
 from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
+from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
 from molink.tasks import Signal
@@ -80,9 +81,12 @@ class ClusterService:
     """...as are the reasons why nodes hold nothing."""
     rings: list[ServingRing] = field(default_factory=list)
     intake_paused: bool = False
+    expected: set[int] = field(default_factory=set)
+    """Numbers of the rings of an earlier coordinator that are still to be taken over."""
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
     audits: AuditQueue = field(default_factory=AuditQueue)
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Going on with a request"))
     _changed: Signal = field(default_factory=Signal)
 
     def __post_init__(self) -> None:
@@ -133,9 +137,13 @@ class ClusterService:
         timeline = request.timeline or self._timeline(request)
         asked = replace(request, timeline=timeline)
         self.audits.choose(timeline, sum(ring.is_open for ring in self.rings))
-        with self.request_log.following(timeline):
+        if request.log is not None:
+            request.log.begin()
+        with self.request_log.following(timeline), _end_kept(request.log):
             async with aclosing(self._over_rings(asked, timeline)) as all_events:
                 async for event in until_deadline(all_events, request.deadline_at):
+                    if request.log is not None:
+                        request.log.took(event)
                     if event.finish_reason is not None:
                         now = timeline.last_token_at or time.monotonic()
                         reason = DEADLINE if at_deadline(event) else event.finish_reason
@@ -145,13 +153,17 @@ class ClusterService:
     async def _over_rings(
         self, request: GenerationRequest, timeline: RequestTimeline
     ) -> AsyncGenerator[TokenEvent, None]:
-        if self.intake_paused:
+        before = request.log.before if request.log is not None else None
+        if self.intake_paused and before is None:
             raise RingError(INTAKE_PAUSED)
-        output: tuple[int, ...] = ()
+        output = before.token_ids if before is not None else ()
         left: ServingRing | None = None
         patience = 1.0
         for moves in range(MOVES_MAX):
-            ring = await self._ring_for(request, left, accepted=moves > 0)
+            ring = await self._adopting(before) if moves == 0 else None
+            if ring is None:
+                accepted = moves > 0 or before is not None
+                ring = await self._ring_for(request, left, accepted=accepted)
             timeline.submitted(ring.number, ring.stages, time.monotonic())
             try:
                 async with aclosing(ring.client.generate(request, output, patience)) as events:
@@ -170,6 +182,26 @@ class ClusterService:
                     raise
                 self._note_move(timeline, ring, error)
         raise RingError(f"The request's ring was lost {MOVES_MAX} times: send it again later.")
+
+    async def go_on(self, request: GenerationRequest) -> None:
+        """Go on with a request of an earlier coordinator: its client may read the answer later."""
+        with self.guard, suppress(MolinkError):  # It is kept with the answer.
+            async with aclosing(self.generate(request)) as events:
+                async for _ in events:
+                    pass
+
+    async def _adopting(self, before: KeptAnswer | None) -> ServingRing | None:
+        """The ring that holds KV of a request of an earlier coordinator; None: there is none."""
+        number = before.place.ring if before is not None and before.place is not None else None
+        while number in self.expected:
+            await self._changed.wait()
+        rings = (ring for ring in self.rings if before is not None and ring.number == number)
+        return next(rings, None)
+
+    def not_expected(self, number: int) -> None:
+        """A ring of an earlier coordinator was taken over, or cannot be."""
+        self.expected.discard(number)
+        self._changed.send()
 
     def _note_move(self, timeline: RequestTimeline, ring: ServingRing, error: RingError) -> None:
         timeline.moved(str(error), time.monotonic())
@@ -228,3 +260,15 @@ class ClusterService:
             RingLoad(ring.client.outstanding_tokens, max(1e-3, ring.tokens_per_s)) for ring in rings
         ]
         return rings[choose_ring(loads, tokens)]
+
+
+@contextmanager
+def _end_kept(log: AnswerLog | None) -> Iterator[None]:
+    """Keep on disk how an answer has ended that did not end by itself."""
+    try:
+        yield
+    except BaseException as error:
+        if log is not None:
+            why = str(error) if isinstance(error, MolinkError) else ""
+            log.ended(Ending(time.time(), None, None, why))
+        raise

@@ -11,6 +11,7 @@ are known without asking the disk.
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ CREATE TABLE IF NOT EXISTS contribution (
 
 @dataclass(slots=True)
 class Ledger:
-    """An open ledger; from one thread."""
+    """An open ledger; from one thread at a time."""
 
     _db: sqlite3.Connection
     _sums: dict[str, Contribution] = field(default_factory=dict)
@@ -72,7 +73,9 @@ class Ledger:
         path = data_dir / LEDGER_FILE
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
-            db = sqlite3.connect(path, timeout=LOCKED_S, isolation_level=None)
+            db = sqlite3.connect(
+                path, timeout=LOCKED_S, isolation_level=None, check_same_thread=False
+            )
             try:
                 return cls._opened(db)
             except sqlite3.Error:
@@ -150,6 +153,7 @@ class Accounting:
     """By node: its name, and what it has given since the ledger could last be written."""
     _trouble: str = ""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing down who gave what"))
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def trouble(self) -> str:
@@ -157,19 +161,25 @@ class Accounting:
         return self._trouble
 
     async def run(self) -> None:
-        """Until cancelled, and once more then."""
+        """Until cancelled, and once more then. Only the last time is the disk waited for."""
         try:
             while True:
                 await asyncio.sleep(PERIOD_S)
-                self.settle(time.monotonic())
+                with self.guard:
+                    self._add_up(time.monotonic())
+                await asyncio.to_thread(self._write)
         finally:
             self.settle(time.monotonic())
 
     def settle(self, now: float) -> None:
         """Write down what has come since the last call. What cannot be written, on a full disk
         perhaps, is written the next time."""
-        with self.guard:
+        with self._writing, self.guard:
             self._add_up(now)
+        self._write()
+
+    def _write(self) -> None:
+        with self._writing, self.guard:
             self._trouble = TROUBLE
             with self.ledger.together():
                 for node_id, (name, given) in self._unwritten.items():

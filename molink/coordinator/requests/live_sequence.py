@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.requests.prompt_scores import PromptScores
 from molink.errors import InvalidRequestError, MolinkError
-from molink.serving.service import TokenEvent, TokenLogprob
+from molink.serving.kept_answer import AnswerLog
+from molink.serving.service import ChatTokenizer, GenerationRequest, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import FinishReason, TokenSample
@@ -43,6 +44,8 @@ class LiveSequence:
     patience: float
     """How many times as long as usual it may lie."""
     timeline: RequestTimeline | None = None
+    log: AnswerLog | None = None
+    """Where its place is kept on disk; None: it is not."""
     scores: PromptScores | None = None
     """Where the prompt's tokens are scored, and have not been before."""
     has_token: bool = False
@@ -57,6 +60,39 @@ class LiveSequence:
         if self.timeline is not None:
             self.timeline.numbered(self.request_id)
 
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        request: GenerationRequest,
+        output: tuple[int, ...],
+        patience: float,
+        tokenizer: ChatTokenizer | None,
+        now: float,
+    ) -> "LiveSequence":
+        """The sequence of a request of which `output` was generated before."""
+        text, prompt = None, request.prompt_token_ids
+        if tokenizer is not None:
+            text = TextStream.of(tokenizer, request.sampling)
+            for token_id in output:  # One by one, as they were sent: what is held back agrees.
+                text.push((token_id,))
+        live = cls(
+            number,
+            prompt,
+            request.priority,
+            request.sampling,
+            text,
+            len(prompt) + request.sampling.max_tokens,
+            list(output),
+            len(prompt) + len(output),
+            now,
+            patience,
+            request.timeline,
+            request.log,
+        )
+        live.scores = PromptScores.of(live.request)
+        return live
+
     @property
     def generated_tokens(self) -> int:
         """Of its answer so far, those of rings before among them."""
@@ -67,6 +103,17 @@ class LiveSequence:
         """As the head is to compute it from now on."""
         output = tuple(self.output)
         return Request(self.request_id, self.prompt, self.sampling, output, self.priority)
+
+    def objection(self, token: TokenSample) -> str | None:
+        """Why a token cannot be the honest next one; None: it can."""
+        if self.scores is not None and not self.has_token and not self.scores.is_complete:
+            return "a token before the log-probabilities of its prompt"
+        if token.finish is FinishReason.GRAMMAR_FAILED and not self.sampling.grammar:
+            return "the end of a grammar that nobody has asked for"
+        left = self.sampling.max_tokens - self.generated_tokens
+        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
+            return "more tokens than were asked for"
+        return None
 
     def event(self, token: TokenSample, eos_token_ids: Collection[int]) -> TokenEvent | MolinkError:
         """What the user is told of a token that has come."""
@@ -94,9 +141,8 @@ class LiveSequence:
         return token.token_id if token.token_id in asked else None
 
     def _text_of(self, token: TokenSample) -> str:
-        """Text that became final; a stop token's own text is never shown."""
+        """Text that became final."""
         if self.text is None:
             return ""
-        is_stop_token = token.token_id in self.sampling.stop_token_ids
-        text = "" if is_stop_token else self.text.push((token.token_id,))
-        return text + self.text.finish() if token.finish is not FinishReason.NONE else text
+        is_last = token.finish is not FinishReason.NONE
+        return self.text.of_token(token.token_id, self.sampling, is_last=is_last)

@@ -32,19 +32,11 @@ from molink.coordinator.requests.ring_links import (
     TailRefused,
 )
 from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
+from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.stage_protocol.messages import StageHealth
-from molink.wire.frames import (
-    Cancel,
-    FinishReason,
-    PromptScore,
-    Sampled,
-    SetCodec,
-    Submit,
-    TokenSample,
-)
+from molink.wire.frames import Cancel, PromptScore, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.resume import requests_to_resume
 
@@ -106,6 +98,8 @@ class RingClient:
     """Set while no sequence runs or waits."""
     _is_paused: bool = False
     """Whether the ring has lost a stage and does not go on yet."""
+    _adopted: set[int] = field(default_factory=set)
+    """Sequences of an earlier coordinator, for which nobody waits yet."""
 
     def __post_init__(self) -> None:
         self._idle.set()
@@ -136,7 +130,7 @@ class RingClient:
 
     @property
     def outstanding_tokens(self) -> int:
-        """Tokens of all sequences: prompts and all that they may generate."""
+        """Of all sequences: prompts and all that they may generate."""
         return sum(live.tokens for live in self._live.values())
 
     def served(self) -> Served:
@@ -174,7 +168,7 @@ class RingClient:
 
         `output` is what another ring has generated of it: those tokens are computed again and not
         sent again. `patience`: how many times as long as usual it may lie."""
-        live = self._submit(request, output, patience)
+        live = self._adopted_one(request) or self._submit(request, output, patience)
         try:
             while True:
                 event = await live.events.get()
@@ -189,6 +183,23 @@ class RingClient:
             if self._forget(live) and self.unready_reason is None and not self._is_paused:
                 with suppress(RingError):  # `run` hears of it too.
                     self.links.send(Cancel(live.request_id))
+
+    def adopt(self, request: GenerationRequest) -> None:
+        """Go on with what an earlier coordinator had this ring compute, once `go_on` is called."""
+        before = request.log.before if request.log is not None else None
+        assert before is not None and before.place is not None, "a ring has computed it"
+        live = self._submit(request, before.token_ids, 1.0, before.place.request_id)
+        live.held_tokens = before.held_tokens
+        self._next_request_id = max(self._next_request_id, live.request_id + 1)
+        self._adopted.add(live.request_id)
+
+    def _adopted_one(self, request: GenerationRequest) -> LiveSequence | None:
+        """What was adopted of a request, once."""
+        for live in self._live.values():
+            if live.request_id in self._adopted and live.log is request.log:
+                self._adopted.discard(live.request_id)
+                return live
+        return None
 
     # -- when the ring loses a stage -------------------------------------------------------------
 
@@ -223,6 +234,7 @@ class RingClient:
             if live.request_id not in resumed:
                 self._number_anew(live)
             live.held_tokens, live.moved_at = 0, now
+            self._note_place(live)
             if live.timeline is not None:
                 live.timeline.resumed(reason, now)
             self.links.send(Submit(live.request))
@@ -230,7 +242,9 @@ class RingClient:
     def _number_anew(self, live: LiveSequence) -> None:
         """For the ring it is a new request, of which nothing is held."""
         del self._live[live.request_id]
-        live.request_id, live.has_token = self._take_number(), False
+        before, live.request_id, live.has_token = live.request_id, self._take_number(), False
+        if before in self._adopted:
+            self._adopted = self._adopted - {before} | {live.request_id}
         live.scores = PromptScores.of(live.request)
         self._live[live.request_id] = live
 
@@ -272,47 +286,38 @@ class RingClient:
             live.events.put_nowait(RingError(reason))
 
     def _submit(
-        self, request: GenerationRequest, output: tuple[int, ...], patience: float
+        self,
+        request: GenerationRequest,
+        output: tuple[int, ...],
+        patience: float,
+        number: int | None = None,
     ) -> LiveSequence:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
             raise RingError(f"The server is busy with {REQUESTS_MAX} requests: try again later.")
-        sampling = request.sampling
-        tokens = len(request.prompt_token_ids) + sampling.max_tokens
+        most = request.sampling.max_tokens
+        tokens = len(request.prompt_token_ids) + most
         if tokens > self.card.model_len_max:
             raise InvalidRequestError(
-                f"The prompt's {len(request.prompt_token_ids)} tokens and max_tokens "
-                f"{sampling.max_tokens} exceed the model's {self.card.model_len_max}: shorten one."
+                f"The prompt's {tokens - most} tokens and max_tokens {most} exceed the model's "
+                f"{self.card.model_len_max}: shorten one."
             )
-        tokenizer = self.card.tokenizer
-        text = None
-        if tokenizer is not None:
-            text = TextStream(
-                tokenizer, sampling.stop, sampling.skip_special_tokens, sampling.min_tokens
-            )
-            for token_id in output:  # One by one, as they were sent: what is held back agrees.
-                text.push((token_id,))
-        prompt = request.prompt_token_ids
-        live = LiveSequence(
-            self._take_number(),
-            prompt,
-            request.priority,
-            sampling,
-            text,
-            tokens,
-            list(output),
-            len(prompt) + len(output),
-            time.monotonic(),
-            patience,
-            request.timeline,
-        )
-        live.scores = PromptScores.of(live.request)
+        number = self._take_number() if number is None else number
+        tokenizer, now = self.card.tokenizer, time.monotonic()
+        live = LiveSequence.of(number, request, output, patience, tokenizer, now)
         if not self._is_paused:
             self.links.send(Submit(live.request))
         self._idle.clear()
         self._live[live.request_id] = live
+        self._note_place(live)
         return live
+
+    def _note_place(self, live: LiveSequence) -> None:
+        """Keep on disk where the sequence is computed from now on."""
+        if live.log is not None:
+            number = self.ring.stages[0].assignment.ring
+            live.log.submitted(Place(number, live.request_id, live.generated_tokens))
 
     def _take_number(self) -> int:
         self._next_request_id += 1
@@ -348,9 +353,8 @@ class RingClient:
     def _take_score(self, score: PromptScore) -> str | None:
         """Why a score cannot be the tail's honest one; those of requests that have ended are
         dropped."""
-        if (
-            objection := untrue(score, self._next_request_id, self.card.vocabulary_size)
-        ) is not None:
+        known = self._next_request_id, self.card.vocabulary_size
+        if (objection := untrue(score, *known)) is not None:
             return objection
         live = self._live.get(score.request_id)
         if live is None:
@@ -376,22 +380,12 @@ class RingClient:
 
     def _objection(self, token: TokenSample, live: LiveSequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""
-        if (
-            objection := untrue(token, self._next_request_id, self.card.vocabulary_size)
-        ) is not None:
+        known = self._next_request_id, self.card.vocabulary_size
+        if (objection := untrue(token, *known)) is not None:
             return objection
         if not 0 <= token.token_id < self.card.vocabulary_size:
             return "a token that is not in the vocabulary"
-        if live is None:
-            return None
-        if live.scores is not None and not live.has_token and not live.scores.is_complete:
-            return "a token before the log-probabilities of its prompt"
-        if token.finish is FinishReason.GRAMMAR_FAILED and not live.sampling.grammar:
-            return "the end of a grammar that nobody has asked for"
-        left = live.sampling.max_tokens - live.generated_tokens
-        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
-            return "more tokens than were asked for"
-        return None
+        return live.objection(token) if live is not None else None
 
     def _tail_error(self, what: str) -> StageError:
         """The end of the ring for something that its tail sent, which is held against it."""

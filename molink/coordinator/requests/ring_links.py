@@ -125,9 +125,10 @@ class RingClientLinks:
         """Take messages of the ring's next epoch only, and lead to its head, which may be another
         one. Raises RingError when that does not answer."""
         self._links.epoch = epoch
-        if self.head is not None and (head_address, head_key) != self._head_end:
-            self._links.thread.close(self.head)
-            self._drop_news_of_head()
+        if self.head is None or (head_address, head_key) != self._head_end:
+            if self.head is not None:
+                self._links.thread.close(self.head)
+                self._drop_news_of_head()
             await self.connect(head_address, None, head_key, measure=False)
 
     def _drop_news_of_head(self) -> None:

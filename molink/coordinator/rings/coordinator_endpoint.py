@@ -88,14 +88,19 @@ class CoordinatorEndpoint:
         self._keeper = PathKeeper(end, caller, self._moved)
         await self._keeper.run()
 
+    def client(self, ring: Ring) -> RingClient:
+        """A client of a ring to whose head no link is open yet."""
+        assert self._links is not None, "the tail is awaited first"
+        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        return RingClient(card, ring, self._links, lambda: self._failed(self.path))
+
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head once there is a path to it. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
         await self._path_found()
         key = ring.requests_link.public_key
         await self._links.connect(f"tcp://{self.path.address}", None, key)
-        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
-        return RingClient(card, ring, self._links, lambda: self._failed(self.path))
+        return self.client(ring)
 
     async def go_on(self, ring: Ring) -> None:
         """Lead to the head of the ring's next epoch. Raises RingError."""

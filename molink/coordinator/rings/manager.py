@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.members.ring import StageFailure
+from molink.coordinator.members.ring import AgentStage, StageFailure
 from molink.coordinator.planning.cluster_plan import (
     ClusterPlan,
     PlanCache,
@@ -30,6 +30,7 @@ from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
 from molink.coordinator.rings.standbys import Standbys
+from molink.coordinator.rings.take_over import KeptRing, RingKeeper, TakeOver
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["ClusterManager", "ManagerSettings"]
@@ -84,6 +85,7 @@ class ClusterManager:
     tasks: asyncio.TaskGroup
     """In which rings run and plans are made."""
     blame: Blame = field(default_factory=Blame)
+    keeper: RingKeeper = field(default_factory=RingKeeper)
     rings: list[RingSupervisor] = field(default_factory=list)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of the cluster's manager"))
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
@@ -109,6 +111,7 @@ class ClusterManager:
     _failover: Failover = field(init=False)
     _standbys: Standbys = field(init=False)
     _slowdowns: SlowdownMonitor = field(init=False)
+    _take_over: TakeOver = field(init=False)
 
     def __post_init__(self) -> None:
         self._plans = PlanCache(self.planner, self.book.changed, self.tasks)
@@ -124,6 +127,10 @@ class ClusterManager:
             self.tasks,
         )
         self._slowdowns = SlowdownMonitor(self.planner)
+        self._take_over = TakeOver(self.book, self.keeper.rings())
+        numbers = {ring.number for ring in self._take_over.waiting}
+        self.service.expected |= numbers
+        self._next_ring = max(numbers, default=-1) + 1
 
     def _failed(self, failure: StageFailure) -> None:
         self.blame.failed(failure, time.monotonic())
@@ -145,6 +152,7 @@ class ClusterManager:
     def step(self, now: float) -> None:
         """Evaluate the nodes and the rings once, and act."""
         self._reap_ended(now)
+        self._take_over_due(now)
         self._note_service(now)
         nodes, serving = list(self.book), bool(self._alive)
         active = [node for node in nodes if not self.blame.is_resting(node.node_id, now)]
@@ -155,7 +163,8 @@ class ClusterManager:
         self._failover.pass_over_lagging(self.free(now))
         first = not self._next_ring
         is_time = self.readiness.is_time(active, now, first=first, serving=serving)
-        if now >= self._not_before and is_time and self._build(now):
+        is_time = is_time and now >= self._not_before and not self._take_over.waiting
+        if is_time and self._build(now):
             self._failover.release_unused(self._standbys.holders)
         if not self._failover.under_way:
             self._standbys.update(self.rings)
@@ -171,6 +180,8 @@ class ClusterManager:
             failure=self.last_failure,
             shortage=self.plan.shortage,
         )
+        if self._take_over.waiting:
+            self.service.progress = self._take_over.sentence()
         self.service.standbys = {**self.plan.standbys, **self.blame.reasons(now)}
 
     # -- what has ended and who is free ----------------------------------------------------------
@@ -187,7 +198,7 @@ class ClusterManager:
 
     def free(self, now: float) -> list[Node]:
         """Nodes that a plan may use now."""
-        members = self._failover.members
+        members = self._failover.members | self._take_over.node_ids
         return [
             node
             for node in self.book
@@ -293,9 +304,35 @@ class ClusterManager:
             self.service.events.add("plan", f"the rings are to be replaced by better ones: {why}")
             self._failover.improve(serving, plan)
 
+    def _take_over_due(self, now: float) -> None:
+        """Take rings of an earlier coordinator over whose nodes are here; give others up."""
+        ready, late = self._take_over.take_due(now)
+        for ring in ready:
+            stages = self.assigner.stages(ring.plan, ring.number)
+            self._run(ring.number, ring.plan, ring.restored(stages), ring)
+        for ring in late:
+            self.keeper.drop(ring.number)
+            self.service.not_expected(ring.number)
+            self._not_taken_over(ring)
+
+    def _not_taken_over(self, ring: KeptRing) -> None:
+        missing = len(ring.node_ids - {node.node_id for node in self.book if node.is_here})
+        text = f"ring {ring.number} is not taken over: {missing} of its PCs did not come back"
+        self.service.events.add("ring_ended", text, ring=ring.number)
+
     def _begin(self, plan: PlannedRing) -> None:
         number, self._next_ring = self._next_ring, self._next_ring + 1
         stages = self.assigner.stages(plan, number)
+        self._run(number, plan, stages)
+        self.service.events.add("plan", plan_sentence(number, plan, stages), ring=number)
+
+    def _run(
+        self,
+        number: int,
+        plan: PlannedRing,
+        stages: Sequence[AgentStage],
+        kept: KeptRing | None = None,
+    ) -> None:
         endpoint = self.new_endpoint(stages[0].epoch)
         ring = RingSupervisor(
             number=number,
@@ -308,7 +345,8 @@ class ClusterManager:
             wake=self.book.changed,
             recovery=Recovery(endpoint, self.assigner.next_epoch, self._standbys),
             mended=lambda failure: self.blame.mended(failure.node_id, time.monotonic()),
+            keeper=self.keeper,
+            kept=kept,
         )
         self.rings.append(ring)
-        self.service.events.add("plan", plan_sentence(number, plan, stages), ring=number)
         self.tasks.create_task(ring.run())

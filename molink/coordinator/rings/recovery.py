@@ -56,9 +56,6 @@ class Fillers(Protocol):
     ) -> AgentStage | None:
         """On a free node that can have the layers in time."""
 
-    def replaced(self, lost: AgentStage) -> None:
-        """Take note that another node has taken a stage's place."""
-
 
 @dataclass(slots=True)
 class Recovery:
@@ -85,13 +82,15 @@ class Recovery:
         began_at = self.clock() if self._began_at is None else self._began_at
         return max(0.0, began_at + RECOVER_WITHIN_S - self.clock())
 
-    def begin(self, ring: Ring) -> Ring | None:
+    def begin(self, ring: Ring, *, taken_over: bool = False) -> Ring | None:
         """The ring on its way into the next epoch, with nothing loaded in the places of what is
-        lost; None: it cannot go on without that, or not in time."""
+        lost; None: it cannot go on without that, or not in time. One that is `taken_over` may have
+        lost nothing but its coordinator."""
         lost = _lost(ring.stages)
         fillings = self._fillings(ring, sorted(lost))
         replaced = lost | self._fresh
-        if not self.left_s or fillings is None or len(replaced) not in range(1, len(ring.stages)):
+        fewest, most = int(not taken_over), len(ring.stages) - 1
+        if not self.left_s or fillings is None or not fewest <= len(replaced) <= most:
             return None
         now, epoch = self.clock(), self.next_epoch()
         self._began_at = now if self._began_at is None else self._began_at
@@ -100,8 +99,6 @@ class Recovery:
         self._fresh |= lost
         stages = list(ring.stages)
         for place, filling in fillings.items():
-            if filling.node is not stages[place].node:
-                self.fillers.replaced(stages[place])
             stages[place] = filling
         return replace(ring, stages=[stage.in_epoch(epoch) for stage in _linked(stages)])
 

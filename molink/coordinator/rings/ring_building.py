@@ -151,6 +151,9 @@ class RingEndpoint(Protocol):
         """Keep both links of a ring that has joined going, until cancelled. Raises StageError when
         one cannot go on."""
 
+    def client(self, ring: Ring) -> RingClient:
+        """A client of a ring to whose head no link is open yet."""
+
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head, while `watch` runs. Raises RingError."""
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
@@ -23,6 +23,7 @@ from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.recovery import Recovery, Resumption
 from molink.coordinator.rings.ring_building import RingEndpoint, build_ring
 from molink.coordinator.rings.ring_progress import RingPace, RingProgress, Stuck
+from molink.coordinator.rings.take_over import KeptRing, RingKeeper
 from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
 from molink.stage_protocol.messages import StageProgress
@@ -136,6 +137,9 @@ class RingSupervisor:
     recovery: Recovery
     mended: Callable[[StageFailure], object]
     """Takes a failure after which the ring may go on."""
+    keeper: RingKeeper
+    kept: KeptRing | None = None
+    """As an earlier coordinator has left it; None: it is built."""
     state: RingState = RingState.LOADING
     has_served: bool = False
     served_s: float = 0.0
@@ -172,8 +176,10 @@ class RingSupervisor:
     async def run(self) -> None:
         """Until it is drained, lost or cancelled; a failure is kept in `error`."""
         try:
-            ring = await self._build()
-            if ring is not None:
+            if self.kept is not None:
+                resumption = await self._take_over(self.kept)
+                await self._serve(resumption.ring, resumption)
+            elif (ring := await self._build()) is not None:
                 await self._serve(ring)
         except TimeoutError:
             self.error = StageError("It took too long to load or to answer.")
@@ -185,6 +191,8 @@ class RingSupervisor:
         finally:
             self.state = RingState.ENDED
             self._note("ring_ended", f"has ended: {self.error or 'it is not needed any more.'}")
+            self.keeper.drop(self.number)
+            self.service.not_expected(self.number)
             await asyncio.shield(self._release())
             self.wake.set()
 
@@ -198,10 +206,32 @@ class RingSupervisor:
         self.fractions[index] = fraction
         self.wake.set()
 
-    async def _serve(self, ring: Ring) -> None:
-        """Until it is drained, over as many epochs as it takes. Raises StageError or RingError when
-        it is lost."""
-        resumption: Resumption | None = None
+    async def _take_over(self, kept: KeptRing) -> Resumption:
+        """The next epoch of a ring that was left. Raises MolinkError or TimeoutError."""
+        terms = await self.endpoint.open(self.stages)
+        ring = Ring(self.stages, replace(terms, ring=kept.terms), kept.requests_link)
+        client = self.endpoint.client(ring)
+        client.pause()
+        client.codec = kept.codec
+        for one in self.keeper.requests.get(self.number, ()):
+            client.adopt(one)
+        self._serving = self._serving_ring(client)
+        if (begun := self.recovery.begin(ring, taken_over=True)) is None:
+            raise StageError("Too little is left of it to take it over.")
+        self.state = RingState.RESUMING
+        self._go_to(begun)
+        async with asyncio.timeout(self.recovery.left_s):
+            return await self.recovery.run(begun, client, "The coordinator was started anew.")
+
+    def _go_to(self, ring: Ring) -> None:
+        """Note in which places the ring stands from now on."""
+        self.stages = ring.stages
+        places = [PlannedStage(stage.node.node_id, stage.work) for stage in ring.stages]
+        self.plan = self.plan.moved(places)
+
+    async def _serve(self, ring: Ring, resumption: Resumption | None = None) -> None:
+        """Until it is drained, over as many epochs as it takes. Raises MolinkError when it is lost.
+        `resumption`: with which it is taken over."""
         try:
             while True:
                 try:
@@ -211,7 +241,7 @@ class RingSupervisor:
                     resumption = await self._resumption(ring, error)
                     ring = resumption.ring
         finally:
-            if self._serving is not None:
+            if self._serving is not None and self._serving in self.service.rings:
                 self._serving.client.end("The ring has ended.")
                 self.service.remove(self._serving)
 
@@ -229,14 +259,20 @@ class RingSupervisor:
                     await client.choose_codec(self.codec)
                 chosen = f"packs activations as {client.codec.codec}: {client.codec.reason}"
                 self._note("codec", chosen)
-                self._take_requests(client)
+                self._serving = self._serving_ring(client)
+                self._take_requests()
+                elapsed_s = self.clock() - self._planned_at
+                self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
             else:
                 client = self._serving.client
                 async with asyncio.timeout(self.recovery.left_s):
                     await self.endpoint.go_on(ring)
                 self._go_on(client, resumption)
+                if not self.has_served:
+                    self._take_requests()
                 tasks.create_task(client.run())
                 tasks.create_task(self._watch_progress(client))
+            self.keeper.keep(self.number, self.plan, ring, client.codec)
             await self._until_drained(client)
 
     async def _resumption(self, ring: Ring, error: MolinkError) -> Resumption:
@@ -251,9 +287,8 @@ class RingSupervisor:
             self._note_loss(ring, str(error))
             if self.state is RingState.SERVING:
                 self.state = RingState.RESUMING
-            ring, self.stages = begun, begun.stages
-            places = [PlannedStage(stage.node.node_id, stage.work) for stage in ring.stages]
-            self.plan = self.plan.moved(places)
+            ring = begun
+            self._go_to(ring)
             with suppress(StageError, TimeoutError):
                 async with asyncio.timeout(self.recovery.left_s):
                     return await self.recovery.run(ring, client, str(error))
@@ -267,15 +302,14 @@ class RingSupervisor:
                 self.mended(stage.failure)
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
-        reason = resumption.reason
-        client.go_on(resumption.ring, resumption.listed, resumption.missing, reason)
+        reason, missing = resumption.reason, resumption.missing
+        client.go_on(resumption.ring, resumption.listed, missing, reason)
         elapsed_s, loading_s = self.recovery.succeeded()
-        kept = len(resumption.listed - resumption.missing)
+        kept = len(resumption.listed - missing)
         if self.state is RingState.RESUMING:
             self.state = RingState.SERVING
         times = f"{elapsed_s:.1f} s after a loss, {loading_s:.1f} of them to load"
-        text = f"goes on {times}, with the KV of {kept} requests"
-        self._note("ring_resumed", f"{text}: {reason}")
+        self._note("ring_resumed", f"goes on {times}, with the KV of {kept} requests: {reason}")
         self.wake.set()
 
     async def _connected(self, ring: Ring) -> RingClient:
@@ -330,15 +364,16 @@ class RingSupervisor:
         reason = f"{stage.name} with {about.name} stands still: {stuck.reason}."
         return stage.fail(reason, about.node.node_id)
 
-    def _take_requests(self, client: RingClient) -> None:
-        serving = ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
+    def _serving_ring(self, client: RingClient) -> ServingRing:
+        return ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
+
+    def _take_requests(self) -> None:
+        assert self._serving is not None, "its client is connected"
         if not self._drain.is_set():
             self.state = RingState.SERVING
         self.has_served = True
-        elapsed_s = self.clock() - self._planned_at
-        self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
-        self._serving = serving
-        self.service.add(serving)
+        self.service.add(self._serving)
+        self.service.not_expected(self.number)
         self.wake.set()
 
     async def _until_drained(self, client: RingClient) -> None:

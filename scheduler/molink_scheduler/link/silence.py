@@ -71,6 +71,8 @@ SilenceStep = Reconnect | GiveUp
 class LinkSilence:
     """Watch over one directed link: notices that nothing is acknowledged, and says what to do."""
 
+    lost_s: float = LOST_S
+    """From the first try until it is given up."""
     check_at: float = field(init=False, default=-math.inf)
     """When to call `check` next."""
     _oldest: tuple[int | None, float | None] = field(init=False, default=(None, None))
@@ -97,7 +99,7 @@ class LinkSilence:
         waits = (oldest, hello_at if oldest is None else None)
         if waits != self._oldest:
             self._oldest, self._tries, self._first_tried_at = waits, 0, math.inf
-        lost_at = self._first_tried_at + LOST_S
+        lost_at = self._first_tried_at + self.lost_s
         if now >= lost_at:
             self.check_at = math.inf
             return GiveUp(now - self._first_tried_at)
@@ -111,7 +113,7 @@ class LinkSilence:
         self._tries += 1
         self._tried_at = now
         self._first_tried_at = min(now, self._first_tried_at)
-        self.check_at = min(self._due_at(pacer, now), self._first_tried_at + LOST_S)
+        self.check_at = min(self._due_at(pacer, now), self._first_tried_at + self.lost_s)
         return Reconnect(ask_for_path=self._tries > 1)
 
     def _due_at(self, pacer: LinkPacer, now: float) -> float:

@@ -1,5 +1,7 @@
 """How a node ends that is not let in, and when a stage is ended although a ring counts on it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from molink.control.messages.payloads import (
@@ -14,8 +16,10 @@ from molink_agent.daemon.device_node import (
     ABANDONED_S,
     RECLAIM_HURRIED_S,
     RECLAIM_S,
+    UNCLAIMED_S,
     AbandonedDeadline,
     ReclaimDeadline,
+    UnclaimedDeadline,
 )
 from tests.agent.daemon.agents import agent_with_two_nodes
 from tests.agent.daemon.test_membership import answering
@@ -81,14 +85,27 @@ def test_a_stage_that_computes_or_a_coordinator_that_is_back_starts_it_anew(seen
 WORK = AssignedWork(layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m"))
 
 
-async def test_stages_of_the_coordinator_s_last_start_end(tmp_path):
+async def test_stages_wait_for_a_coordinator_that_was_started_anew(tmp_path):
     node = agent_with_two_nodes(tmp_path).first
     node.stage.assignment = Assignment(revision=7, work=WORK, session="first")
     for online, session in ((True, "first"), (False, "second")):
         await node._handle(CoordinatorPresence(online=online, session=session))
-        assert node.stage.busy
+        assert not node._is_unclaimed
     await node._handle(CoordinatorPresence(online=True, session="second"))
-    assert not node.stage.busy and node.stage.assignment.revision == 7
+    assert node.stage.busy and not node._is_unclaimed, "nobody is heard without a connection"
+    node.session.client = SimpleNamespace(connected=True)
+    assert node._is_unclaimed
+    node.stage.assignment = Assignment(revision=8, work=WORK, session="second")
+    assert not node._is_unclaimed
+
+
+def test_a_stage_is_let_go_that_nobody_claims():
+    deadline = UnclaimedDeadline()
+    assert not deadline.is_due(5.0, unclaimed=True)
+    assert not deadline.is_due(5.0 + UNCLAIMED_S - 1, unclaimed=True)
+    assert not deadline.is_due(5.0 + UNCLAIMED_S, unclaimed=False)
+    assert not deadline.is_due(6.0 + UNCLAIMED_S, unclaimed=True)
+    assert deadline.is_due(6.0 + 2 * UNCLAIMED_S, unclaimed=True)
 
 
 async def test_an_older_coordinator_s_stages_go_on(tmp_path):

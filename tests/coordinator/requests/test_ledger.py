@@ -1,17 +1,21 @@
 """What nodes have given, over starts of the coordinator and while it cannot be written down."""
 
+import asyncio
 import sqlite3
+from threading import current_thread
 from types import SimpleNamespace
 
 import pytest
 
 from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, StageFact
 from molink.coordinator.members.node_book import Contribution, NodeBook
+from molink.coordinator.requests import ledger as ledger_module
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.errors import UserError
 from molink.serving.service import ModelCard
 from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink.tasks import cancel
 from molink_scheduler.link.facts import LinkReport
 from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
 
@@ -136,6 +140,18 @@ def test_what_could_not_be_written_is_written_later_and_once(accounting):
     for now in (30.0, 40.0):
         accounting.settle(now)
     assert accounting.ledger.all() == {"a": Contribution(40.0, 0, 7)}
+
+
+async def test_the_event_loop_does_not_wait_for_the_disk(accounting, monkeypatch):
+    threads = []
+    monkeypatch.setattr(ledger_module, "PERIOD_S", 0.0)
+    monkeypatch.setattr(Accounting, "_write", lambda self: threads.append(current_thread()))
+    running = asyncio.create_task(accounting.run())
+    async with asyncio.timeout(5):
+        while not threads:  # noqa: ASYNC110 - another thread
+            await asyncio.sleep(0.001)
+    await cancel(running)
+    assert threads[0] is not current_thread()
 
 
 def test_tokens_are_counted_once_over_all_epochs_of_a_ring(accounting):

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 
 from molink.control.messages.payloads import (
     StageFact,
@@ -23,6 +24,7 @@ from molink.coordinator.rings import ring_health
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_supervisor import Assigner, RingState
+from molink.coordinator.rings.take_over import RingKeeper
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded
@@ -114,6 +116,7 @@ class FakeClient:
     """Whether it can wait for its ring to go on; else it ends with its first epoch."""
     listed: tuple = ()
     went_on: list = field(default_factory=list)
+    adopted: list = field(default_factory=list)
 
     def __post_init__(self):
         self.idle.set()
@@ -134,6 +137,10 @@ class FakeClient:
 
     def to_resume(self):
         return self.listed
+
+    def adopt(self, request):
+        self.adopted.append(request)
+        self.listed += ((request.log.before.place.request_id, request.log.before.held_tokens),)
 
     def go_on(self, ring, listed, missing, reason):
         self.ring = ring
@@ -193,6 +200,9 @@ class FakeEndpoint:
         return routes
 
     async def connect(self, ring):
+        return self.client(ring)
+
+    def client(self, ring):
         lost = asyncio.get_running_loop().create_future()
         client = FakeClient(ring, lost, survives=self.world.survives)
         self.world.clients.append(client)
@@ -211,7 +221,7 @@ class FakeEndpoint:
 class World:
     """A manager, and agents that do at once what they are told."""
 
-    def __init__(self, settings, blame, size, tasks):
+    def __init__(self, settings, blame, size, tasks, keeper, numbers):
         self.book = NodeBook()
         self.service = ClusterService(CARD, no_report)
         self.clients = []
@@ -225,7 +235,7 @@ class World:
         self.allowed = {}
         self.asked = {}
         """Whom each node shall measure."""
-        self.numbers = iter(range(1, 10**6))
+        self.numbers = numbers
         self.stuck = set()
         self.broken = set()
         """Nodes whose stages cannot be."""
@@ -247,6 +257,7 @@ class World:
             Readiness(lambda node, nodes: self.asked.get(node.node_id, set()), settle_s=0.0),
             tasks,
             blame,
+            keeper,
         )
 
     def join(self, *names):
@@ -304,12 +315,14 @@ class World:
 
 
 @asynccontextmanager
-async def world(monkeypatch, size, blame=None, **settings):
+async def world(monkeypatch, size, blame=None, keeper=None, numbers=None, **settings):
     monkeypatch.setattr(ring_health, "PERIOD_S", 0.0)
     monkeypatch.setattr(manager_module, "RETRY_FIRST_S", 0.0)
     monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
     async with background_tasks() as tasks:
-        made = World(ManagerSettings(**settings), blame or Blame(), size, tasks)
+        keeper = keeper or RingKeeper()
+        blame, numbers = blame or Blame(), numbers or count(1)
+        made = World(ManagerSettings(**settings), blame, size, tasks, keeper, numbers)
         tasks.create_task(made.manager.run())
         yield made
 

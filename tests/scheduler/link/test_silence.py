@@ -48,13 +48,14 @@ def test_patience_follows_what_the_link_should_take_between_two_bounds(ack_due_s
     assert first[1] == Reconnect(ask_for_path=False)
 
 
-def test_tries_come_apart_ask_for_other_ways_from_the_second_on_and_end():
-    told = steps(LinkSilence(), Known(), 5, 0.0, 100.0)
+@pytest.mark.parametrize("lost_s", [LOST_S, 60.0])
+def test_tries_come_apart_ask_for_other_ways_from_the_second_on_and_end(lost_s):
+    told = steps(LinkSilence(lost_s), Known(), 5, 0.0, 100.0)
     *tries, (lost_at, last) = told
-    assert isinstance(last, GiveUp) and last.silent_s >= LOST_S
+    assert isinstance(last, GiveUp) and last.silent_s >= lost_s
     assert [step.ask_for_path for _, step in tries] == [False] + [True] * (len(tries) - 1)
     assert all(b[0] - a[0] >= RECONNECT_S for a, b in itertools.pairwise(tries))
-    assert len(tries) >= 6 and lost_at <= tries[0][0] + LOST_S + 2 * TICK_S
+    assert len(tries) >= 6 and lost_at <= tries[0][0] + lost_s + 2 * TICK_S
 
 
 @pytest.mark.parametrize("oldest", [6, None])

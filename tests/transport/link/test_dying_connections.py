@@ -139,10 +139,10 @@ def test_where_a_way_stays_dead_another_one_is_asked_for_and_taken():
 
 
 def test_without_any_way_the_link_is_given_up(monkeypatch):
-    monkeypatch.setattr(link_silence, "LOST_S", 0.5)
     monkeypatch.setattr(connections, "HANDSHAKE_SILENT_S", 0.3)
     with TwoEnds() as ends, BadProxy(ends.inbound.port) as proxy:
         link = through(proxy, ends, encrypted=False)
+        link.sender.silence.lost_s = 0.5
         given_up = threading.Event()
         link.on_silence = lambda link, step: isinstance(step, GiveUp) and given_up.set()
         proxy.refusing = True

@@ -1,2 +1,2 @@
-"""OpenAI's `POST /v1/responses`, without its memory: nothing is stored, so each request carries the
-whole conversation."""
+"""OpenAI's `/v1/responses`. An answer can be read again for a while, but is no memory: each request
+carries the whole conversation."""

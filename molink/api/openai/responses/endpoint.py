@@ -1,13 +1,14 @@
-"""`POST /v1/responses`: one answer to a list of items."""
+"""`/v1/responses`: one answer to a list of items, which can be read again by its id."""
 
 from typing import Any
 
 from aiohttp import web
 
+from molink.api.answers import json_text, kept_answer, logged
 from molink.api.body import checked_body
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.chat.answer_grammar import answer_grammar
-from molink.api.chat.typed_answer import answer_typed
+from molink.api.chat.typed_answer import answer_typed, write_kept
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import Question, schema_question
 from molink.api.headers.request_id import request_id_of
@@ -18,7 +19,7 @@ from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import check_model, generation_requests, token_budget
 from molink.serving.service import GenerationService
 
-__all__ = ["post_responses"]
+__all__ = ["get_response", "post_responses"]
 
 LOGPROBS = "message.output_text.logprobs"
 """What a request includes for log-probabilities; other names change nothing."""
@@ -52,17 +53,41 @@ async def post_responses(
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
         )
-        writer = ResponseWriter(
-            f"resp_{request_id_of(request)}", card.shown_name, _repeated(body), texts
-        )
+        answer_id = f"resp_{request_id_of(request)}"
+        if body.store is not False:
+            job = logged(
+                request, job, answer_id, body.model_dump_json(exclude_unset=True, by_alias=True)
+            )
+        repeated = _repeated(body) | {"store": job.log is not None}
+        writer = ResponseWriter(answer_id, card.shown_name, repeated, texts)
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
+
+
+async def get_response(
+    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
+) -> web.Response:
+    """The answer of which `POST /v1/responses` gave the id, as far as it is."""
+    if request.query.get("stream", "false").lower() == "true":
+        raise ApiError(
+            "An answer is not streamed again: ask without 'stream', and again until its 'status' "
+            "is no longer 'in_progress'.",
+            param="stream",
+        )
+    kept = await kept_answer(request)
+    body = ResponsesBody.model_validate_json(kept.asked)
+    prompt = await chat_prompt(conversation_of(body), service.card, format)
+    repeated = _repeated(body) | {"store": True, "created_at": int(kept.created_unix_s)}
+    writer = ResponseWriter(kept.answer_id, service.card.shown_name, repeated, texts)
+    await write_kept(prompt, kept, service.card, writer)
+    if kept.ending is not None and "completed_at" in writer.body:
+        writer.body["completed_at"] = int(kept.ending.at_unix_s)
+    return web.json_response(writer.body, dumps=json_text)
 
 
 def _check_served(body: ResponsesBody) -> None:
     if body.previous_response_id is not None:
         raise ApiError(
-            "Answers are not kept here, so 'previous_response_id' finds none: send the whole "
-            "conversation as 'input'.",
+            "'previous_response_id' is not served here: send the whole conversation as 'input'.",
             param="previous_response_id",
             code="unsupported_parameter",
         )

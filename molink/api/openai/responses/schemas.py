@@ -177,7 +177,9 @@ class ResponsesBody(SamplingBody):
     instructions: str | None = None
     """A system message before all others."""
     previous_response_id: str | None = None
-    """Refused: nothing is stored."""
+    """Refused: an answer can be read again, and is no part of the next."""
+    store: bool | None = None
+    """Whether the answer can be read again by its id; default: it can."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     """Default: what is left of the model's length."""
     text: TextConfig | None = None

@@ -5,7 +5,7 @@ one of them is open at a time; a part that does not belong to it closes it and o
 event is numbered and names the item and its place, as OpenAI's client demands.
 """
 
-import secrets
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +17,9 @@ from molink.api.errors import ApiError
 from molink.api.openai.logprobs import TokenTexts, positions
 
 __all__ = ["ResponseWriter"]
+
+ID_DIGITS = 24
+"""Hexadecimal ones of an item's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,11 @@ class ResponseWriter:
         self._end("failed")
         return self._take_events()
 
+    def stopped(self, status: str) -> None:
+        """Write the answer as it is, though it has no end: it is `in_progress`, or `cancelled`."""
+        self._close("in_progress" if status == "in_progress" else "incomplete")
+        self._body["status"] = status
+
     # -- items ------------------------------------------------------------------------------------
 
     def _continue(self, kind: _Kind, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
@@ -152,17 +160,22 @@ class ResponseWriter:
     def _continue_call(self, part: ToolCallDelta) -> None:
         if self._open is None or self._open.kind is not _CALL or self._open.call != part.index:
             self._close()
-            names = {"call_id": part.id, "name": part.name}
+            names = {"call_id": self._id_of("call"), "name": part.name}
             self._begin(_CALL, {"type": "function_call", **names, "arguments": ""}, part.index)
         self._add(part.arguments)
 
     def _begin(self, kind: _Kind, item: dict[str, Any], call: int = -1) -> None:
-        item = {"id": f"{kind.id_prefix}_{secrets.token_hex(12)}", "status": "in_progress"} | item
+        item = {"id": self._id_of(kind.id_prefix), "status": "in_progress"} | item
         self._open = _OpenItem(kind, item, call)
         self._add_item_event("response.output_item.added")
         if kind.part is not None:
             part = {**kind.part, "text": "", **_logprobs(kind, [])}
             self._add_part_event("response.content_part.added", part=part)
+
+    def _id_of(self, prefix: str) -> str:
+        """Id of the item that begins: the same whenever this answer is written."""
+        name = f"{self._body['id']}/{self._output_index}"
+        return f"{prefix}_{hashlib.sha256(name.encode()).hexdigest()[:ID_DIGITS]}"
 
     def _add(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
         assert self._open is not None, "it has begun"

@@ -1,0 +1,141 @@
+"""Answer as it is kept on disk, the log that keeps it, and the events that it is made of again.
+
+What a model has said is its tokens; text, log-probabilities and reasons are read from them in the
+same way whether they come one by one or lie in a file. So an answer that is looked up, or that
+another coordinator goes on with, is the one that its client would have been sent.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from molink.serving.deadline import DEADLINE
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.state_writer import Statement, Tokens, Write
+from molink.serving.text_stream import TextStream
+
+__all__ = ["AnswerLog", "Ending", "KeptAnswer", "Place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Ring that computes a request, and its number there."""
+
+    ring: int
+    request_id: int
+    submitted_tokens: int
+    """Of its answer, when the ring's present epoch was told of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """End of an answer."""
+
+    at_unix_s: float
+    finish_reason: str | None
+    """None: it has failed, or nobody wanted it any more."""
+    stop_reason: str | int | None = None
+    error: str = ""
+    """Why it has failed, a sentence; empty without a reason: its client went away."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """Request and its answer so far, as they are kept."""
+
+    number: int
+    answer_id: str
+    owner: str
+    """Id of the key that asked; empty: none was needed."""
+    created_unix_s: float
+    asked: str
+    """JSON: what the endpoint needs beside the tokens to write the answer."""
+    request: GenerationRequest
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    came_unix_s: tuple[float, float] | None = None
+    """Of the first and the last token; None: there is none."""
+    place: Place | None = None
+    ending: Ending | None = None
+
+    @property
+    def held_tokens(self) -> int:
+        """The first tokens of which every stage of its ring holds KV; 0: not known of any."""
+        if self.place is None or len(self.token_ids) <= self.place.submitted_tokens:
+            return 0
+        return len(self.request.prompt_token_ids) + len(self.token_ids) - 1
+
+    def events(self, card: ModelCard) -> Iterator[TokenEvent]:
+        """The events of its tokens so far, the last with its end if it has one."""
+        sampling, text, last = self.request.sampling, None, len(self.token_ids) - 1
+        if card.tokenizer is not None:
+            text = TextStream.of(card.tokenizer, sampling)
+        ended = self.ending if self.ending is not None and self.ending.finish_reason else None
+        at_deadline = ended is not None and ended.stop_reason == DEADLINE
+        for place, token_id in enumerate(self.token_ids):
+            how = ended if place == last and not at_deadline else None
+            is_last = how is not None
+            yield TokenEvent(
+                (token_id,),
+                text.of_token(token_id, sampling, is_last=is_last) if text is not None else "",
+                self.logprobs[place : place + 1],
+                how.finish_reason if how is not None else None,
+                how.stop_reason if how is not None else None,
+            )
+        if at_deadline and ended is not None:
+            yield TokenEvent((), "", (), ended.finish_reason, ended.stop_reason)
+
+
+_PLACE = "UPDATE answers SET ring = ?, request = ?, submitted_tokens = ? WHERE number = ?"
+_END = (
+    "UPDATE answers SET ended = ?, finish_reason = ?, stop_reason = ?, error = ? "
+    "WHERE number = ? AND ended IS NULL"
+)
+
+
+@dataclass(slots=True)
+class AnswerLog:
+    """Log of one request under way; all of it is written later, by another thread."""
+
+    number: int
+    put: Callable[[Write], None]
+    watch: Callable[[int, int], None]
+    """Called with its number and how many bytes it takes; with 0 when it has ended."""
+    before: KeptAnswer | None = None
+    """What an earlier coordinator has kept of it, whose tokens are not generated again."""
+    opening: tuple[Statement, ...] = ()
+    """What is written when it begins."""
+    size_bytes: int = 0
+    """Of that."""
+    _tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self._tokens = len(self.before.token_ids) if self.before is not None else 0
+
+    def begin(self) -> None:
+        """Keep it from now on."""
+        for statement in self.opening:
+            self.put(statement)
+        if self.opening:
+            self.watch(self.number, self.size_bytes)
+
+    def submitted(self, place: Place) -> None:
+        """Note which ring computes it."""
+        row = (place.ring, place.request_id, place.submitted_tokens, self.number)
+        self.put(Statement(_PLACE, row))
+
+    def took(self, event: TokenEvent) -> None:
+        """Note tokens that came, and its end with the last one."""
+        if event.token_ids:
+            self.put(Tokens(self.number, self._tokens, time.time(), event))
+            self._tokens += len(event.token_ids)
+        if event.finish_reason is not None:
+            self.ended(Ending(time.time(), event.finish_reason, event.stop_reason))
+
+    def ended(self, how: Ending) -> None:
+        """Note its end; of several the first counts."""
+        stop = None if how.stop_reason is None else json.dumps(how.stop_reason)
+        row = (how.at_unix_s, how.finish_reason, stop, how.error, self.number)
+        self.put(Statement(_END, row))
+        self.watch(self.number, 0)

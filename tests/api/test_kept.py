@@ -1,0 +1,169 @@
+"""Answers that are read again by their id are what their clients got, and nobody else's."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+
+import openai
+import pytest
+
+from molink.api.access import Access
+from molink.control.api_keys.live_keys import LiveKeys
+from molink.control.api_keys.store import KeyStore
+from molink.errors import StageError
+from molink.serving.kept_answer import Ending
+from molink.serving.live_state import LiveState
+from molink.serving.service import GenerationRequest, TokenEvent
+from tests.api.scripted import CALL, SCHEMA, ScriptedService
+
+MODEL = "tiny/model"
+TOOL = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
+REASONED = f"<think>Where?</think>Well. {CALL}"
+
+
+@dataclass
+class KeepingService(ScriptedService):
+    """Keeps what it answers, as a cluster does."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        if request.log is not None:
+            request.log.begin()
+        try:
+            async with aclosing(super().generate(request)) as events:
+                async for event in events:
+                    if request.log is not None:
+                        request.log.took(event)
+                    yield event
+        except BaseException as error:
+            if request.log is not None:
+                why = str(error) if isinstance(error, StageError) else ""
+                request.log.ended(Ending(time.time(), None, None, why))
+            raise
+
+
+@pytest.fixture
+def service():
+    return KeepingService()
+
+
+@pytest.fixture
+def live(tmp_path):
+    with closing(LiveState.open(tmp_path, MODEL, time.time())) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def url(service, serve, live):
+    return await serve(service, live=live)
+
+
+@pytest.fixture
+async def client(url):
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def get(http, url):
+    async with http.get(url) as response:
+        return response.status, await response.json()
+
+
+ASKED = [
+    {"input": "hi"},
+    {"input": "hi", "max_output_tokens": 5, "metadata": {"run": "7"}, "instructions": "be kind"},
+    {"input": "weather?", "tools": [TOOL]},
+    {"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+    {"input": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]},
+]
+
+
+@pytest.mark.parametrize("place", range(len(ASKED)))
+async def test_a_response_is_read_again_as_it_was_answered(client, service, place):
+    service.says(REASONED if "tools" in ASKED[place] else "Hello there.")
+    answered = await client.responses.create(model=MODEL, **ASKED[place])
+    again = await client.responses.retrieve(answered.id)
+    before, after = answered.to_dict(), again.to_dict()
+    assert abs((before.pop("completed_at", 0) or 0) - (after.pop("completed_at", 0) or 0)) <= 1
+    assert abs(before.pop("created_at") - after.pop("created_at")) <= 1
+    assert after == before
+    assert answered.to_dict()["store"] is True
+
+
+async def test_a_stream_is_read_again_as_a_whole(client, service):
+    service.says(REASONED)
+    async with client.responses.stream(model=MODEL, input="hi", tools=[TOOL]) as stream:
+        async for _ in stream:
+            pass
+        streamed = await stream.get_final_response()
+    again = await client.responses.retrieve(streamed.id)
+    kinds = ["reasoning", "message", "function_call"]
+    assert [item.type for item in again.output] == kinds
+    assert again.output[2].call_id == streamed.output[2].call_id
+
+
+async def test_an_answer_under_way_is_read_as_far_as_it_is(client, service):
+    service.events_before_hold = 5
+    stream = await client.responses.create(model=MODEL, input="hi", stream=True)
+    await service.holding.acquire()
+    events = [await anext(stream) for _ in range(8)]
+    name = events[0].response.id
+    there = await client.responses.retrieve(name)
+    assert (there.status, there.output_text) == ("in_progress", "Hello")
+    assert there.output[0].status == "in_progress"
+    await stream.close()
+    await service.closed.acquire()
+    assert (await client.responses.retrieve(name)).status == "cancelled"
+
+
+async def test_a_generated_answer_is_read_again(url, http, service):
+    asked = {"prompt": "hi", "logprobs": 1, "max_tokens": 4}
+    headers = {"X-Request-Id": "one/two three"}
+    async with http.post(f"{url}/generate", json=asked, headers=headers) as response:
+        answered = await response.json()
+    status, again = await get(http, f"{url}/generate/gen-one/two three")
+    assert status == 200 and again["status"] == "incomplete"
+    assert again.pop("timing")["total_s"] >= 0 and answered.pop("timing")
+    assert again | {"status": None} == answered | {"status": None}
+
+
+async def test_a_failed_answer_says_why(url, http, service):
+    service.failure, service.events_before_failure = StageError("A PC is gone."), 3
+    asked, headers = {"prompt": "hi", "stream": True}, {"X-Request-Id": "x"}
+    async with http.post(f"{url}/generate", json=asked, headers=headers) as response:
+        await response.read()
+    _, again = await get(http, f"{url}/generate/gen-x")
+    assert again["status"] == "failed" and again["error"] == {"message": "A PC is gone."}
+    assert again["text"] == "Hel"
+
+
+async def test_what_is_not_stored_is_not_found(client, service):
+    answered = await client.responses.create(model=MODEL, input="hi", store=False)
+    assert answered.to_dict()["store"] is False
+    with pytest.raises(openai.NotFoundError, match="no answer 'resp_"):
+        await client.responses.retrieve(answered.id)
+
+
+async def test_only_the_key_that_asked_reads_an_answer(tmp_path, service, serve, live, http):
+    with closing(KeyStore.open(tmp_path)) as store:
+        mine, other, admin = (
+            store.create(1.0, name=name, is_admin=name == "admin")[1]
+            for name in ("mine", "other", "admin")
+        )
+        keys = LiveKeys(KeyStore.open(tmp_path), clock=lambda: 1.0)
+        url = await serve(service, access=Access(keys, required=True), live=live)
+        headers = {"Authorization": f"Bearer {mine}", "X-Request-Id": "x"}
+        async with http.post(f"{url}/generate", json={"prompt": "hi"}, headers=headers) as response:
+            assert response.status == 200
+        found = {}
+        for key in (mine, other, admin, "none"):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with http.get(f"{url}/generate/gen-x", headers=headers) as response:
+                found[key] = response.status, (await response.json()).get("error", {}).get("code")
+        keys.store.close()
+    assert found == {
+        mine: (200, None),
+        other: (404, "answer_not_found"),
+        admin: (404, "answer_not_found"),
+        "none": (401, "invalid_api_key"),
+    }
