@@ -56,9 +56,6 @@ class Fillers(Protocol):
     ) -> AgentStage | None:
         """On a free node that can have the layers in time."""
 
-    def replaced(self, lost: AgentStage) -> None:
-        """Take note that another node has taken a stage's place."""
-
 
 @dataclass(slots=True)
 class Recovery:
@@ -102,8 +99,6 @@ class Recovery:
         self._fresh |= lost
         stages = list(ring.stages)
         for place, filling in fillings.items():
-            if filling.node is not stages[place].node:
-                self.fillers.replaced(stages[place])
             stages[place] = filling
         return replace(ring, stages=[stage.in_epoch(epoch) for stage in _linked(stages)])
 

@@ -34,7 +34,7 @@ class Standbys:
     free: Callable[[], Sequence[Node]]
     """Nodes of no ring that may be used now."""
     failed: Callable[[StageFailure], object]
-    """Takes the failure of a node that cannot load, or whose stage another one replaces."""
+    """Takes the failure of a node that cannot load, or keep what it holds."""
     tasks: asyncio.TaskGroup
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Loading a standby"))
     _held: dict[str, AgentStage] = field(default_factory=dict)
@@ -82,11 +82,6 @@ class Standbys:
             return None
         best = min(quick, key=lambda one: (one[0].node_id in self._held, self._fetch_s(*one)))
         return self.assigner.in_place_of(lost, *best)
-
-    def replaced(self, lost: AgentStage) -> None:
-        """Take note that another node has taken a stage's place."""
-        if lost.failure is not None:
-            self.failed(lost.failure)
 
     # -- loading beforehand ----------------------------------------------------------------------
 
