@@ -109,7 +109,8 @@ class World:
         while now < until and not self.coordinator.is_done():
             now = min(until, now + CHECK_INTERVAL_S)
             self.clock.run(now)
-        self.clock.run(now + CHECK_INTERVAL_S)  # What the stages are still to forget is on its way.
+        calm_at = max([now, *(fault.until_s for fault in self.scenario.faults)])
+        self.clock.run(calm_at + CHECK_INTERVAL_S)  # What stages are to forget is on its way.
 
     def outcome(self) -> Outcome:
         """What came of it so far."""

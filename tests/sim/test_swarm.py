@@ -48,6 +48,12 @@ def test_what_a_fresh_head_is_told_of_fits(monkeypatch):
     assert "OutOfBlocks" in run_swarm(1, 132, ("node-loss",)).failures[0].mistake
 
 
+@pytest.mark.parametrize("seed", [3290, 4292])
+def test_hosts_that_sleep_twice_or_beyond_the_end_wake_up(seed):
+    """Mistakes of the simulator itself, which 2,500 seeds found."""
+    assert run_swarm(1, seed, tuple(FAULTS)).failures == []
+
+
 def test_fewer_faults_leave_rings_and_requests_as_they_are():
     for seed in range(10):
         everything, nothing = swarm_scenario(seed, tuple(FAULTS)), swarm_scenario(seed, ())

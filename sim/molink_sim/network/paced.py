@@ -106,7 +106,7 @@ class PacedLink:
 
     def deafen(self, until: float) -> None:
         """The far end's host sleeps."""
-        self._deaf_until = until
+        self._deaf_until = max(self._deaf_until, until)
 
     def reset(self, until: float) -> None:
         """Lose what is under way; from `until` on there is another connection."""

@@ -107,7 +107,7 @@ class Stage:
 
     def suspend(self, until: float) -> None:
         """Its host sleeps."""
-        self._asleep_until = until
+        self._asleep_until = max(self._asleep_until, until)
         self.clock.at(until, self._woken)
 
     def when_free(self, action: Callable[[], None]) -> None:
