@@ -20,10 +20,11 @@ from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
+from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_building import RingEndpoint
-from molink.coordinator.rings.ring_supervisor import Assigner, RingSupervisor
+from molink.coordinator.rings.ring_supervisor import RingSupervisor
 from molink.coordinator.rings.take_over import RingKeeper
 from molink.serving.live_state import LiveState
 from molink.serving.service import ModelCard
