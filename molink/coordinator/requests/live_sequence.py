@@ -20,6 +20,9 @@ UNREAD_EVENTS_MAX = 256
 """Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
 any answer, and 0.1 MB. At so many its sequence gives its place on the ring to others."""
 
+UNREAD_CHARS_MAX = 2**16
+"""Of their text, which is far less than so much for any usual tokenizer."""
+
 HOLDS_MAX = 8
 """How often: each time its context is computed again, which others pay for."""
 
@@ -83,6 +86,8 @@ class LiveSequence:
     holds: int = 0
     """How often that was so."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
+    _unread_chars: int = 0
+    """Of the text of events that wait."""
 
     def __post_init__(self) -> None:
         if self.timeline is not None:
@@ -151,14 +156,29 @@ class LiveSequence:
     @property
     def is_behind(self) -> bool:
         """Whether its reader has left as much as may wait for it."""
-        return self.events.qsize() >= UNREAD_EVENTS_MAX
+        waiting = self.events.qsize()
+        return waiting >= UNREAD_EVENTS_MAX or self._unread_chars >= UNREAD_CHARS_MAX
+
+    def tell(self, event: TokenEvent | MolinkError) -> None:
+        """Let an event wait for the reader."""
+        if isinstance(event, TokenEvent):
+            self._unread_chars += len(event.text)
+        self.events.put_nowait(event)
+
+    async def next_event(self) -> TokenEvent:
+        """What the reader is to be told next. Raises what has ended the answer."""
+        event = await self.events.get()
+        if isinstance(event, MolinkError):
+            raise event
+        self._unread_chars -= len(event.text)
+        return event
 
     def hold(self) -> None:
         """Note that the ring computes nothing of it until its reader has read on; who was too slow
         too often is told so behind what it has not read."""
         self.is_held, self.holds = True, self.holds + 1
         if self.holds > HOLDS_MAX:
-            self.events.put_nowait(
+            self.tell(
                 InvalidRequestError(
                     f"The answer came faster than it was read, {self.holds} times: read it without "
                     "pauses, or ask for it as a whole (stream: false)."

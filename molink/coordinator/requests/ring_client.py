@@ -31,7 +31,7 @@ from molink.coordinator.requests.ring_links import (
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import MolinkError, OverloadedError, RingError, StageError
+from molink.errors import OverloadedError, RingError, StageError
 from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestTimeline
@@ -144,7 +144,7 @@ class RingClient:
             lies = not live.is_held and now - live.moved_at > live.patience * longest_s
             if lies and may_move(live.tokens):
                 live.moved_at = now
-                live.events.put_nowait(RequestStalledError("The ring has left the request lying."))
+                live.tell(RequestStalledError("The ring has left the request lying."))
 
     async def generate(
         self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
@@ -156,9 +156,7 @@ class RingClient:
         live = self._adopted_one(request) or self._submit(request, output, patience)
         try:
             while True:
-                event = await live.events.get()
-                if isinstance(event, MolinkError):
-                    raise event
+                event = await live.next_event()
                 if event.finish_reason is not None:
                     self._forget(live)
                 yield event
@@ -237,7 +235,7 @@ class RingClient:
         self._live[live.request_id] = live
 
     def _give_up(self, live: LiveSequence, *, is_held: bool) -> None:
-        live.events.put_nowait(
+        live.tell(
             StageError(f"The request has met {LOSSES_MAX} losses of a stage: send it again later.")
         )
         if is_held:
@@ -261,7 +259,7 @@ class RingClient:
         """Fail what runs, and refuse what comes."""
         self.unready_reason = reason
         for live in self._live.values():
-            live.events.put_nowait(RingError(reason))
+            live.tell(RingError(reason))
 
     def _submit(
         self,
@@ -341,7 +339,7 @@ class RingClient:
                 self.tokens_sent += 1
                 event = live.event(token, self.card.eos_token_ids)
                 self._note_token(live, now)
-                live.events.put_nowait(event)
+                live.tell(event)
                 if live.is_behind and not token.finish:
                     self._hold(live)
 

@@ -1,10 +1,11 @@
 """Who does not read an answer gives its place on the ring to others, and gets all of it later."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from molink.coordinator.requests.live_sequence import HOLDS_MAX, UNREAD_EVENTS_MAX
+from molink.coordinator.requests.live_sequence import HOLDS_MAX, UNREAD_CHARS_MAX, UNREAD_EVENTS_MAX
 from molink.errors import InvalidRequestError
 from molink.serving.service import GenerationRequest, ModelCard
 from molink.wire.frames import Cancel, Submit, TokenSample
@@ -135,3 +136,27 @@ async def test_he_counts_as_waiting_only_while_the_ring_computes_for_him():
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         assert (line.waiting, line.running) == (0, 0)
+
+
+class LongWords:
+    """Tokenizer of tokens that are long."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        return "x" * (UNREAD_CHARS_MAX // 4) * len(token_ids)
+
+
+async def test_long_text_fills_what_may_wait_sooner():
+    async with Serving() as s:
+        reader = Reader(s, 1000)
+        s.client.card = replace(CARD, tokenizer=LongWords())
+        request_id = await reader.asked()
+        await told(s, request_id, 3)
+        assert isinstance(s.links.sent[-1], Submit)
+        await told(s, request_id, 1)
+        assert s.links.sent[-1] == Cancel(request_id)
+        await reader.read(4)
+        reading = asyncio.create_task(reader.read())
+        await until(lambda: isinstance(s.links.sent[-1], Submit))
+        await told(s, s.links.sent[-1].request.request_id, 3)
+        await reading
+        assert isinstance(s.links.sent[-1], Submit), "what was read counts no more"

@@ -36,9 +36,9 @@ SLOW_READERS = 1000
 TOKENS_PER_S = 20
 """Of each stream: faster than people read."""
 
-SLOW_PACES = {paced_server.MODULE: (2, 16), paced_ring.MODULE: (8, 4)}
+SLOW_PACE = 2, 16
 """Tokens per second and KiB of each, of streams that nobody reads: enough that every buffer on the
-way is full after some seconds. A ring goes on until its client holds as many as may wait there."""
+way is full after some seconds."""
 
 SLOW_AT_ONCE = 100
 """Streams that are opened together: of a ring that has begun none, only so many may wait."""
@@ -72,7 +72,7 @@ async def _rows(for_s: float, module: str) -> list[dict[str, Any]]:
     for slow in (0, SLOW_READERS):
         async with driven(module) as server:
             url = (await line_of(server)).decode().strip()
-            async with _slow_readers(url, slow, SLOW_PACES[module]):
+            async with _slow_readers(url, slow):
                 rows.append(await _watched(url, psutil.Process(server.pid), for_s))
             rows[-1]["slow_readers"] = slow
             click.echo(json.dumps(rows[-1]), err=True)
@@ -108,12 +108,12 @@ async def _read(client: ApiClient, tokens: int) -> list[float]:
 
 
 @asynccontextmanager
-async def _slow_readers(url: str, count: int, pace: tuple[int, int]) -> AsyncIterator[None]:
+async def _slow_readers(url: str, count: int) -> AsyncIterator[None]:
     sources = [f"127.0.1.{number % SLOW_ADDRESSES + 1}" for number in range(count)]
     opened: list[socket.socket] = []
     for first in range(0, count, SLOW_AT_ONCE):
         some = sources[first : first + SLOW_AT_ONCE]
-        opened += await asyncio.gather(*(_unread(url, source, pace) for source in some))
+        opened += await asyncio.gather(*(_unread(url, source) for source in some))
     try:
         yield
     finally:
@@ -121,7 +121,7 @@ async def _slow_readers(url: str, count: int, pace: tuple[int, int]) -> AsyncIte
             connection.close()
 
 
-async def _unread(url: str, source: str, pace: tuple[int, int]) -> socket.socket:
+async def _unread(url: str, source: str) -> socket.socket:
     """A stream that was asked for and began, of which nothing more is read."""
     place, loop = urlsplit(url), asyncio.get_running_loop()
     connection = socket.socket()
@@ -129,7 +129,7 @@ async def _unread(url: str, source: str, pace: tuple[int, int]) -> socket.socket
     connection.setblocking(False)
     connection.bind((source, 0))
     await loop.sock_connect(connection, (place.hostname, place.port))
-    body = json.dumps({"prompt_token_ids": pace, "max_tokens": 900_000, "stream": True})
+    body = json.dumps({"prompt_token_ids": SLOW_PACE, "max_tokens": 900_000, "stream": True})
     head = (
         f"POST /generate HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}"

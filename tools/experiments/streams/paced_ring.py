@@ -23,6 +23,7 @@ from molink.serving.service import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.waiting_line import WaitingLine
 
 __all__ = ["MODULE"]
 
@@ -48,6 +49,14 @@ class Words:
 
 
 CARD = ModelCard("paced", 0, 2**62, 1_000_000, (), cast(Any, Words()))
+
+
+class EndlessLine(WaitingLine):
+    """Line that is never full: what a crowd costs is asked here, not whether it is let in."""
+
+    def is_full(self, within_s: float, now: float) -> bool:
+        """Never."""
+        return False
 
 
 @dataclass
@@ -100,6 +109,7 @@ async def _main() -> None:
     ring = SimpleNamespace(stages=(), terms=SimpleNamespace(ring=RingTerms(1_000_000)))
     links = cast(RingClientLinks, PacedLinks())
     client = RingClient(CARD, cast(Ring, ring), links, head_silent=lambda: None)
+    client.line = EndlessLine()
     service = ClusterService(CARD, lambda standbys, devices: {})
     service.add(ServingRing(0, client, 1.0))
     running = asyncio.create_task(client.run())
