@@ -94,6 +94,17 @@ class RingError(MolinkError):
     """Raised when the ring cannot serve a request now: it is starting, draining or broken (503)."""
 
 
+class OverloadedError(RingError):
+    """Raised when more requests come than the cluster can begin in time (429).
+
+    `retry_s` is when it is worth to ask again.
+    """
+
+    def __init__(self, message: str, retry_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
 class DeadlineError(MolinkError):
     """Raised when the deadline that a user gave a request comes before its first token (504)."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from molink.api import create_app, start_api
-from molink.errors import RingError
+from molink.errors import OverloadedError, RingError
 from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog
@@ -48,6 +48,7 @@ class CountingService:
 
     card: ModelCard = CARD
     unready_reason: str | None = None
+    overload: OverloadedError | None = None
     failing: frozenset[int] = frozenset()
     holds: bool = False
     """Whether answers stop after their first token and wait for ever."""

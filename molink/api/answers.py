@@ -132,12 +132,14 @@ async def generate_all(
 ) -> list[Result]:
     """Generate all `requests` at once; `consume` reads the events of the one with its index.
 
-    The first failure ends all of them. Raises RingError at once while nothing can be served, and
-    ApiError when the caller has too many under way or may not go first. A single sequence, as most
-    requests have, needs no task of its own.
+    The first failure ends all of them. Raises RingError at once while nothing can be served or too
+    many wait, and ApiError when the caller has too many under way or may not go first. A single
+    sequence, as most requests have, needs no task of its own.
     """
     if service.unready_reason is not None:
         raise RingError(service.unready_reason)
+    if (overload := service.overload) is not None:
+        raise overload
 
     if not caller.may_go_first and any(request.priority < 0 for request in requests):
         raise ApiError(

@@ -2,21 +2,30 @@
 
 OpenAI's `{"error": {"message", "type", "param", "code"}}` is what API users' libraries already
 parse, so requests to any path are answered with it but those to Anthropic's, whose clients expect
-Anthropic's: a wrong field (400), an unknown path (404), a ring that cannot serve (503), a bug of
-ours (500). A bug's traceback goes to the log and never to the client.
+Anthropic's: a wrong field (400), an unknown path (404), more requests than can be begun in time
+(429), a ring that cannot serve (503), a bug of ours (500). A bug's traceback goes to the log and
+never to the client.
 
 What OpenAI and Anthropic serve and we do not is named when it is asked for. It is a 404, as from
 vLLM's server, not a 501: clients send whatever fails with 5xx twice more.
 """
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiohttp import ClientConnectionResetError, web
 from aiohttp.typedefs import Handler
 
-from molink.errors import DeadlineError, InvalidRequestError, MolinkError, RingError, StageError
+from molink.errors import (
+    DeadlineError,
+    InvalidRequestError,
+    MolinkError,
+    OverloadedError,
+    RingError,
+    StageError,
+)
 
 __all__ = [
     "NAME_CHARS_SHOWN",
@@ -114,6 +123,9 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(str(error), param=error.param)
         case DeadlineError():
             return ApiError(str(error), status=504, param="timeout_s", code="deadline_exceeded")
+        case OverloadedError(retry_s=retry_s):
+            retry = {"Retry-After": str(max(1, math.ceil(retry_s)))}
+            return ApiError(str(error), status=429, code="overloaded", headers=retry)
         case RingError() | StageError():
             retry = {"Retry-After": str(RETRY_AFTER_S)}
             return ApiError(str(error), status=503, code="ring_unavailable", headers=retry)

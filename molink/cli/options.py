@@ -11,6 +11,7 @@ from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
+from molink_scheduler.waiting_line import WAIT_S
 
 __all__ = ["access_options", "chat_options", "key_option", "ring_options", "some_ring_options"]
 
@@ -158,6 +159,14 @@ _ACCESS_OPTIONS = (
         is_flag=True,
         help="Refuse requests with fields that would be ignored, instead of naming them in the "
         "header X-MoLink-Ignored.",
+    ),
+    click.option(
+        "--queue-s",
+        type=float,
+        default=WAIT_S,
+        show_default=True,
+        metavar="X",
+        help="Refuse requests (429) that are forecast to wait longer for their first token.",
     ),
     click.option(
         "--served-model-name",

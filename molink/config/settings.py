@@ -16,6 +16,7 @@ from molink.printable import is_printable
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import SPLITS
+from molink_scheduler.waiting_line import WAIT_S
 
 __all__ = ["ServeSettings", "UpSettings"]
 
@@ -37,6 +38,9 @@ MIN_NODES_MAX = 1024
 TPOT_MS_MAX = 60_000.0
 TOKENS_MAX = 131_072
 """As much KV as a stage offers at most."""
+
+QUEUE_S_MAX = 3600.0
+"""No client waits longer; the number of sequences is bounded all the same."""
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 
@@ -76,6 +80,8 @@ class ServeSettings:
     """Origins whose web pages may use the API."""
     strict: bool = False
     """Whether fields of a request that would be ignored are refused."""
+    queue_s: float = WAIT_S
+    """Requests that are forecast to wait longer for their first token are refused."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
     tool_parser: str = AUTO
@@ -103,6 +109,7 @@ class ServeSettings:
         if self.kv_tokens is not None:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
         _check_names(self.served_model_names)
+        _check_queue(self.queue_s)
         if self.hosts is not None:
             _check_hosts(self.hosts, self.nodes, self.standbys, self.link)
 
@@ -155,6 +162,8 @@ class UpSettings:
     """Origins whose web pages may use the API."""
     strict: bool = False
     """Whether fields of a request that would be ignored are refused."""
+    queue_s: float = WAIT_S
+    """Requests that are forecast to wait longer for their first token are refused."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
     tool_parser: str = AUTO
@@ -209,6 +218,7 @@ class UpSettings:
             if tokens is not None:
                 _check(option, tokens, least, most)
         _check_names(self.served_model_names)
+        _check_queue(self.queue_s)
         if self.split not in SPLITS:
             raise UserError(f"--split must be one of {', '.join(SPLITS)}, got {self.split!r}.")
         _check_codec(self.codec)
@@ -243,6 +253,11 @@ def _check_names(names: tuple[str, ...]) -> None:
                 f"--served-model-name takes 1 to {MODEL_NAME_CHARS_MAX} printable characters, "
                 f"got {name!r:.80}."
             )
+
+
+def _check_queue(queue_s: float) -> None:
+    if not 0 <= queue_s <= QUEUE_S_MAX:
+        raise UserError(f"--queue-s must be 0 to {QUEUE_S_MAX:g}, got {queue_s:g}.")
 
 
 def _check_codec(codec: str) -> None:

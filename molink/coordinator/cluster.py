@@ -20,10 +20,11 @@ from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
+from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_building import RingEndpoint
-from molink.coordinator.rings.ring_supervisor import Assigner, RingSupervisor
+from molink.coordinator.rings.ring_supervisor import RingSupervisor
 from molink.coordinator.rings.take_over import RingKeeper
 from molink.serving.live_state import LiveState
 from molink.serving.service import ModelCard
@@ -56,6 +57,7 @@ def run_cluster(
     blame: Blame,
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
+    queue_s: float,
     status: Callable[[], dict[str, Any]],
     audits: AuditSettings,
     live: LiveState,
@@ -63,8 +65,9 @@ def run_cluster(
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
-    `new_endpoint` is called with the epoch of each ring; `status` is what GET /cluster shows of
-    what runs beside. Rings in `live` that were loaded with the same `ring_settings` are taken over.
+    `new_endpoint` is called with the epoch of each ring; `queue_s` is how long a newcomer may be
+    forecast to wait; `status` is what GET /cluster shows of what runs beside. Rings in `live` that
+    were loaded with the same `ring_settings` are taken over.
     """
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
@@ -73,7 +76,7 @@ def run_cluster(
         troubles = [one for one in own if one]
         return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
 
-    service = ClusterService(card, report, audits=AuditQueue(audits.share))
+    service = ClusterService(card, report, wait_s_max=queue_s, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)
     auditor = Auditor(service, admin.quarantine, audits.evidence, audits.has_experts)
     accounting = Accounting(ledger, hub.book, service)

@@ -114,6 +114,7 @@ async def start_coordinator(
             blame=Blame(),
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec, settings.standbys),
+            queue_s=settings.queue_s,
             live=live,
             ring_settings=repr((settings.model, settings.dtype, settings.kv_dtype, settings.ring)),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},

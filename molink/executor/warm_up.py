@@ -8,7 +8,7 @@ from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release, S
 from molink_scheduler.request import SamplingParams
 
 if TYPE_CHECKING:
-    from molink.executor.stage import StageExecutor
+    from molink.executor.stage import StageExecutor, StepOutput
 
 __all__ = ["WARM_UP_REQUEST_ID", "run_span"]
 
@@ -16,7 +16,7 @@ WARM_UP_REQUEST_ID = -1
 """No request has it: the coordinator counts from zero."""
 
 
-def run_span(stage: "StageExecutor", start: int, end: int) -> None:
+def run_span(stage: "StageExecutor", start: int, end: int) -> "StepOutput":
     """Compute tokens [start, end) of nobody's request; those before them may be anything."""
     sampling = SamplingParams(max_tokens=1, temperature=0.0)
     admission = Admission(WARM_UP_REQUEST_ID, end, end, sampling)
@@ -25,6 +25,6 @@ def run_span(stage: "StageExecutor", start: int, end: int) -> None:
     batch = Batch(0, kind, 0, (span,), (admission,))
     hidden = torch.zeros(span.tokens, stage.hidden_size, dtype=stage.dtype)
     try:
-        stage.step(batch, [0] * span.tokens, hidden)
+        return stage.step(batch, [0] * span.tokens, hidden)
     finally:
         stage.release(Release(WARM_UP_REQUEST_ID))

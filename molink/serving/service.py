@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from molink.errors import OverloadedError
 from molink.serving.events import EventLedger
 from molink.serving.timeline import RequestLog, RequestTimeline
 from molink_scheduler.request import SamplingParams
@@ -174,3 +175,7 @@ class GenerationService(Generator, Protocol):
     @property
     def unready_reason(self) -> str | None:
         """Why requests are not accepted now, None when they are (GET /health)."""
+
+    @property
+    def overload(self) -> OverloadedError | None:
+        """Why a request that comes now is refused, because too many wait; None: it is taken."""

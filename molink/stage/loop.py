@@ -17,13 +17,14 @@ import torch
 
 from molink.errors import FrameError
 from molink.executor.cards.retry import StepInputs, computed
+from molink.executor.cards.swapping import SwapWatch, refuse_swapping
 from molink.executor.number_range import check_received
 from molink.executor.stage import StageExecutor, StepOutput
 from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks, event_of
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog, new_core
+from molink.stage.resuming import SentLog, host_is_short, new_core
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import Fact, JoinRing, StageReady
 from molink.wire.frames import Activations, Forget, Message
@@ -66,6 +67,8 @@ class StageLoop:
     next_join: Callable[[], JoinRing | None]
     """The command to go on in the ring's next epoch, if there is one."""
     report: Callable[[Fact], None]
+    swaps: SwapWatch | None = None
+    """Watch over the steps of a card; None: there is none."""
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     """[T, D] of each batch that has arrived and is not computed."""
     _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
@@ -122,6 +125,8 @@ class StageLoop:
         is_idle = not self._carry_out(self.core.next_step(rate, time.monotonic()))
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
+            if host_is_short():
+                self.sent.log.shed()
         if is_idle:
             self.links.wait(self._idle_s())
 
@@ -184,12 +189,15 @@ class StageLoop:
         token_ids = run.token_ids or self._input_ids(run.pieces)
         rows_TD = self._input_rows(run.pieces)
         check_received(rows_TD, self.executor.dtype)
-        output = computed(self.executor, StepInputs(run.batch, token_ids, rows_TD), interrupt)
+        inputs = StepInputs(run.batch, token_ids, rows_TD)
+        output = computed(self.executor, inputs, interrupt, self.sent.log.shed)
         now, rate = time.monotonic(), self.links.next_rate_bytes_per_s
         if output.computed_s is None:
             started += self._interrupted_s
         else:  # A card knows what of the time was this step's.
             started = now - output.computed_s
+            if self.swaps is not None:
+                refuse_swapping(self.executor, self.swaps, run.batch, output.computed_s, now)
         self._pass_on(self.core.computed(run, now - started, rate, now), output)
         now = time.monotonic()
         self.core.finished(run, now - started, now)

@@ -7,6 +7,7 @@ themselves, of which a stage keeps a log for the one behind it (`molink_schedule
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+import psutil
 import torch
 
 from molink.executor.stage import StageExecutor
@@ -24,7 +25,15 @@ from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
 
-__all__ = ["SentLog", "new_core"]
+__all__ = ["SentLog", "host_is_short", "new_core"]
+
+HOST_BYTES_MIN = 256 * 2**20
+"""That a PC should have free: below it a system begins to end processes."""
+
+
+def host_is_short() -> bool:
+    """Whether this PC has so little memory left that what can be done without is to go."""
+    return psutil.virtual_memory().available < HOST_BYTES_MIN
 
 
 def new_core(executor: StageExecutor, join: JoinRing, missing: Collection[int] = ()) -> StageCore:

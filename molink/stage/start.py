@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from molink.checkpoint.description import ModelDescription
+from molink.executor.cards.swapping import watch_of
 from molink.executor.loading import load_stage
 from molink.executor.memory_limit import limit_memory
 from molink.executor.row_sketches import RowSketches
@@ -65,6 +66,7 @@ def start_stage(
         limit_memory(load.work.device, load.memory_bytes, _weights_bytes(load.model))
     tokenizer_of = cache(load_tokenizer)
     executor = _load_executor(load, report, tokenizer_of)
+    swaps = watch_of(executor)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, executor.is_head, report, load.keys)
@@ -90,6 +92,7 @@ def start_stage(
         SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9),
         next_join,
         report,
+        swaps,
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from jinja2 import Environment
 
 from molink.api import create_app, start_api
+from molink.errors import OverloadedError
 from molink.serving.deadline import until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.service import (
@@ -90,6 +91,7 @@ class FakeService:
 
     card: ModelCard = CARD
     unready_reason: str | None = None
+    overload: OverloadedError | None = None
     events_before_hold: int | None = None
     """Wait forever after this many events, until the caller closes the generator."""
     failure: Exception | None = None

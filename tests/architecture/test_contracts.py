@@ -20,8 +20,8 @@ OPTIONS = {
         "--host --port --link --hosts --nodes --standby --layers --dtype --device --threads "
         "--max-model-len --kv-tokens --kv --micro-batches --policy --upload-mbps --wire "
         "--span-tokens --replay-log-gb --event-log --no-keys --allowed-host --tool-parser "
-        "--reasoning-parser "
-        "--log-format --trace-file --otlp --quiet --cors-origin --strict --served-model-name"
+        "--reasoning-parser --log-format --trace-file --otlp --quiet --cors-origin --strict "
+        "--queue-s --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
@@ -31,7 +31,7 @@ OPTIONS = {
         "--policy --wire --span-tokens --replay-log-gb --standby --no-keys --allowed-host "
         "--tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet "
-        "--cors-origin --strict --served-model-name"
+        "--cors-origin --strict --queue-s --served-model-name"
     ),
     "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt --quiet --json",

@@ -111,6 +111,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             settings=ManagerSettings(
                 len(plan.works), settings.codec, settings.standbys, first_must_stand=True
             ),
+            queue_s=settings.queue_s,
             status=dict,
             live=live,
             audits=AuditSettings.of(0.0, folder, model.checkpoint.config()),

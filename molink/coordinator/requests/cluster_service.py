@@ -14,7 +14,7 @@ from typing import Any
 
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
-from molink.errors import ErrorGuard, MolinkError, RingError
+from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError
 from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
@@ -22,6 +22,7 @@ from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
 from molink.tasks import Signal
 from molink_scheduler.ring_choice import RingLoad, choose_ring
+from molink_scheduler.waiting_line import WAIT_S
 
 __all__ = ["ClusterService", "ServingRing"]
 
@@ -81,6 +82,8 @@ class ClusterService:
     """...as are the reasons why nodes hold nothing."""
     rings: list[ServingRing] = field(default_factory=list)
     intake_paused: bool = False
+    wait_s_max: float = WAIT_S
+    """Newcomers for whom a longer wait is forecast are refused."""
     expected: set[int] = field(default_factory=set)
     """Numbers of the rings of an earlier coordinator that are still to be taken over."""
     request_log: RequestLog = field(default_factory=RequestLog)
@@ -104,6 +107,24 @@ class ClusterService:
         if self.intake_paused:
             return INTAKE_PAUSED
         return None if any(ring.is_open for ring in self.rings) else self.progress
+
+    @property
+    def overload(self) -> OverloadedError | None:
+        """Why a newcomer is refused where every open ring takes no more."""
+        lines = [ring.client.line for ring in self.rings if ring.is_open]
+        now = time.monotonic()
+        if not lines or not all(line.is_full(self.wait_s_max, now) for line in lines):
+            return None
+        wait_s = max(1.0, min(line.wait_s(now) or WAIT_S for line in lines))
+        waiting, running = (
+            sum(line.waiting for line in lines),
+            sum(line.running for line in lines),
+        )
+        return OverloadedError(
+            f"{running} requests run and {waiting} wait, as many as can be answered in time: send "
+            "yours again later.",
+            wait_s,
+        )
 
     def set_intake(self, *, paused: bool) -> None:
         """Refuse new requests, or take them again."""

@@ -14,19 +14,19 @@ little, as its rows are the same.
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from molink.coordinator.members.ring import AgentStage
+from molink.coordinator.members.ring import AgentStage, Ring
 from molink.serving.service import GenerationRequest, Generator, TokenLogprob
 from molink.stage_protocol.messages import PackingHealth, StageHealth
-from molink_scheduler.codec_choice import CodecCheck, LosslessTrial
+from molink_scheduler.codec_choice import CodecCheck, CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
 
-__all__ = ["CodecProbe", "await_trial", "trial_of"]
+__all__ = ["CodecProbe", "await_trial", "checked_codec", "trial_of"]
 
 TEXTS = 32
 TEXT_TOKENS = 12
@@ -41,6 +41,23 @@ SEED = 20
 REPORTS_WITHIN_S = 5.0
 """Ten times what a stage waits between two reports; a ring that is lost must not hold up its own
 end."""
+
+
+async def checked_codec(
+    service: Generator, set_codec: Callable[[str], None], ring: Ring, wanted: str
+) -> CodecDecision:
+    """The codec for a ring that serves a model, after as many checks as `wanted` asks for."""
+    if wanted in ("raw", "lossless"):
+        return choose_codec(wanted, None)
+    codec = "int8" if wanted == "auto" else wanted
+    prompts = await CodecProbe.start(service)
+    set_codec(codec)
+    check, trial = await prompts.compare(codec), None
+    if wanted == "auto" and not check.passed:
+        set_codec("lossless")
+        await prompts.send_texts()
+        trial = await await_trial(ring.stages, ring.terms.upload_mbps)
+    return choose_codec(wanted, check, trial)
 
 
 @dataclass(slots=True)

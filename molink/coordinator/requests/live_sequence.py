@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 from molink.coordinator.requests.prompt_scores import PromptScores
 from molink.errors import InvalidRequestError, MolinkError
 from molink.serving.kept_answer import AnswerLog
-from molink.serving.service import ChatTokenizer, GenerationRequest, TokenEvent, TokenLogprob
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.waiting_line import WaitingLine
 
-__all__ = ["LiveSequence"]
+__all__ = ["HOLDS_MAX", "UNREAD_EVENTS_MAX", "LiveSequence", "Served"]
+
+UNREAD_EVENTS_MAX = 256
+"""Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
+any answer, and 0.1 MB. At so many its sequence gives its place on the ring to others."""
+
+HOLDS_MAX = 8
+"""How often: each time its context is computed again, which others pay for."""
 
 _FINISH_REASONS = {
     FinishReason.NONE: None,
@@ -21,6 +29,20 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: "length",
 }
 """By the tail's reason, but for a grammar that failed: that is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a ring has brought its users, by the coordinator's own count."""
+
+    tokens: int
+    """Since the start."""
+    decoding: int
+    """Sequences that have had a token and wait for more."""
+    prompt_tokens: int
+    """Of the longest prompt whose first token is waited for; 0: none is."""
+    round_s: float
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
 
 
 @dataclass(slots=True)
@@ -54,11 +76,23 @@ class LiveSequence:
     """Its first tokens, of which every stage of the ring holds KV."""
     losses: int = 0
     """Of stages, since it came here."""
+    is_waiting: bool = False
+    """Whether it is in the ring's line, for its first token there."""
+    is_held: bool = False
+    """Whether the ring computes nothing of it until its reader has read on."""
+    holds: int = 0
+    """How often that was so."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
     def __post_init__(self) -> None:
         if self.timeline is not None:
             self.timeline.numbered(self.request_id)
+
+    def begin_anew(self, request_id: int) -> None:
+        """Be another request for the ring, of which nothing is held there."""
+        self.request_id, self.has_token, self.held_tokens = request_id, False, 0
+        self.known_tokens = len(self.prompt) + len(self.output)
+        self.scores = PromptScores.of(self.request)
 
     @classmethod
     def of(
@@ -67,13 +101,20 @@ class LiveSequence:
         request: GenerationRequest,
         output: tuple[int, ...],
         patience: float,
-        tokenizer: ChatTokenizer | None,
+        card: ModelCard,
         now: float,
     ) -> "LiveSequence":
-        """The sequence of a request of which `output` was generated before."""
-        text, prompt = None, request.prompt_token_ids
-        if tokenizer is not None:
-            text = TextStream.of(tokenizer, request.sampling)
+        """The sequence of a request of which `output` was generated before. Raises
+        InvalidRequestError when it is longer than the model."""
+        prompt, most = request.prompt_token_ids, request.sampling.max_tokens
+        if len(prompt) + most > card.model_len_max:
+            raise InvalidRequestError(
+                f"The prompt's {len(prompt)} tokens and max_tokens {most} exceed the model's "
+                f"{card.model_len_max}: shorten one."
+            )
+        text = None
+        if card.tokenizer is not None:
+            text = TextStream.of(card.tokenizer, request.sampling)
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         live = cls(
@@ -82,7 +123,7 @@ class LiveSequence:
             request.priority,
             request.sampling,
             text,
-            len(prompt) + request.sampling.max_tokens,
+            len(prompt) + most,
             list(output),
             len(prompt) + len(output),
             now,
@@ -92,6 +133,37 @@ class LiveSequence:
         )
         live.scores = PromptScores.of(live.request)
         return live
+
+    def join(self, line: WaitingLine, now: float) -> None:
+        """Wait in a ring's line, unless it waits or runs there."""
+        if not (self.has_token or self.is_waiting):
+            self.is_waiting = True
+            line.joined(now)
+
+    def leave(self, line: WaitingLine, now: float) -> None:
+        """Wait and run no more."""
+        if self.is_waiting:
+            line.left(now)
+        elif self.has_token:
+            line.ended()
+        self.is_waiting = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its reader has left as much as may wait for it."""
+        return self.events.qsize() >= UNREAD_EVENTS_MAX
+
+    def hold(self) -> None:
+        """Note that the ring computes nothing of it until its reader has read on; who was too slow
+        too often is told so behind what it has not read."""
+        self.is_held, self.holds = True, self.holds + 1
+        if self.holds > HOLDS_MAX:
+            self.events.put_nowait(
+                InvalidRequestError(
+                    f"The answer came faster than it was read, {self.holds} times: read it without "
+                    "pauses, or ask for it as a whole (stream: false)."
+                )
+            )
 
     @property
     def generated_tokens(self) -> int:

@@ -22,23 +22,24 @@ from typing import Any, assert_never
 
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
-from molink.coordinator.requests.codec_check import CodecProbe, await_trial
-from molink.coordinator.requests.live_sequence import LiveSequence
-from molink.coordinator.requests.prompt_scores import PromptScores, untrue
+from molink.coordinator.requests.codec_check import checked_codec
+from molink.coordinator.requests.live_sequence import LiveSequence, Served
+from molink.coordinator.requests.prompt_scores import untrue
 from molink.coordinator.requests.ring_links import (
     HeadLost,
     HeadSilent,
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
+from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestTimeline
 from molink.stage_protocol.messages import StageHealth
 from molink.wire.frames import Cancel, PromptScore, Sampled, SetCodec, Submit, TokenSample
-from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
+from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.resume import requests_to_resume
+from molink_scheduler.waiting_line import WaitingLine
 
 __all__ = ["RequestStalledError", "RingClient", "Served"]
 
@@ -46,8 +47,7 @@ LOSSES_MAX = 8
 """A request that has met so many losses of a stage is failed: it may be what ends them."""
 
 REQUESTS_MAX = 4096
-"""Sequences accepted at a time, running and waiting; beyond it users get 503 instead of a long
-wait."""
+"""Sequences accepted at a time, running and waiting, whatever the forecast of their wait is."""
 
 TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
 """Between two tokens of a sequence, and until the first, before another ring is tried: who was
@@ -60,20 +60,6 @@ ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
 
 class RequestStalledError(RingError):
     """Raised when a ring that goes on has left one request lying."""
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a ring has brought its users, by the coordinator's own count."""
-
-    tokens: int
-    """Since the start."""
-    decoding: int
-    """Sequences that have had a token and wait for more."""
-    prompt_tokens: int
-    """Of the longest prompt whose first token is waited for; 0: none is."""
-    round_s: float
-    """Smoothed time between two tokens of a sequence; 0: not known yet."""
 
 
 @dataclass(slots=True)
@@ -94,6 +80,7 @@ class RingClient:
     """Smoothed time between two tokens of a sequence; 0: not known yet."""
     _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
+    line: WaitingLine = field(default_factory=WaitingLine)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
     _is_paused: bool = False
@@ -112,6 +99,7 @@ class RingClient:
                 match await self.links.next_event():
                     case Sampled() as message:
                         self._take_sampled(message)
+                        await asyncio.sleep(0)  # What waits here is no reader's delay.
                     case TailRefused():
                         raise self._tail_error("what no ring's last stage sends")
                     case HeadSilent():
@@ -135,13 +123,9 @@ class RingClient:
 
     def served(self) -> Served:
         """What the ring has brought its users."""
-        waiting = [live.known_tokens for live in self._live.values() if not live.has_token]
-        return Served(
-            self.tokens_sent,
-            len(self._live) - len(waiting),
-            max(waiting, default=0),
-            self._round_s,
-        )
+        waiting = (live.known_tokens for live in self._live.values() if live.is_waiting)
+        decoding = sum(live.has_token for live in self._live.values())
+        return Served(self.tokens_sent, decoding, max(waiting, default=0), self._round_s)
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
@@ -157,7 +141,8 @@ class RingClient:
         `may_move`: whether there is one for so many tokens. Without, they keep their place."""
         for live in self._live.values():
             longest_s = TOKEN_WITHIN_S if live.has_token else FIRST_TOKEN_WITHIN_S
-            if now - live.moved_at > live.patience * longest_s and may_move(live.tokens):
+            lies = not live.is_held and now - live.moved_at > live.patience * longest_s
+            if lies and may_move(live.tokens):
                 live.moved_at = now
                 live.events.put_nowait(RequestStalledError("The ring has left the request lying."))
 
@@ -179,6 +164,7 @@ class RingClient:
                 yield event
                 if event.finish_reason is not None:
                     return
+                self._read_on(live)
         finally:
             if self._forget(live) and self.unready_reason is None and not self._is_paused:
                 with suppress(RingError):  # `run` hears of it too.
@@ -222,7 +208,7 @@ class RingClient:
         there is another epoch."""
         now = time.monotonic()
         self.ring, self._is_paused = ring, False
-        self.links.send(SetCodec(self.codec.codec))
+        self._set_codec(self.codec.codec)
         resumed = {one for one in listed if one in self._live} - set(missing)
         for request_id in set(listed) - resumed:
             self.links.send(Cancel(request_id))
@@ -237,15 +223,17 @@ class RingClient:
             self._note_place(live)
             if live.timeline is not None:
                 live.timeline.resumed(reason, now)
-            self.links.send(Submit(live.request))
+            if not live.is_held:
+                self._send(live)
 
     def _number_anew(self, live: LiveSequence) -> None:
         """For the ring it is a new request, of which nothing is held."""
         del self._live[live.request_id]
-        before, live.request_id, live.has_token = live.request_id, self._take_number(), False
+        live.leave(self.line, time.monotonic())
+        before = live.request_id
+        live.begin_anew(self._take_number())
         if before in self._adopted:
             self._adopted = self._adopted - {before} | {live.request_id}
-        live.scores = PromptScores.of(live.request)
         self._live[live.request_id] = live
 
     def _give_up(self, live: LiveSequence, *, is_held: bool) -> None:
@@ -257,22 +245,12 @@ class RingClient:
         self._forget(live)
 
     async def choose_codec(self, wanted: str) -> None:
-        """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
-        check = trial = None
-        if wanted not in ("raw", "lossless"):
-            codec = "int8" if wanted == "auto" else wanted
-            prompts = await CodecProbe.start(self)
-            self.links.send(SetCodec(codec))
-            check = await prompts.compare(codec)
-            if wanted == "auto" and not check.passed:
-                trial = await self._try_lossless(prompts)
-        self.codec = choose_codec(wanted, check, trial)
-        self.links.send(SetCodec(self.codec.codec))
+        """Take a codec, checked with the model's own text as far as `wanted` asks for."""
+        self.codec = await checked_codec(self, self._set_codec, self.ring, wanted)
+        self._set_codec(self.codec.codec)
 
-    async def _try_lossless(self, prompts: CodecProbe) -> LosslessTrial | None:
-        self.links.send(SetCodec("lossless"))
-        await prompts.send_texts()
-        return await await_trial(self.ring.stages, self.ring.terms.upload_mbps)
+    def _set_codec(self, codec: str) -> None:
+        self.links.send(SetCodec(codec))
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
@@ -295,23 +273,36 @@ class RingClient:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
-            raise RingError(f"The server is busy with {REQUESTS_MAX} requests: try again later.")
-        most = request.sampling.max_tokens
-        tokens = len(request.prompt_token_ids) + most
-        if tokens > self.card.model_len_max:
-            raise InvalidRequestError(
-                f"The prompt's {tokens - most} tokens and max_tokens {most} exceed the model's "
-                f"{self.card.model_len_max}: shorten one."
-            )
+            busy = f"The server is busy with {REQUESTS_MAX} requests: try again later."
+            raise OverloadedError(busy)
         number = self._take_number() if number is None else number
-        tokenizer, now = self.card.tokenizer, time.monotonic()
-        live = LiveSequence.of(number, request, output, patience, tokenizer, now)
-        if not self._is_paused:
-            self.links.send(Submit(live.request))
+        live = LiveSequence.of(number, request, output, patience, self.card, time.monotonic())
+        self._send(live)
         self._idle.clear()
         self._live[live.request_id] = live
         self._note_place(live)
         return live
+
+    def _send(self, live: LiveSequence) -> None:
+        """Have the ring compute a sequence, from the tokens that have come; while the ring is
+        paused, once it goes on."""
+        if not self._is_paused:
+            self.links.send(Submit(live.request))
+        live.join(self.line, time.monotonic())
+
+    def _hold(self, live: LiveSequence) -> None:
+        """Have the ring forget a sequence whose reader is too slow; its tokens are kept here."""
+        live.hold()
+        if not self._is_paused:
+            self.links.send(Cancel(live.request_id))
+        self._number_anew(live)
+
+    def _read_on(self, live: LiveSequence) -> None:
+        """Its reader has taken an event: go on if it was too slow and has read what there was."""
+        if live.is_held and live.events.empty():
+            live.is_held, live.moved_at = False, time.monotonic()
+            self._send(live)
+            self._note_place(live)
 
     def _note_place(self, live: LiveSequence) -> None:
         """Keep on disk where the sequence is computed from now on."""
@@ -326,6 +317,8 @@ class RingClient:
     def _forget(self, live: LiveSequence) -> bool:
         """False for a sequence that has ended before."""
         was_live = self._live.pop(live.request_id, None) is not None
+        if was_live:
+            live.leave(self.line, time.monotonic())
         if not self._live:
             self._idle.set()
         return was_live
@@ -349,6 +342,8 @@ class RingClient:
                 event = live.event(token, self.card.eos_token_ids)
                 self._note_token(live, now)
                 live.events.put_nowait(event)
+                if live.is_behind and not token.finish:
+                    self._hold(live)
 
     def _take_score(self, score: PromptScore) -> str | None:
         """Why a score cannot be the tail's honest one; those of requests that have ended are
@@ -374,7 +369,11 @@ class RingClient:
         if live.has_token:
             weight = ROUND_WEIGHT if self._round_s else 1.0
             self._round_s += weight * (elapsed_s - self._round_s)
+            self.line.token_came(elapsed_s)
         live.has_token, live.moved_at = True, now
+        if live.is_waiting:
+            live.is_waiting = False
+            self.line.began(now)
         if live.timeline is not None:
             live.timeline.tokens_came(1, now)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.members.ring import AgentStage, StageFailure
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache
-from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
+from molink.coordinator.rings.assigner import Assigner
+from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.errors import ErrorGuard, StageError
 from molink.tasks import gathered
 

@@ -23,12 +23,13 @@ from molink.coordinator.planning.cluster_plan import (
     RestlessNodes,
 )
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.failover import Failover
 from molink.coordinator.rings.recovery import Recovery
 from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
-from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
+from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.rings.standbys import Standbys
 from molink.coordinator.rings.take_over import KeptRing, RingKeeper, TakeOver
 from molink.errors import ErrorGuard, MolinkError

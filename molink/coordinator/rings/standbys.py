@@ -17,7 +17,8 @@ from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.ring import AgentStage, StageFailure, tokens_asked
 from molink.coordinator.planning.cluster_plan import Planner
-from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
+from molink.coordinator.rings.assigner import Assigner
+from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["Standbys"]

@@ -105,7 +105,7 @@ def decoder_layers(model: Any) -> tuple[str, nn.ModuleList]:
     return lists[0]
 
 
-def fit_skips(model: Any, trial: Callable[[], None]) -> None:
+def fit_skips(model: Any, trial: Callable[[], object]) -> None:
     """Let skipped layers return as many things as owned ones do; `trial` runs the model once.
 
     Where none of the numbers serves they return one thing, and the next run says what is wrong.
@@ -127,7 +127,7 @@ def _set_returns(skips: Sequence[Skip], returns: int | None) -> None:
         skip.returns = returns
 
 
-def _outputs(layers: Sequence[nn.Module], trial: Callable[[], None]) -> list[Any]:
+def _outputs(layers: Sequence[nn.Module], trial: Callable[[], object]) -> list[Any]:
     """What the layers return in a trial, of those that were handed whole rows."""
     outputs: list[Any] = []
 

@@ -46,7 +46,7 @@ class Trial:
     """Latent and rotated parts that it expanded."""
 
 
-def keep_latents(model: nn.Module, trial: Callable[[], None]) -> dict[int, LatentExpansion]:
+def keep_latents(model: nn.Module, trial: Callable[[], object]) -> dict[int, LatentExpansion]:
     """Let layers of `model` hand on latent rows where that computes the same; returns what makes
     keys and values of them, by layer.
 

@@ -1,12 +1,17 @@
-"""A step that finds its card full is tried once more, in two halves; then the stage ends.
+"""A step that finds its device full is tried once more, in two halves; then the stage ends.
 
 The room for a step was measured when the stage loaded, so a full card is one that other programs
 have filled since. Torch keeps memory that it does not use, which is given back first, and half the
 rows take half of what a step takes beside the weights. A step may be computed again: it writes the
 same keys to the same slots. Where it has changed what it reads, it may not: recurrences have moved
 their states on, and what was drawn was counted.
+
+A CPU's memory is the PC's. There the rows that a stage keeps for a lost neighbour go first: they
+are for what may never be. A system that promises more than it has ends the process instead; then
+the ring goes on without it (decision 41).
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,6 +22,9 @@ from molink.executor.stage import StageExecutor, StepOutput
 from molink_scheduler.batch import Batch, Span
 
 __all__ = ["StepInputs", "computed", "halves"]
+
+HOST_IS_FULL = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
+"""As torch says it of a CPU, on Linux, on Windows, and as the system does; there is no class."""
 
 
 class StepInputs(NamedTuple):
@@ -29,24 +37,27 @@ class StepInputs(NamedTuple):
 
 
 def computed(
-    stage: StageExecutor, inputs: StepInputs, interrupt: Callable[[], None] | None = None
+    stage: StageExecutor,
+    inputs: StepInputs,
+    interrupt: Callable[[], None] | None = None,
+    make_room: Callable[[], None] = lambda: None,
 ) -> StepOutput:
     """Output of one step (see `StageExecutor.step`), of its two halves where the whole found no
-    room on its card.
+    room on its device; `make_room` gives up what the PC's memory holds and can do without.
 
     Raises DeviceMemoryError when they found none either, or when the step cannot be repeated.
     """
-    if stage.card is None:
-        return stage.step(*inputs, interrupt)
     whole = _tried(stage, inputs, interrupt)
     if whole is not None:
         return whole
     rows = inputs.batch.tokens
     if stage.state_slots is not None:
         raise DeviceMemoryError(_sentence(stage, rows, "which cannot be computed twice"))
+    make_room()
     outputs = []
     for half in halves(inputs):
-        stage.card.return_freed()
+        if stage.card is not None:
+            stage.card.return_freed()
         output = _tried(stage, half, interrupt)
         if output is None:
             again = f"and again in one of {half.batch.tokens}"
@@ -104,16 +115,21 @@ def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Sp
 def _tried(
     stage: StageExecutor, inputs: StepInputs, interrupt: Callable[[], None] | None
 ) -> StepOutput | None:
-    """None when the card was full. The error's frames, which hold the step's tensors, are gone by
+    """None when the device was full. The error's frames, which hold the step's tensors, are gone by
     then."""
     try:
         return stage.step(*inputs, interrupt)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, MemoryError):
+        return None
+    except RuntimeError as error:
+        if HOST_IS_FULL.search(str(error)) is None:
+            raise
         return None
 
 
 def _sentence(stage: StageExecutor, rows: int, ending: str) -> str:
+    where, limit = ("it", "vram_gb") if stage.card is not None else ("this PC", "memory_gb")
     return (
         f"{stage.device} ran out of memory in a step of {rows} rows, {ending}: other programs on "
-        "it may have grown; close them, or lend less of it (vram_gb, --kv-tokens)"
+        f"{where} may have grown; close them, or lend less of it ({limit}, --kv-tokens)"
     )

@@ -140,7 +140,7 @@ def room_on(
     )
 
 
-def measured_step_bytes(card: Card, run_longest: Callable[[int], None]) -> int:
+def measured_step_bytes(card: Card, run_longest: Callable[[int], object]) -> int:
     """What the longest step takes beside what stays; it is run with its rows.
 
     Raises NoRoomError when there is none for it.
@@ -180,7 +180,7 @@ def fitting_kv_tokens(
 
 
 def settle_kv(
-    card: Card, tokens: int, resize: Callable[[int], None], run_at: Callable[[int], None]
+    card: Card, tokens: int, resize: Callable[[int], None], run_at: Callable[[int], object]
 ) -> None:
     """Run the longest span at the end of `tokens` tokens, which the stage has room for, and make
     that room smaller (`resize`) until it runs: the scores of a layer that caps them grow with the
@@ -197,7 +197,7 @@ def settle_kv(
         resize(tokens)
 
 
-def _runs(card: Card, run_at: Callable[[int], None], tokens: int) -> bool:
+def _runs(card: Card, run_at: Callable[[int], object], tokens: int) -> bool:
     try:
         run_at(tokens)
         card.wait()

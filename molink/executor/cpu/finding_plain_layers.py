@@ -86,7 +86,7 @@ class Trial:
     seen: list[Seen]
 
 
-def use_plain_layers(model: Any, trial: Callable[[], None]) -> int:
+def use_plain_layers(model: Any, trial: Callable[[], object]) -> int:
     """Replace what plain layers of `model` compute with; how many they are. `trial` runs the model
     once on some input. Decoders with other kinds of layers beside attention stay as they are."""
     library = native_library()

@@ -41,7 +41,7 @@ LINEARS = 0.5
 
 def rewrite(
     model: Any,
-    trial: Callable[[], None],
+    trial: Callable[[], object],
     *,
     embeds: bool,
     progress: Callable[[float], None] = lambda fraction: None,
@@ -74,7 +74,7 @@ def _untie_embedding(model: Any) -> None:
 # -- linears --------------------------------------------------------------------------------------
 
 
-def linear_groups(model: Any, trial: Callable[[], None]) -> list[list[str]]:
+def linear_groups(model: Any, trial: Callable[[], object]) -> list[list[str]]:
     """Names of linears, those that read the same tensor and have the same parent together.
 
     Without those that their parent does not call although it runs: it works with their weight. And

@@ -40,7 +40,7 @@ GATES = (Gate("silu"), Gate("gelu_tanh"))
 PROBE_ROWS = 5
 
 
-def rewrite_for_card(model: Any, trial: Callable[[], None], choice: FusedChoice) -> None:
+def rewrite_for_card(model: Any, trial: Callable[[], object], choice: FusedChoice) -> None:
     """Rewrite `model` in place; `trial` computes a few rows of one request."""
     if choice.operators is not None:
         _fuse_gates(model, choice)

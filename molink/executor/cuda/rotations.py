@@ -102,7 +102,7 @@ class RotaryCall:
         self._is_trial = False
 
 
-def put_off_rotations(model: nn.Module, trial: Callable[[], None], choice: FusedChoice) -> None:
+def put_off_rotations(model: nn.Module, trial: Callable[[], object], choice: FusedChoice) -> None:
     """Let attention turn the queries and keys of a model's layers, in place; `trial` computes a
     few rows of one request."""
     if choice.operators is None:

@@ -97,7 +97,7 @@ class Trace:
     """(name, input, output) of parts that take one tensor, in the order of their calls."""
 
 
-def hoist(mixers: Sequence[StagedMixer], trial: Callable[[], None]) -> None:
+def hoist(mixers: Sequence[StagedMixer], trial: Callable[[], object]) -> None:
     """Let each mixer compute its projections once per step; `trial` runs the model once."""
     traces = [Trace() for _ in mixers]
     handles = [

@@ -108,6 +108,11 @@ class ReplayLog:
         self._promised.discard(request_id)
         self.bytes_held -= sum(len(piece.rows) for piece in self._sent.pop(request_id, ()))
 
+    def shed(self) -> None:
+        """Drop all rows but those that have been promised: their memory is needed."""
+        for request_id in self._sent.keys() - self._promised:
+            self.forget(request_id)
+
     def _go_back(self, pieces: list[SentRows], start: int) -> None:
         """Drop rows from token `start` on."""
         while pieces and pieces[-1].end > start:

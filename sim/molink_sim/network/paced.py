@@ -112,7 +112,7 @@ class PacedLink:
         """Lose what is under way; from `until` on there is another connection."""
         self._connection += 1
         self._held_until = max(self._held_until, until)
-        self.clock.at(until, self._reconnected, self._connection)
+        self.clock.at(self._held_until, self._reconnected, self._connection)
 
     def _reconnected(self, connection: int) -> None:
         if connection == self._connection and self._held_until < math.inf:

@@ -21,9 +21,10 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ring_client import Served
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_health
+from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
-from molink.coordinator.rings.ring_supervisor import Assigner, RingState
+from molink.coordinator.rings.ring_supervisor import RingState
 from molink.coordinator.rings.take_over import RingKeeper
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent

@@ -113,10 +113,51 @@ def test_states_that_have_moved_on_are_not_computed_twice(checkpoint, full_above
     assert failed == [12]
 
 
-def test_on_a_cpu_the_error_is_not_taken_for_a_card_s(checkpoint, full_above):
+CPU_IS_FULL = (
+    MemoryError(),
+    RuntimeError(
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+    ),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 99 bytes."),
+)
+
+
+@pytest.mark.parametrize("error", CPU_IS_FULL, ids=["python", "linux", "windows"])
+def test_a_full_pc_makes_room_and_computes_in_halves(checkpoint, monkeypatch, error):
+    head, whole = cpu_stage(checkpoint, range(2)), cpu_stage(checkpoint, range(2))
+    rows = computed(whole, StepInputs(batch(*SPANS), TOKEN_IDS, None)).hidden_TD
+    real, has_room = StageExecutor._computed, []
+
+    def full(stage, step, *inputs):
+        if not has_room:
+            raise error
+        assert step.tokens <= 6
+        return real(stage, step, *inputs)
+
+    monkeypatch.setattr(StageExecutor, "_computed", full)
+    inputs = StepInputs(batch(*SPANS), TOKEN_IDS, None)
+    again = computed(head, inputs, make_room=lambda: has_room.append(1)).hidden_TD
+    torch.testing.assert_close(again, rows, rtol=1e-5, atol=1e-6)
+    assert len(has_room) == 1
+
+
+def test_a_pc_that_stays_full_ends_its_stage_with_one_sentence(checkpoint, monkeypatch):
+    def full(stage, step, *inputs):
+        raise MemoryError
+
     head = cpu_stage(checkpoint, range(2))
-    full_above(6)
-    with pytest.raises(torch.OutOfMemoryError):
+    monkeypatch.setattr(StageExecutor, "_computed", full)
+    with pytest.raises(DeviceMemoryError, match=r"cpu ran out of memory .* lend less .*memory_gb"):
+        computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
+
+
+def test_any_other_error_is_none_of_memory(checkpoint, monkeypatch):
+    def wrong(stage, step, *inputs):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    head = cpu_stage(checkpoint, range(2))
+    monkeypatch.setattr(StageExecutor, "_computed", wrong)
+    with pytest.raises(RuntimeError, match="shapes"):
         computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
 
 

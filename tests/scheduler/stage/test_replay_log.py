@@ -64,6 +64,16 @@ def test_what_is_promised_stays_until_it_is_sent():
     assert not log.has(1, 1) and log.has(3, 7)
 
 
+def test_what_is_shed_is_gone_but_for_what_is_promised():
+    log = ReplayLog(1e9)
+    log.add(1, sent(0, 4))
+    log.go_on(Resume(((1, 4),), next_fresh=True))
+    log.add(2, sent(0, 4))
+    log.shed()
+    log.add(2, sent(4, 5))
+    assert log.has(1, 4) and not log.has(2, 1) and log.bytes_held == 8
+
+
 def test_only_what_is_kept_stays():
     log = ReplayLog(1e9)
     for request_id in (1, 2, 3):

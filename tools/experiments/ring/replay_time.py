@@ -7,7 +7,6 @@ int8, 16 users who all decode when a stage is lost. The core that ships replays 
 stands what bytes over rate give. A quarter of a minute.
 """
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.scenario import DETECT_S, LOAD_S, Arrival, LinkSpec, NodeLoss, Scenario
 from molink_sim.simulate import simulate
 from molink_sim.systems import system_named
-from tools.experiments.harness.experiment import markdown_table
+from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["Replay", "main", "replay"]
 
@@ -47,19 +46,16 @@ class Replay:
     pause_max_s: float
 
 
-@click.command()
+@experiment
 @click.option("--mbps", default=100.0, show_default=True, help="Rate of every link.")
 @click.option("--one-way-ms", default=30.0, show_default=True, help="Delay of every link.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="For the figures.")
-def main(mbps: float, one_way_ms: float, out: Path) -> None:
+def main(out: Path, mbps: float, one_way_ms: float) -> None:
     """Replace the head, a stage of the middle and the tail, for equal contexts and for others."""
     link = LinkSpec(mbps, one_way_ms / 1e3)
     found = [replay(name, link, place) for name in CONTEXTS for place in (0, 4, 7)]
-    out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([asdict(one) for one in found], indent=2)
-    (out / "replay_time.json").write_text(text + "\n")
+    write_report(out, "replay_time", {"replays": [asdict(one) for one in found]})
     head = ["contexts", "lost stage", "rows", "bytes over rate, s", "p50", "p95", "longest"]
-    click.echo(markdown_table(head, [_line(one) for one in found]))
+    show(markdown_table(head, [_line(one) for one in found]))
 
 
 def replay(contexts: str, link: LinkSpec, place: int) -> Replay:

@@ -1,10 +1,12 @@
 """200 answers at once, and 1,000 more that nobody reads: what does the server add to a token?
 
     python -m tools.experiments.streams.many_streams --out DIR
+    python -m tools.experiments.streams.many_streams --out DIR --ring
 
 The server is the API in a process of its own, in front of stages that do no arithmetic
-(`paced_server`); each of its tokens says when it was made. Readers are another process. Slow
-readers open a stream, take its head and then read nothing, from addresses of their own.
+(`paced_server`), or of a ring's client whose ring computes nothing (`--ring`, `paced_ring`); each
+of its tokens says when it was made. Readers are another process. Slow readers open a stream, take
+its head and then read nothing, from addresses of their own.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from molink.transport.sockets import raise_file_limit
 from tools.experiments.guard.users import percentile
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 from tools.experiments.harness.processes import cpu_s, driven, line_of
-from tools.experiments.streams.paced_server import MODULE
+from tools.experiments.streams import paced_ring, paced_server
 
 __all__ = ["main"]
 
@@ -34,8 +36,12 @@ SLOW_READERS = 1000
 TOKENS_PER_S = 20
 """Of each stream: faster than people read."""
 
-SLOW_TOKENS_PER_S, SLOW_KIB = 2, 16
-"""Of streams that nobody reads: enough that every buffer on the way is full after some seconds."""
+SLOW_PACES = {paced_server.MODULE: (2, 16), paced_ring.MODULE: (8, 4)}
+"""Tokens per second and KiB of each, of streams that nobody reads: enough that every buffer on the
+way is full after some seconds. A ring goes on until its client holds as many as may wait there."""
+
+SLOW_AT_ONCE = 100
+"""Streams that are opened together: of a ring that has begun none, only so many may wait."""
 
 WARM_UP_TOKENS = 40
 """Of each answer, while streams still open."""
@@ -51,20 +57,22 @@ AIM_S = 0.005
 
 @experiment
 @click.option("--for-s", default=20.0, show_default=True, help="How long each is watched.")
-def main(out: Path, for_s: float) -> None:
+@click.option("--ring", is_flag=True, help="In front of a ring's client.")
+def main(out: Path, for_s: float, ring: bool) -> None:
     """Watch the readers without, then with the slow ones."""
     raise_file_limit()
-    rows = asyncio.run(_rows(for_s))
-    write_report(out, "streams", {"for_s": for_s, "rows": rows}, "many-streams")
+    rows = asyncio.run(_rows(for_s, paced_ring.MODULE if ring else paced_server.MODULE))
+    name = "many-streams-ring" if ring else "many-streams"
+    write_report(out, "streams", {"for_s": for_s, "rows": rows}, name)
     show(table(rows))
 
 
-async def _rows(for_s: float) -> list[dict[str, Any]]:
+async def _rows(for_s: float, module: str) -> list[dict[str, Any]]:
     rows = []
     for slow in (0, SLOW_READERS):
-        async with driven(MODULE) as server:
+        async with driven(module) as server:
             url = (await line_of(server)).decode().strip()
-            async with _slow_readers(url, slow):
+            async with _slow_readers(url, slow, SLOW_PACES[module]):
                 rows.append(await _watched(url, psutil.Process(server.pid), for_s))
             rows[-1]["slow_readers"] = slow
             click.echo(json.dumps(rows[-1]), err=True)
@@ -100,9 +108,12 @@ async def _read(client: ApiClient, tokens: int) -> list[float]:
 
 
 @asynccontextmanager
-async def _slow_readers(url: str, count: int) -> AsyncIterator[None]:
-    sources = (f"127.0.1.{number % SLOW_ADDRESSES + 1}" for number in range(count))
-    opened = await asyncio.gather(*(_unread(url, source) for source in sources))
+async def _slow_readers(url: str, count: int, pace: tuple[int, int]) -> AsyncIterator[None]:
+    sources = [f"127.0.1.{number % SLOW_ADDRESSES + 1}" for number in range(count)]
+    opened: list[socket.socket] = []
+    for first in range(0, count, SLOW_AT_ONCE):
+        some = sources[first : first + SLOW_AT_ONCE]
+        opened += await asyncio.gather(*(_unread(url, source, pace) for source in some))
     try:
         yield
     finally:
@@ -110,7 +121,7 @@ async def _slow_readers(url: str, count: int) -> AsyncIterator[None]:
             connection.close()
 
 
-async def _unread(url: str, source: str) -> socket.socket:
+async def _unread(url: str, source: str, pace: tuple[int, int]) -> socket.socket:
     """A stream that was asked for and began, of which nothing more is read."""
     place, loop = urlsplit(url), asyncio.get_running_loop()
     connection = socket.socket()
@@ -118,8 +129,7 @@ async def _unread(url: str, source: str) -> socket.socket:
     connection.setblocking(False)
     connection.bind((source, 0))
     await loop.sock_connect(connection, (place.hostname, place.port))
-    prompt = [SLOW_TOKENS_PER_S, SLOW_KIB]
-    body = json.dumps({"prompt_token_ids": prompt, "max_tokens": 900_000, "stream": True})
+    body = json.dumps({"prompt_token_ids": pace, "max_tokens": 900_000, "stream": True})
     head = (
         f"POST /generate HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.api import create_app, start_api
+from molink.errors import OverloadedError
 from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog
@@ -32,6 +33,7 @@ class PacedService:
 
     card: ModelCard = CARD
     unready_reason: str | None = None
+    overload: OverloadedError | None = None
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
 

@@ -1,0 +1,130 @@
+"""When a ring takes no more: its line is too long, or those that run have become too slow.
+
+A ring begins answers at some pace: as prompts are computed, and as those that end give their KV
+back. So whoever comes waits for as many beginnings as there are before it. A beginning takes the
+time in which somebody waited, divided by the answers that began in it; time without a line says
+nothing. Measured so, the pace knows prompts, answers and links as they are.
+
+Nobody is refused for a short line, whatever its pace, and before a pace is known by a long one
+only: a ring that has just begun should take its first users, however many come at once.
+
+Where KV is plenty nobody waits: all begin, and all become slower, until no answer comes in time. So
+a ring also takes no more once tokens follow each other much later than they have with fewer users.
+
+Rejected: tokens that are outstanding over the ring's tokens per second, because most requests may
+generate far more than they do. The latest wait, which tells how long the line was before a flood.
+
+Pure: times are arguments.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+__all__ = ["LINE_MIN", "LINE_UNMEASURED_MAX", "SLOWER_MAX", "WAIT_S", "WaitingLine"]
+
+WAIT_S = 8.0
+"""Longest wait for the first token that is forecast for a newcomer: a line that is left alone is
+over within ten seconds, and who would wait longer is better told so at once."""
+
+LINE_MIN = 16
+"""Who waits in a line as short as this is never refused: as many as a ring of home PCs often
+serves, and whose prompts may come at once."""
+
+LINE_UNMEASURED_MAX = 256
+"""Of a ring whose pace is not known, where WAIT_S is allowed; more where more is."""
+
+BEGINS_REMEMBERED = 32
+"""Answers over which the pace is smoothed: micro-batches and ends come in bunches."""
+
+BEGINS_MEASURED = 8
+"""From how many on it counts as known."""
+
+RUNNING_MIN = 16
+"""So many may run, however slow they are."""
+
+SLOWER_MAX = 2.5
+"""Times as long between two tokens as with few users: micro-batches keep devices and links busy
+from about twice on, and more users then only share what there is."""
+
+GAPS_REMEMBERED = 256
+"""Tokens over which the time between two is smoothed: some rounds of sixteen users, so that what
+comes late and all at once counts as what it was on average."""
+
+
+@dataclass(slots=True)
+class WaitingLine:
+    """Requests of one ring that wait or run, and the pace at which they get their tokens."""
+
+    waiting: int = field(init=False, default=0)
+    """For their first token."""
+    running: int = field(init=False, default=0)
+    """Between their first and their last."""
+    _begins: float = field(init=False, default=0.0)
+    """Answers that have begun, older ones counting less."""
+    _begun: int = field(init=False, default=0)
+    """All of them."""
+    _waited_s: float = field(init=False, default=0.0)
+    """Time in which somebody waited, forgotten at the same rate."""
+    _counted_at: float = field(init=False, default=0.0)
+    _gaps: int = field(init=False, default=0)
+    _gap_s: float = field(init=False, default=0.0)
+    """Between two tokens of one request, smoothed."""
+    _least_gap_s: float = field(init=False, default=math.inf)
+
+    def joined(self, now: float) -> None:
+        """A request waits."""
+        self._count(now)
+        self.waiting += 1
+
+    def left(self, now: float) -> None:
+        """One that waited has gone without a token."""
+        self._count(now)
+        self.waiting -= 1
+
+    def began(self, now: float) -> None:
+        """One that waited has its first token."""
+        kept = 1 - 1 / BEGINS_REMEMBERED
+        self._waited_s, self._begins = kept * self._waited_s, kept * self._begins + 1
+        self._begun += 1
+        self._count(now)
+        self.waiting -= 1
+        self.running += 1
+
+    def token_came(self, gap_s: float) -> None:
+        """One that runs has another token, so long after the one before."""
+        self._gaps += 1
+        self._gap_s += (gap_s - self._gap_s) / min(self._gaps, GAPS_REMEMBERED)
+        if self._gaps >= GAPS_REMEMBERED:
+            self._least_gap_s = min(self._least_gap_s, self._gap_s)
+
+    def ended(self) -> None:
+        """One that ran runs no more."""
+        self.running -= 1
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether one more would only make all slower."""
+        return self.running >= RUNNING_MIN and self._gap_s > SLOWER_MAX * self._least_gap_s
+
+    def wait_s(self, now: float) -> float | None:
+        """How long one that came now would wait; None: the pace is not known."""
+        if self._begun < BEGINS_MEASURED:
+            return None
+        since_s = now - self._counted_at if self.waiting else 0.0
+        return self.waiting * (self._waited_s + since_s) / self._begins
+
+    def is_full(self, within_s: float, now: float) -> bool:
+        """Whether one more is to be refused, because it would not begin or not go on in time."""
+        if self.is_slow:
+            return True
+        if self.waiting < LINE_MIN:
+            return False
+        wait_s = self.wait_s(now)
+        if wait_s is None:
+            return self.waiting >= LINE_UNMEASURED_MAX * max(1.0, within_s / WAIT_S)
+        return wait_s > within_s
+
+    def _count(self, now: float) -> None:
+        if self.waiting:
+            self._waited_s += now - self._counted_at
+        self._counted_at = now
