@@ -42,9 +42,8 @@ SILENCE_PERIOD_S = 0.1
 """Between two looks for stages that are silent."""
 
 SILENT_LOST_S = 4.0
-"""For which a stage may be silent until it counts as lost where no standby holds its layers: a
-stall of a home Wi-Fi is over in two to five seconds, and costs less than to go on without the
-PC."""
+"""For which a stage may be silent until it is lost, where no standby holds its layers: a stall of a
+home Wi-Fi is over in two to five seconds, and costs less than to go on without the PC."""
 
 SILENT = "neither its neighbours nor the coordinator get anything from its stage"
 
@@ -271,16 +270,15 @@ class RingSupervisor:
         known: set[int] = set()
         while True:
             await asyncio.sleep(SILENCE_PERIOD_S)
-            now = self.clock()
-            found = silences_s([stage.seen for stage in ring.stages], now)
+            found = silences_s([stage.seen for stage in ring.stages], now := self.clock())
             silent = {place: silent_s for place, silent_s in enumerate(found) if silent_s}
             for place in silent.keys() - known:
                 self._note("stage_silent", f"waits for {ring.stages[place].name}: {SILENT}")
             for place, silent_s in silent.items():
                 stage = ring.stages[place]
                 if silent_s >= SILENT_LOST_S or self.recovery.has_standby(ring, stage):
-                    reason = f"{stage.name} has been silent for {silent_s:.0f} s: {SILENT}."
-                    raise stage.silent(reason, now)
+                    silence = f"{stage.name} has been silent for {silent_s:.0f} s"
+                    raise stage.silent(f"{silence}: {SILENT}.", now)
             known = set(silent)
 
     async def _watch_progress(self, client: RingClient) -> None:
