@@ -63,6 +63,7 @@ class _Model:
         CARD, model_len_max=TOKENS_OF_PROMPT_MAX, tokenizer=_Tokenizer(TEMPLATE)
     )
     unready_reason = None
+    overload = None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         asked = request.sampling.logprobs is not None
