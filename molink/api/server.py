@@ -6,8 +6,9 @@ patient the server is with them, is in `connections`.
 """
 
 import errno
+import random
 import socket
-from contextlib import ExitStack
+from itertools import islice
 from ssl import SSLContext
 
 from aiohttp import web
@@ -25,6 +26,10 @@ command has 5 s."""
 BACKLOG = 1024
 """Connections that may wait to be accepted: a load test opens hundreds at once."""
 
+LISTENING_PORTS, PORTS_TRIED = range(20000, 32768), 100
+"""Systems take the ports above for connections that go out, as they come: a port of these stays
+free until it is listened at."""
+
 
 def check_port_free(host: str, port: int, option: str = "--port") -> None:
     """Raise UserError when `start_api` could not listen there: known before weights are loaded.
@@ -40,12 +45,24 @@ def check_port_free(host: str, port: int, option: str = "--port") -> None:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Different ports that are free now, for who must tell them before they can be listened at."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((host, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Different ports that are free now, for who must tell them before they can be listened at.
+    Raises UserError when there are too few."""
+    candidates = random.SystemRandom().sample(LISTENING_PORTS, PORTS_TRIED)
+    found = list(islice((port for port in candidates if _is_free(host, port)), count))
+    if len(found) < count:
+        raise UserError(
+            f"no port is free on {host}: check --host, or name free ones with --port and "
+            "--agents-port"
+        )
+    return found
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        check_port_free(host, port)
+    except UserError:
+        return False
+    return True
 
 
 async def start_api(
