@@ -145,7 +145,7 @@ class Disagreement:
 
     @property
     def sentence(self) -> str:
-        """It, for people."""
+        """The finding in a sentence for operators."""
         return (
             f"{self.one.name} and {self.other.name} contradict each other on {self.what}: they "
             f"differ by {self.distance:.2g}, {self.tolerance:.2g} is allowed"

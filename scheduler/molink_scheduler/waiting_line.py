@@ -72,7 +72,7 @@ class WaitingLine:
     _least_gap_s: float = field(init=False, default=math.inf)
 
     def joined(self, now: float) -> None:
-        """A request waits."""
+        """Count one more request that waits."""
         self._count(now)
         self.waiting += 1
 

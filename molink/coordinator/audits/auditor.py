@@ -97,10 +97,10 @@ class Auditor:
             return "unfinished"
         try:
             async with asyncio.timeout(AUDIT_WITHIN_S):
-                told = await self._told(rings[:2], answered.tokens)
+                told = await self._reports_of(rings[:2], answered.tokens)
                 findings = _findings(told)
                 if findings and len(rings) > 2:
-                    told += await self._told(rings[2:3], answered.tokens)
+                    told += await self._reports_of(rings[2:3], answered.tokens)
                     findings = _findings(told)
         except (MolinkError, TimeoutError):  # A ring has ended meanwhile, or is too busy.
             return "unfinished"
@@ -120,7 +120,7 @@ class Auditor:
         self.random.shuffle(rings)
         return sorted(rings, key=lambda ring: ring.number != answered.ring)
 
-    async def _told(
+    async def _reports_of(
         self, rings: Sequence[ServingRing], tokens: tuple[int, ...]
     ) -> list[AuditedRing]:
         told = await gathered(rerun(ring, tokens, has_experts=self.has_experts) for ring in rings)

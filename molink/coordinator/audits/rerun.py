@@ -52,7 +52,7 @@ async def rerun(ring: ServingRing, tokens: tuple[int, ...], *, has_experts: bool
             while not all((stage.node.node_id, number) in reports for stage in stages):
                 came.clear()
                 await came.wait()
-    told = [_told(stage, reports[stage.node.node_id, number], len(tokens)) for stage in stages]
+    told = [_audited(stage, reports[stage.node.node_id, number], len(tokens)) for stage in stages]
     return AuditedRing(
         ring.number,
         len(tokens),
@@ -75,7 +75,7 @@ async def _collect(stage: AgentStage, reports: Reports, came: asyncio.Event) -> 
         await stage.node.changed.wait()
 
 
-def _told(stage: AgentStage, report: tuple[int, tuple[float, ...]], tokens: int) -> AuditedStage:
+def _audited(stage: AgentStage, report: tuple[int, tuple[float, ...]], tokens: int) -> AuditedStage:
     """Raises RingError for what is no report of these tokens: none of another length comes from
     who has computed them, unless they were computed anew meanwhile."""
     told = AuditedStage(stage.node.node_id, stage.node.pc, stage.name, stage.layers, report[1])

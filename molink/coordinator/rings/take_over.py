@@ -87,7 +87,7 @@ class KeptRing:
 
     @property
     def node_ids(self) -> frozenset[str]:
-        """Its nodes."""
+        """Ids of the nodes that hold its stages."""
         return frozenset(one.node_id for one in self.stages)
 
 

@@ -66,7 +66,7 @@ class HostTransfers:
 
     @contextmanager
     def timed(self, is_decode: bool = False) -> Iterator[StepTime]:
-        """Enclose a step."""
+        """Have the card time the step that is enclosed."""
         yield StepTime()
 
     def bounded(self, before_layer: Callable[[], None] | None) -> Callable[[], None] | None:

@@ -180,7 +180,7 @@ class Watch:
         self.under_way.append(seen)
 
     def end(self, *_: Any) -> None:
-        """It has returned."""
+        """Note that the module has returned."""
         self.under_way.pop()
 
     def runs(self, module: nn.Module, *_: Any) -> None:
@@ -189,7 +189,7 @@ class Watch:
             self.under_way[0].ran.append(module)
 
     def attends(self, module: Any, *args: Any, **kwargs: Any) -> None:
-        """Attention is called."""
+        """Note that the layer calls attention."""
         if self.under_way:
             self.under_way[0].ran.append(None)
             self.under_way[0].calls.append(_call(module, *args, **kwargs))

@@ -65,7 +65,7 @@ class TritonFused:
         return out
 
     def gated(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
-        """See FusedOperators."""
+        """Gate times up, as FusedOperators.gated."""
         outputs = x.shape[-1] // 2
         out = x.new_empty(*x.shape[:-1], outputs)
         rows = x.numel() // x.shape[-1]
@@ -83,7 +83,7 @@ class TritonFused:
     def rotated(
         self, q_THA: torch.Tensor, k_TKA: torch.Tensor, turn: Turn
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See FusedOperators."""
+        """Queries and keys rotated, as FusedOperators.rotated."""
         q_out, k_out = (x.new_empty(x.shape) for x in (q_THA, k_TKA))
         _turn_and_store((q_THA, k_TKA, None), turn, None, q_out, (k_out, None), (None, None))
         return q_out, k_out
@@ -97,7 +97,7 @@ class TritonFused:
         slots_T: torch.Tensor,
         layer: LayerKv,
     ) -> torch.Tensor:
-        """See FusedOperators."""
+        """Keys and values written to the pool, as FusedOperators.write."""
         keys, values = layer.keys, layer.values
         q_out = q_THA if turn is None else q_THA.new_empty(q_THA.shape)
         into, scales = (keys.rows_SKA, values.rows_SKA), (keys.scales_SK, values.scales_SK)
@@ -105,7 +105,7 @@ class TritonFused:
         return q_out
 
     def expert_product(self, call: ExpertCall) -> torch.Tensor:
-        """See FusedOperators."""
+        """Products of experts, as FusedOperators.expert_product."""
         experts, inputs, outputs = call.weight_EIO.shape
         pairs = len(call.expert_P)
         out_PO = call.x.new_empty(pairs, outputs)

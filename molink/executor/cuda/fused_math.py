@@ -128,11 +128,11 @@ class PlainFused:
     def normed(
         self, x: torch.Tensor, weight_N: torch.Tensor | None, epsilon: float
     ) -> torch.Tensor:
-        """See FusedOperators."""
+        """Rows normed, as FusedOperators.normed."""
         return torch.rms_norm(x.float(), x.shape[-1:], weight_N, epsilon).to(x.dtype)
 
     def gated(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
-        """See FusedOperators."""
+        """Gate times up, as FusedOperators.gated."""
         wide = x.float()
         if gate.alternating:
             first, other = wide[..., ::2], wide[..., 1::2]
@@ -146,7 +146,7 @@ class PlainFused:
     def rotated(
         self, q_THA: torch.Tensor, k_TKA: torch.Tensor, turn: Turn
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See FusedOperators."""
+        """Queries and keys rotated, as FusedOperators.rotated."""
         return _turned(q_THA, turn), _turned(k_TKA, turn)
 
     def write(
@@ -158,7 +158,7 @@ class PlainFused:
         slots_T: torch.Tensor,
         layer: LayerKv,
     ) -> torch.Tensor:
-        """See FusedOperators."""
+        """Keys and values written to the pool, as FusedOperators.write."""
         if turn is not None:
             q_THA, k_TKA = self.rotated(q_THA, k_TKA, turn)
         layer.keys.write(slots_T, k_TKA)
@@ -166,7 +166,7 @@ class PlainFused:
         return q_THA
 
     def expert_product(self, call: ExpertCall) -> torch.Tensor:
-        """See FusedOperators."""
+        """Products of experts, as FusedOperators.expert_product."""
         x_PI = call.x.repeat_interleave(call.pairs_per_row, 0).float()
         out_PO = (x_PI[:, None] @ call.weight_EIO[call.expert_P].float())[:, 0]
         if call.bias_EO is not None:

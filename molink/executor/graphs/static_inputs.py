@@ -45,7 +45,7 @@ class DecodeRow:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """By column."""
+        """The row's number for each column, in the order of the columns."""
         block, offset = divmod(self.position, BLOCK_TOKENS)
         slot = self.blocks[block] * BLOCK_TOKENS + offset
         return self.token_id, self.position, slot, self.position + 1, self.state_slot

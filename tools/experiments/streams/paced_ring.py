@@ -55,7 +55,7 @@ class EndlessLine(WaitingLine):
     """Line that is never full: what a crowd costs is asked here, not whether it is let in."""
 
     def is_full(self, within_s: float, now: float) -> bool:
-        """Never."""
+        """Whether too much waits for the ring: never."""
         return False
 
 
