@@ -27,9 +27,9 @@ types: venv
 contracts: venv
 	$(BIN)/lint-imports
 
-# Two processes, whole files each: a file's tests share what they made.
+# Two processes, whole files each, long ones first (tests/conftest.py): a file's tests share what they made.
 tests: venv
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Types every command of the documents into a real cluster; some minutes, beyond those of `make test`.
 pages: venv

@@ -35,7 +35,7 @@ from molink.api.errors import (
     as_api_error,
     error_body,
 )
-from molink.api.headers.serving import note_sequences
+from molink.api.headers.serving import cached_tokens, note_sequences
 from molink.control.api_keys.store import KeyUsage
 from molink.errors import ControlError, RingError
 from molink.serving.kept_answer import KeptAnswer
@@ -47,6 +47,7 @@ from molink.serving.service import (
     PromptLogprob,
     TokenEvent,
     TokenLogprob,
+    cache_salt,
 )
 from molink.tasks import gathered
 
@@ -150,7 +151,8 @@ async def generate_all(
         )
 
     async def run(index: int, request: GenerationRequest) -> Result:
-        asked = replace(request, key_id=caller.key_id)
+        salt = cache_salt(caller.key_id, request.cache_salt, is_shared=caller.shares_cache)
+        asked = replace(request, key_id=caller.key_id, cache_salt=salt)
         if asked.timeline is not None:
             asked.timeline.key_id, asked.timeline.choice = caller.key_id, index
         async with aclosing(service.generate(asked)) as events:
@@ -217,12 +219,13 @@ class EventStream:
         return self.response.prepared
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
     """How many tokens a request cost, as OpenAI's object."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(prompt_tokens)},
     }
 
 

@@ -45,6 +45,7 @@ def create_app(
     access: Access | None = None,
     *,
     strict: bool = False,
+    shares_cache: bool = False,
     chat_format: ChatFormat | None = None,
     metrics: Metrics | None = None,
     live: LiveState | None = None,
@@ -52,7 +53,8 @@ def create_app(
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
     `chat_format`: how the model writes calls and reasoning; without it, as its template shows;
-    `strict` refuses fields that would be ignored; `metrics` are given where they go elsewhere, too;
+    `strict` refuses fields that would be ignored; `shares_cache`: keys share cached KV;
+    `metrics` are given where they go elsewhere, too;
     `live` keeps answers, which can be read again then.
 
     Run it with `start_api`, which sets what cancellation needs.
@@ -65,7 +67,7 @@ def create_app(
         access_checked(access),
     ]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
-    app[CALLERS] = Callers(access.keys, access.required)
+    app[CALLERS] = Callers(access.keys, access.required, shares_cache)
     app[STRICT] = strict
     if live is not None:
         app[LIVE] = live

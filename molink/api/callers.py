@@ -51,6 +51,8 @@ class Caller:
     """None: without a key."""
     usage: KeyUsage = field(default_factory=KeyUsage)
     """Where the tokens of a key are counted; of an address nobody asks."""
+    shares_cache: bool = False
+    """Whether cached KV of other keys may serve it."""
     may_go_first: bool = True
     """Whether requests may have a priority above the usual one."""
     sequences: int = 0
@@ -107,6 +109,8 @@ class Callers:
 
     keys: LiveKeys | None = None
     keys_required: bool = False
+    shares_cache: bool = False
+    """Whether users of different keys share cached KV."""
     budget: BodyBudget = field(default_factory=BodyBudget)
     _known: WeakValueDictionary[str, Caller] = field(default_factory=WeakValueDictionary)
 
@@ -115,7 +119,7 @@ class Callers:
         name = key.key_id if key is not None else address_of(address)
         caller = self._known.get(name)
         if caller is None:
-            caller = self._known[name] = Caller(name)
+            caller = self._known[name] = Caller(name, shares_cache=self.shares_cache)
             if key is not None and self.keys is not None:
                 caller.key_id, caller.usage = key.key_id, self.keys.usage(key)
                 caller.may_go_first = key.is_admin or not self.keys_required

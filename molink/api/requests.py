@@ -224,6 +224,7 @@ def generation_requests(
             replace(sampling, seed=one),
             priority=body.priority or 0,
             deadline_at=_deadline_at(body.timeout_s),
+            cache_salt=body.cache_salt or "",
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
         )
         for one in seeds

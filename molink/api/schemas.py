@@ -67,6 +67,9 @@ STOP_TOKEN_IDS_MAX = 256
 MESSAGES_MAX = 10_000
 """Far beyond any context length; keeps the chat template's work bounded."""
 
+CACHE_SALT_CHARS_MAX = 256
+"""It is hashed; clients send names, or random text."""
+
 TIMEOUT_S_MAX = 86_400.0
 """A day."""
 
@@ -227,6 +230,9 @@ class SamplingBody(Body):
     priority: int | None = Field(default=None, ge=-PRIORITY_MAX, le=PRIORITY_MAX)
     """Default 0. Lower goes first where requests wait; below 0 only with an admin key, where keys
     are needed."""
+    cache_salt: str | None = Field(default=None, max_length=CACHE_SALT_CHARS_MAX)
+    """Default: that of the API key. Only requests of one salt share what was computed of prompts
+    that begin alike, so that nobody else can tell from how soon an answer comes what was asked."""
     timeout_s: float | None = Field(default=None, gt=0, le=TIMEOUT_S_MAX)
     """Default: none. Seconds from the request's arrival, waiting included, after which the answer
     ends (`finish_reason` "length", `stop_reason` "deadline"), or is an error with status 504 where

@@ -68,6 +68,13 @@ _RING_OPTIONS = (
         "that is lost.",
     ),
     click.option(
+        "--no-shadow",
+        "shadow",
+        flag_value=False,
+        default=True,
+        help="Have standbys hold layers only, and no KV: their neighbours upload nothing for them.",
+    ),
+    click.option(
         "--layers",
         metavar="A-B,B-C,...",
         help="Layers of each stage, ends not included; without it they are split evenly.",
@@ -132,6 +139,11 @@ _RING_OPTIONS = (
         help="Memory of each stage for rows that it has sent, from which a lost neighbour is "
         "replaced; requests beyond it are computed anew.",
     ),
+    click.option(
+        "--no-prefix-cache",
+        is_flag=True,
+        help="Compute every prompt whole, also where one that begins alike was computed before.",
+    ),
 )
 
 
@@ -159,6 +171,12 @@ _ACCESS_OPTIONS = (
         is_flag=True,
         help="Refuse requests with fields that would be ignored, instead of naming them in the "
         "header X-MoLink-Ignored.",
+    ),
+    click.option(
+        "--shared-cache",
+        is_flag=True,
+        help="Let users of different keys share what was computed for prompts that begin alike; "
+        "from how soon an answer comes they can then tell what others have asked.",
     ),
     click.option(
         "--queue-s",
@@ -224,13 +242,13 @@ TERMS = ("micro_batch_count", "span_tokens", "policy", "replay_log_gb")
 
 
 def _with_terms(command: Command) -> Command:
-    """Give the command one `ring` for four of the options."""
+    """Give the command one `ring` for five of the options."""
 
     @wraps(command)
     def run(**options: Any) -> Any:
         terms = {name: options.pop(name) for name in TERMS}
         try:
-            ring = RingTerms(**terms)
+            ring = RingTerms(**terms, prefix_cache=not options.pop("no_prefix_cache"))
         except ValueError as error:
             raise UserError(f"--{error}.") from None
         return command(ring=ring, **options)

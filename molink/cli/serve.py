@@ -112,6 +112,7 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
             access,
             chat_format=format,
             strict=settings.strict,
+            shares_cache=settings.shared_cache,
             metrics=metrics,
             live=cluster.live,
         )

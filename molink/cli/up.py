@@ -33,7 +33,8 @@ has joined stays a member.
 
 SHARED = (
     *("dtype", "kv_dtype", "model_len_max", "micro_batch_count"),
-    *("policy", "codec", "span_tokens", "replay_log_gb", "standbys"),
+    *("policy", "codec", "span_tokens", "replay_log_gb", "standbys", "shadow"),
+    "no_prefix_cache",
 )
 """Options of `molink serve` that mean the same here."""
 
@@ -258,7 +259,13 @@ async def _start_users_api(
     format = ChatFormat.of(service.card.tokenizer, settings.tool_parser, settings.reasoning_parser)
     live = coordinator.cluster.live
     app = create_app(
-        service, access, chat_format=format, strict=settings.strict, metrics=metrics, live=live
+        service,
+        access,
+        chat_format=format,
+        strict=settings.strict,
+        shares_cache=settings.shared_cache,
+        metrics=metrics,
+        live=live,
     )
     add_admin_routes(app, coordinator.cluster.admin)
     add_plan_route(app, service.model.name, coordinator.plan)

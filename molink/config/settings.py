@@ -53,6 +53,8 @@ class ServeSettings:
     nodes: int = 1
     standbys: int = 0
     """Nodes beside them, for the layers of one that is lost."""
+    shadow: bool = True
+    """Whether they are sent rows as well, to hold its KV."""
     host: str = "127.0.0.1"
     port: int = 8000
     link: LinkSchedule | None = None
@@ -80,6 +82,8 @@ class ServeSettings:
     """Origins whose web pages may use the API."""
     strict: bool = False
     """Whether fields of a request that would be ignored are refused."""
+    shared_cache: bool = False
+    """Whether users of different keys share cached KV."""
     queue_s: float = WAIT_S
     """Requests that are forecast to wait longer for their first token are refused."""
     served_model_names: tuple[str, ...] = ()
@@ -162,6 +166,8 @@ class UpSettings:
     """Origins whose web pages may use the API."""
     strict: bool = False
     """Whether fields of a request that would be ignored are refused."""
+    shared_cache: bool = False
+    """Whether users of different keys share cached KV."""
     queue_s: float = WAIT_S
     """Requests that are forecast to wait longer for their first token are refused."""
     served_model_names: tuple[str, ...] = ()
@@ -171,6 +177,8 @@ class UpSettings:
     min_nodes: int = 1
     standbys: int = 0
     """Free nodes that hold the layers of others, should these be lost."""
+    shadow: bool = True
+    """Whether they are sent rows as well, to hold the others' KV."""
     dtype: str = "auto"
     kv_dtype: KvDtype = "auto"
     model_len_max: int | None = None

@@ -113,7 +113,9 @@ async def start_coordinator(
             readiness=Readiness(services.probing.asked_of),
             blame=Blame(),
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
-            settings=ManagerSettings(settings.min_nodes, settings.codec, settings.standbys),
+            settings=ManagerSettings(
+                settings.min_nodes, settings.codec, settings.standbys, settings.shadow
+            ),
             queue_s=settings.queue_s,
             live=live,
             ring_settings=repr((settings.model, settings.dtype, settings.kv_dtype, settings.ring)),

@@ -34,6 +34,7 @@ __all__ = [
     "choose_device",
     "choose_dtype",
     "free_memory_bytes",
+    "host_is_short",
     "memory_budget_bytes",
     "pool_budget_bytes",
     "propose_kv_tokens",
@@ -42,6 +43,9 @@ __all__ = [
 ]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+HOST_KEPT_BYTES = 256 * 2**20
+"""Of a PC's memory that is to stay free: below it a system begins to end processes."""
 
 KV_SHARE_OF_FREE = 0.25
 """A CPU's memory is shared with the person who works at the PC, and with other stages."""
@@ -142,6 +146,11 @@ def _check_code(card: Card) -> None:
 def free_memory_bytes() -> int:
     """Bytes of main memory that are free now."""
     return int(psutil.virtual_memory().available)
+
+
+def host_is_short() -> bool:
+    """Whether this PC has so little memory left that what can be done without is to go."""
+    return free_memory_bytes() < HOST_KEPT_BYTES
 
 
 def memory_budget_bytes(free_bytes: int, stages_here: int = 1) -> int:

@@ -24,9 +24,11 @@ threads and messages."""
 STATUS = Path("/proc/self/status")
 
 
-def limit_memory(device: str, memory_bytes: int, mapped_bytes: int = 0) -> None:
-    """Let this process take `memory_bytes` of the device from now on; an allocation beyond that
-    fails. `mapped_bytes`: of files that it will map to load from them.
+def limit_memory(
+    device: str, memory_bytes: int, mapped_bytes: int = 0, held_bytes: int = 0
+) -> None:
+    """Let this process take `memory_bytes` of the device, `held_bytes` of which it has taken; an
+    allocation beyond that fails. `mapped_bytes`: of files that it will map to load from them.
 
     Raises UserError when there is no such device.
     """
@@ -38,7 +40,7 @@ def limit_memory(device: str, memory_bytes: int, mapped_bytes: int = 0) -> None:
         return
     taken = _data_bytes()
     if taken is not None:
-        wanted = taken + memory_bytes + mapped_bytes + WORKSPACE_BYTES
+        wanted = taken + memory_bytes - held_bytes + mapped_bytes + WORKSPACE_BYTES
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -12,6 +12,7 @@ and behind each of its layers).
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -53,8 +54,11 @@ class RowSketches:
     """Collector of sketches: watches the layers of a stage between `begins` and `ended` of a
     step."""
 
-    def __init__(self, model: Any, layers: range, hidden_size: int, device: torch.device) -> None:
-        self._boundaries = len(layers) + 1
+    def __init__(
+        self, parts: Sequence[tuple[Any, range]], hidden_size: int, device: torch.device
+    ) -> None:
+        """`parts`: models and their layers, one behind the other."""
+        self._boundaries = sum(len(layers) for _, layers in parts) + 1
         signs = _signs(ROWS_SEED, hidden_size * NUMBERS).reshape(hidden_size, NUMBERS)
         self._signs_DK = torch.from_numpy(signs).to(device)
         self._products: dict[int, torch.Tensor] | None = None
@@ -63,9 +67,14 @@ class RowSketches:
         """Of the step within which decode is computed."""
         self._prompts: dict[int, _Prompt] = {}
         self._done: deque[tuple[float, int, int, tuple[float, ...]]] = deque(maxlen=DONE_MAX)
-        self._watch(decoder_layers(model)[1], layers)
+        passed = 0
+        for model, layers in parts:
+            self._watch(decoder_layers(model)[1], layers, passed)
+            passed += len(layers)
 
-    def _watch(self, modules: nn.ModuleList, layers: range) -> None:
+    def _watch(self, modules: nn.ModuleList, layers: range, passed: int) -> None:
+        """`passed`: layers of the stage before these."""
+
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._note(0, args[0] if args else kwargs.get("hidden_states"))
 
@@ -75,8 +84,9 @@ class RowSketches:
 
             return note
 
-        modules[layers.start].register_forward_pre_hook(before, with_kwargs=True)
-        for boundary, layer in enumerate(layers, 1):
+        if not passed:
+            modules[layers.start].register_forward_pre_hook(before, with_kwargs=True)
+        for boundary, layer in enumerate(layers, passed + 1):
             modules[layer].register_forward_hook(behind(boundary))
 
     def _note(self, boundary: int, rows_1TD: Any) -> None:

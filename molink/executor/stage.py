@@ -3,8 +3,7 @@
 Every batch is one forward pass of the pruned model over [1, T] rows: spans of any lengths side by
 side, told apart by their positions and by the attention function (see `attention`); mixers that
 keep a state instead of KV run span by span inside the same pass (see `recurrent`). The head turns
-token ids into hidden states, the stages between pass hidden states on, the tail draws tokens. All
-of them are this one class.
+token ids into hidden states, stages between pass these on, the tail draws tokens.
 
 A step sends its device one copy of all that it indexes by (`attention.step_plan`), and ends when
 its result is where a link can read it (`cards.transfers`). On a card decode steps are recorded when
@@ -238,9 +237,10 @@ class StageExecutor:
         self.kv, self._graphs = KvBlocks(blocks), None
         self._pool = self._pool.resized((blocks + self._padding) * BLOCK_TOKENS)
 
-    def clear_kv(self) -> None:
-        """Hold zeros in place of KV."""
-        self._pool.clear()
+    @property
+    def kv_memory(self) -> KvPool:
+        """The tensors behind its KV blocks."""
+        return self._pool
 
     @property
     def _padding(self) -> int:
@@ -248,11 +248,12 @@ class StageExecutor:
         return 0 if self.recorder is None else 1
 
     def admit(self, admission: Admission) -> None:
-        """Learn of a request before its first span; `step` does this for the admissions of its
-        batch. One whose first tokens were kept goes on with the KV that there is.
-        """
+        """Learn of a request before its first span, as `step` does. One that was kept goes on with
+        its KV, one whose first blocks are cached begins with these."""
         if not admission.kept_tokens:
             self.release(Release(admission.request_id))
+        if admission.cached:
+            self.kv.begin(admission.request_id, admission.cached_numbers)
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
             constraint = None
@@ -289,8 +290,7 @@ class StageExecutor:
         is_decode = batch.batch_class is DECODE
         with torch.inference_mode(), self._transfers.timed(is_decode) as time:
             output = self._computed(batch, token_ids, hidden_TD, interrupt)
-        passes_ids = self.takes_token_ids and not self.is_tail
-        ids = tuple(token_ids or ()) if passes_ids else None
+        ids = tuple(token_ids or ()) if self.takes_token_ids and not self.is_tail else None
         return replace(output, token_ids=ids, computed_s=time.seconds)
 
     # -- one step -------------------------------------------------------------------------------

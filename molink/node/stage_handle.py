@@ -30,6 +30,7 @@ from molink.stage_protocol.messages import (
     OutgoingLink,
     PathMoved,
     SetAllowed,
+    SetShadow,
     SetUploadCap,
     StageFailed,
     StageHealth,
@@ -108,6 +109,12 @@ class ChildProcess:
         """Close its input and wait; terminate, then kill, one that does not end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
+        await self._end()
+        with contextlib.suppress(OSError):  # What could not be written to it any more.
+            async with asyncio.timeout(KILL_AFTER_S):
+                await self.process.stdin.wait_closed()
+
+    async def _end(self) -> None:
         if await self._ended_within(TERMINATE_AFTER_S):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -182,6 +189,11 @@ class StageHandle:
         handle._send(load)
         return handle
 
+    def extend(self, load: LoadStage) -> None:
+        """Have it load layers beside those that it holds; `wait_loaded` tells when it has."""
+        self.loaded = None
+        self._send(load)
+
     async def wait_loaded(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Wait for the layers. Raises UserError or StageError when they cannot be loaded."""
         while not isinstance(fact := await self._next_fact(), StageLoaded):
@@ -194,9 +206,10 @@ class StageHandle:
         """Put it into the ring, or into the ring's next epoch, and wait until all of its links
         stand; the requests that it cannot go on with."""
         self._send(command)
-        while not isinstance(fact := await self._next_fact(), StageReady):
-            pass
-        return fact.missing
+        while True:
+            fact = await self._next_fact()
+            if isinstance(fact, StageReady) and fact.epoch == command.epoch:
+                return fact.missing
 
     async def watch(
         self, path_moved: Callable[[PathMoved], None], health_changed: asyncio.Event
@@ -226,6 +239,10 @@ class StageHandle:
     def hold_links(self) -> None:
         """Give no link up until it is told how its ring goes on."""
         self._send(HoldLinks())
+
+    def set_shadow(self, command: SetShadow) -> None:
+        """Send the next stage's shadow what the ring leaves time for, or nobody any more."""
+        self._send(command)
 
     def move_path(self, link: OutgoingLink, address: str) -> None:
         """Lead a link that leaves it to another address of the same neighbour."""

@@ -2,7 +2,8 @@
 
 An assignment is the whole of what a node shall do. So there is one task, which is cancelled when
 another assignment comes, and one stage process, which is kept where the new assignment wants the
-same layers and it has not been in a ring yet, or where its own ring goes on in another epoch.
+same layers and it has not been in a ring yet, or where its own ring goes on in another epoch; then
+it may take a lost stage's layers beside its own.
 """
 
 import asyncio
@@ -10,13 +11,15 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal
 
 from molink.control.messages.payloads import (
     SENTENCE_CHARACTERS_MAX,
     AssignedWork,
     Assignment,
     LinkKeys,
+    ShadowOrder,
     StageFact,
 )
 from molink.errors import (
@@ -27,27 +30,17 @@ from molink.errors import (
     StageError,
     UserError,
 )
+from molink.node.assigned import added_work
+from molink.node.hosting import LinkRoutes, StageLauncher
+from molink.node.shadow_route import ShadowRoute
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.messages import (
-    JoinRing,
-    OutgoingLink,
-    PathMoved,
     StageHealth,
-    StageLoaded,
 )
 from molink.tasks import background_tasks, cancel, spawn, task_group
-from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
 
-__all__ = [
-    "LinkRoutes",
-    "MoveLink",
-    "StageLauncher",
-    "StageManager",
-    "StageState",
-    "resume_of",
-    "ring_terms",
-]
+__all__ = ["StageManager", "StageState"]
 
 StageState = Literal["standby", "loading", "serving"]
 
@@ -60,60 +53,6 @@ download up that does not go on."""
 STAND_READY_AFTER_S = 5.0
 """What has just joined has its users' prompts to compute, and importing torch takes seconds of a
 processor."""
-
-
-class StageLauncher(Protocol):
-    """Starter of one node's stages, with what only that node knows: weights, keys, address."""
-
-    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
-        """Get what the stage will load, and start already what takes time; the directory of its
-        weights. `report` is called with the fraction that is done. Raises MolinkError."""
-
-    async def start(
-        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
-    ) -> StageHandle:
-        """Start the stage's process, which loads `directory` and accepts links of the peers whose
-        public keys are `allowed`."""
-
-    async def stand_ready(self, work: AssignedWork) -> None:
-        """Have a process wait for another stage like this one, should this one be lost, if there
-        is room for it."""
-
-    async def stand_down(self) -> None:
-        """End what waits: nobody counts on this node any more."""
-
-
-MoveLink = Callable[[OutgoingLink, str], None]
-"""Has a stage lead one of its links over another address."""
-
-
-class LinkRoutes(Protocol):
-    """Routes of one node's stage: where its links lead, and what they may carry.
-
-    An agent looks for paths, through a relay where none is direct; a local node takes the address
-    of the assignment.
-    """
-
-    @property
-    def upload_bytes_per_s(self) -> Callable[[], float | None]:
-        """The cap on everything that leaves, as it is now; None: there is none."""
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Path of each outgoing link: "direct" or "relay"."""
-
-    def listen(self, loaded: StageLoaded) -> None:
-        """Lead others to the ports at which the stage listens."""
-
-    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
-        """The stage's place in the ring, once each link has a route; `move` is called when one has
-        a better one later. Raises StageError when one has none."""
-
-    def path_moved(self, moved: PathMoved) -> None:
-        """Take note that the stage has moved a link, or could not."""
-
-    async def leave(self) -> None:
-        """End the routes: the stage is in no ring any more."""
 
 
 @dataclass(slots=True)
@@ -142,6 +81,7 @@ class StageManager:
     _allowed: tuple[str, ...] = ()
     """Whose links it accepts: public keys, Z85."""
     _keys_revision: int = -1
+    _shadow: ShadowRoute = field(default_factory=ShadowRoute)
 
     @property
     def health(self) -> StageHealth | None:
@@ -167,6 +107,14 @@ class StageManager:
         self._keys_revision, self._allowed = keys.revision, keys.allowed
         if self.handle is not None and self.handle.load.keys is not None:
             self.handle.set_allowed(keys.allowed)
+
+    async def lead_to_shadow(self, order: ShadowOrder) -> None:
+        """Have the stage send the shadow of the next one what the ring leaves time for."""
+        handle = self.handle
+        if handle is not None and order.epoch == self._epoch:
+            move = handle.move_path
+            find = partial(self.routes.shadow_address, move=move)
+            await self._shadow.lead(order, find, handle.set_shadow)
 
     def limits_changed(self) -> None:
         """Tell the stage the upload cap, which may have changed: it holds at once."""
@@ -217,6 +165,8 @@ class StageManager:
                 await self._stop_process(assignment)
             elif assignment.join is None and assignment.resume is None:
                 await self._load(assignment, assignment.work)
+            elif assignment.join is None and self._is_extended(assignment):
+                await self._extend(assignment, assignment.work)
             elif assignment.join is None and self._is_survivor(assignment, assignment.work):
                 await self._hold()
             elif self._may_join(assignment, assignment.work):
@@ -287,6 +237,24 @@ class StageManager:
         self.handle.hold_links()
         await self.handle.watch(self.routes.path_moved, self.health_changed)
 
+    async def _extend(self, assignment: Assignment, work: AssignedWork) -> None:
+        """Have the stage take a lost one's layers beside its own, while its ring waits."""
+        handle = self.handle
+        assert handle is not None and self._work is not None, "it has joined a ring"
+        handle.hold_links()
+        async with task_group() as tasks:
+            if self._work != work:
+                added = added_work(self._work, work)
+                progress = self._progress(tasks, assignment, "downloading")
+                handle.extend(await self.launcher.more(added, self._allowed, progress))
+                self._work = work
+            if handle.loaded is None:
+                await handle.wait_loaded(self._progress(tasks, assignment, "loading"))
+        assert handle.loaded is not None
+        self.routes.listen(handle.loaded)
+        await self._fact(assignment, "loaded", line=handle.loaded)
+        await handle.watch(self.routes.path_moved, self.health_changed)
+
     async def _stand_ready(self, work: AssignedWork) -> None:
         await asyncio.sleep(STAND_READY_AFTER_S)
         try:
@@ -314,9 +282,18 @@ class StageManager:
         goes_on = self._epoch is not None and isinstance(assignment.resume, Resume)
         return self._holds(work) and goes_on
 
+    def _is_extended(self, assignment: Assignment) -> bool:
+        """Whether the process is in the assignment's ring, for which it is to hold more layers."""
+        resume = assignment.resume
+        takes_more = isinstance(resume, Resume) and resume.fresh
+        return takes_more and self._epoch is not None and self._is_alive
+
+    @property
+    def _is_alive(self) -> bool:
+        return self.handle is not None and self.handle.child.process.returncode is None
+
     def _holds(self, work: AssignedWork) -> bool:
-        alive = self.handle is not None and self.handle.child.process.returncode is None
-        return alive and self._work == work
+        return self._is_alive and self._work == work
 
     def _progress(
         self,
@@ -352,21 +329,8 @@ class StageManager:
 
     async def _ended(self, handle: StageHandle | None) -> None:
         try:
+            await self._shadow.leave()
             await self.routes.leave()
         finally:
             if handle is not None:
                 await handle.child.stop()
-
-
-def resume_of(assignment: Assignment) -> Resume | None:
-    """What the stage keeps, where its ring goes on. Raises StageError when it cannot be read."""
-    if assignment.resume is not None and not isinstance(assignment.resume, Resume):
-        raise StageError("The coordinator speaks another version: update MoLink.")
-    return assignment.resume
-
-
-def ring_terms(assignment: Assignment) -> RingTerms:
-    """What the coordinator decides of the ring. Raises StageError when it cannot be read."""
-    if not isinstance(assignment.join, RingTerms):
-        raise StageError("The coordinator speaks another version: update MoLink.")
-    return assignment.join

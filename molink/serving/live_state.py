@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from molink.control.registry.database import open_database
 from molink.errors import ControlError
 from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer, Place
-from molink.serving.service import GenerationRequest, TokenLogprob
+from molink.serving.service import GenerationRequest, TokenLogprob, cache_salt
 from molink.serving.state_writer import RETRY_S, Barrier, Statement, StateWriter, Write
 from molink_scheduler.request import SamplingParams
 
@@ -258,7 +258,12 @@ def _answer(row: sqlite3.Row) -> KeptAnswer | None:
     prompt = array("i", row["prompt"])
     owner, deadline = row["owner"], row["deadline"]
     request = GenerationRequest(
-        tuple(prompt), sampling, owner or None, row["priority"], _on_loop(deadline)
+        tuple(prompt),
+        sampling,
+        owner or None,
+        row["priority"],
+        _on_loop(deadline),
+        cache_salt(None, row["id"]),  # What it had chosen is not kept: it shares with nobody.
     )
     place = None
     if row["ring"] is not None:

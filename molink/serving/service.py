@@ -6,6 +6,7 @@ carries text that is final (complete characters, nothing that may still turn out
 string).
 """
 
+import hashlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,7 @@ __all__ = [
     "PromptLogprob",
     "TokenEvent",
     "TokenLogprob",
+    "cache_salt",
 ]
 
 
@@ -88,6 +90,16 @@ class ModelCard:
         return replace(self, model_len_max=min(self.model_len_max, kv_tokens_capacity))
 
 
+def cache_salt(key_id: str | None, chosen: str | None = None, *, is_shared: bool = False) -> str:
+    """Salt of the cached KV that a request may share: as its sender has `chosen`, else that of the
+    API key; nobody learns it from another's. Without a key, or where all share, empty."""
+    if chosen:
+        return hashlib.sha256(b"salt:" + chosen.encode()).hexdigest()
+    if key_id is None or is_shared:
+        return ""
+    return hashlib.sha256(b"key:" + key_id.encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to generate. `sampling.stop_token_ids` already holds the end-of-sequence
@@ -101,6 +113,8 @@ class GenerationRequest:
     """Lower goes first where requests wait for room."""
     deadline_at: float | None = None
     """When its answer ends at the latest, by the event loop's clock; None: it has none."""
+    cache_salt: str = ""
+    """Only requests of one salt share cached KV."""
     timeline: RequestTimeline | None = field(default=None, compare=False)
     """Where the service notes what becomes of it; None: in one that it makes itself."""
     log: "AnswerLog | None" = field(default=None, compare=False)

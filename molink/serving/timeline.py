@@ -114,6 +114,9 @@ class RequestTimeline:
     """How its audit is: "pending", "passed", "failed" or "unfinished"; empty: it was not chosen for
     one."""
 
+    cached_tokens: int = 0
+    """Of its prompt, those that the ring that answered first had cached."""
+
     # -- filled by the service -------------------------------------------------------------------
 
     def submitted(self, ring: int, stages: Sequence[StageLayers], now: float) -> None:
@@ -124,6 +127,16 @@ class RequestTimeline:
         """The ring has given it this number."""
         if self.attempts:
             self.attempts[-1].number = number
+
+    def answered(self, waited_s: float, cached_tokens: int, now: float) -> None:
+        """A ring reports with its first token how long the request had waited there, and how much
+        of it was cached; of the latter the first answer's counts. What cannot be is left out."""
+        is_possible = 0 <= cached_tokens <= self.prompt_tokens + self.tokens
+        if not (waited_s >= 0 and is_possible):  # No number is less than NaN.
+            return
+        if self.tokens == 0:
+            self.cached_tokens = min(cached_tokens, self.prompt_tokens)
+        self.prompt_computed(self.prompt_tokens, waited_s, now)
 
     def prompt_computed(self, tokens: int, waited_s: float, now: float) -> None:
         """The ring's head reports so many tokens of the prompt as under way, and for how long the
@@ -252,6 +265,7 @@ class RequestTimeline:
             "age_s": self._after(now),
             "prompt_tokens": self.prompt_tokens,
             "prompt_tokens_done": self.prompt_tokens_done,
+            "cached_tokens": self.cached_tokens,
             "answer_tokens_max": self.answer_tokens_max,
             "tokens": self.tokens,
             "queue_s": _rounded(self.queue_s),

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from molink.executor.stage import StageExecutor
+from molink.executor.devices import host_is_short
+from molink.executor.extended_stage import Executor
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
-from molink.stage_protocol.messages import StageHealth, StageProgress
+from molink.stage.shadowing import Shadowing
+from molink.stage_protocol.messages import ShadowProgress, StageHealth, StageProgress
+from molink.stage_protocol.progress import SHADOWED_MAX
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import StageCore
 
@@ -37,11 +40,12 @@ class HealthReports:
     """Reporter of one stage's health to its supervisor."""
 
     core: StageCore
-    executor: StageExecutor
+    executor: Executor
     links: StageLinks
     packing: Packing
     report: Callable[[StageHealth], None]
     recent: RecentWork
+    shadowing: Shadowing
     _busy_reported_s: float = field(init=False, default=0.0)
     _reported_at: float = field(init=False, default_factory=time.monotonic)
     _is_kv_freed: bool = field(init=False, default=False)
@@ -63,6 +67,13 @@ class HealthReports:
         """Report of another core from now on: the ring is in its next epoch."""
         self.core, self._busy_reported_s = core, 0.0
 
+    def extended(
+        self, executor: Executor, links: StageLinks, recent: RecentWork, shadowing: Shadowing
+    ) -> None:
+        """Report of a stage of more layers from now on."""
+        self.executor, self.links, self.recent = executor, links, recent
+        self.shadowing = shadowing
+
     def end(self) -> None:
         """End the thread that repeats reports."""
         self._ended.set()
@@ -75,6 +86,11 @@ class HealthReports:
     def kv_freed(self) -> None:
         """A request was forgotten."""
         self._is_kv_freed = True
+
+    @property
+    def host_is_short(self) -> bool:
+        """Whether the PC had too little memory at the last report."""
+        return self._latest is not None and self._latest.host_is_short
 
     def due_at(self, *, is_idle: bool) -> float:
         """When the next report is due."""
@@ -98,8 +114,8 @@ class HealthReports:
             self._send(latest, stalled_s=max(0.0, now - self._moved_at))
 
     def _repeat(self) -> None:
-        fell_silent = self.links.fell_silent
         while not self._ended.is_set():
+            fell_silent = self.links.fell_silent
             if fell_silent.wait(REPEAT_S):
                 fell_silent.clear()
                 self._repeat_now()
@@ -160,6 +176,16 @@ class HealthReports:
             recent_pieces=self.recent.pieces(now),
             micro_batches_held=held,
             micro_batches_circling=circling,
+            shadow=self._shadow(),
+            shadow_lag=self.shadowing.lag(now),
             recent_sketches=self.recent.recent_sketches(now),
             state_slots_used=None if executor.state_slots is None else executor.states.slots_used,
+            host_is_short=host_is_short(),
         )
+
+    def _shadow(self) -> ShadowProgress | None:
+        """Of what it holds KV, where it covers another stage."""
+        if not self.links.is_shadow:
+            return None
+        held = [one for one in self.core.source.computed_tokens().items() if one[1]]
+        return ShadowProgress(self.links.epoch, tuple(held[:SHADOWED_MAX]))

@@ -15,17 +15,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import assert_never
 
 from molink.errors import FrameError, LinkFullError, LinkLostError, StageError
+from molink.stage.shadow_link import ShadowLink
 from molink.stage_protocol.messages import (
     Fact,
     HoldLinks,
     JoinRing,
+    LoadStage,
     MovePath,
     OutgoingLink,
     PathMoved,
     SetAllowed,
+    SetShadow,
     SetUploadCap,
     Steering,
 )
@@ -38,31 +42,16 @@ from molink.wire.frames import (
     FROM_COORDINATOR,
     FROM_STAGE,
     FROM_TAIL,
-    Cancel,
-    FinishReason,
-    Forget,
     Message,
-    Sampled,
-    SetCodec,
-    Submit,
 )
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import (
-    BatchReturned,
-    CodecChosen,
-    ReleaseArrived,
-    RequestCancelled,
-    RequestSubmitted,
-    SampledToken,
-    StageEvent,
-)
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["COORDINATOR_LOST_S", "StageLinks", "event_of"]
+__all__ = ["COORDINATOR_LOST_S", "StageLinks"]
 
 log = logging.getLogger(__name__)
 
@@ -82,17 +71,21 @@ class StageLinks:
     """Called, in the links' thread too, with what becomes of a link."""
     fell_silent: threading.Event = field(default_factory=threading.Event)
     """Set when a neighbour has fallen silent; the reader clears it."""
+    shadow: ShadowLink = field(init=False)
+    """To the next stage's shadow, where it has one."""
     _links: ProcessLinks = field(init=False)
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
     _pending: list[Arrived] = field(default_factory=list)
-    _far_ends: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    """Address and key that each outgoing link was opened with."""
+    _keys: dict[str, str | None] = field(default_factory=dict)
+    """That each outgoing link was opened with."""
     _last_link: InboundLink | None = None
     """That brought the message which `receive` returned last."""
     _is_held: bool = False
     """Whether its ring has lost a stage and does not go on yet: no link is given up meanwhile."""
+    _latest_epoch: int = 0
+    """Of the orders to join, the latest that was read: it may wait until the one before is done."""
     _lost: StageError | None = None
     """Why this stage cannot go on, once a link is given up."""
 
@@ -113,6 +106,8 @@ class StageLinks:
         calls = inbox.put, stage._on_failure
         quiet = stage.fell_silent.set
         stage._links = ProcessLinks.bind(name, host, roles, *calls, keys, on_quiet=quiet)
+        serving, silence = stage._serving_links, stage._on_shadow_silence
+        stage.shadow = ShadowLink(stage._links, stage._budget, serving, silence)
         return stage
 
     @property
@@ -120,19 +115,32 @@ class StageLinks:
         """For the previous stage (the tail, on the head); on the head then for the coordinator."""
         return tuple(link.port for link in self._links.inbound)
 
-    def connect(self, command: JoinRing) -> None:
+    def connect(self, command: JoinRing) -> bool:
         """Open the links that leave here, but for those that lead where they are to lead already;
-        what comes of another epoch is dropped from now on. Raises StageError when a neighbour does
-        not answer."""
-        self._is_held = False
-        self._links.epoch = command.epoch
+        what comes of another epoch is dropped from now on. False where the ring has lost another
+        stage meanwhile, and other orders follow. Raises StageError when a neighbour does not
+        answer."""
+        if command.resume is None:
+            self._is_held = False
         if command.upload_bytes_per_s is not None:
             self._budget.set_cap(command.upload_bytes_per_s)
+        if command.next_address is None:
+            self.shadow.enter(command.epoch, None)
+            return not self._is_superseded(command)
         following = (command.next_address, command.next_key)
+        if (link := self.shadow.enter(command.epoch, following)) is not None:
+            if self._next is not None:
+                self._links.thread.close(self._next)
+            self._next, self._keys["next"] = link, command.next_key
         self._next = self._opened("next", following, self._next, command)
         if command.coordinator_address is not None:
             coordinator = (command.coordinator_address, command.coordinator_key)
             self._coordinator = self._opened("coordinator", coordinator, self._coordinator, command)
+        return not self._is_superseded(command)
+
+    def _is_superseded(self, command: JoinRing) -> bool:
+        """Whether its ring has lost another stage since this order, perhaps the very neighbour."""
+        return self._is_held or self._latest_epoch > command.epoch
 
     def _opened(
         self,
@@ -142,16 +150,17 @@ class StageLinks:
         command: JoinRing,
     ) -> PacedLink:
         """The present link where it leads there, else a new one in its place."""
-        if present is not None and self._far_ends.get(name) == far_end:
+        leads_to = present and (present.address, self._keys.get(name))
+        if present is not None and present.is_open and leads_to == far_end:
             return present
         if present is not None:
             self._links.thread.close(present)
         memory = command.next_memory if name == "next" else command.coordinator_memory
         link = self._open(name, *far_end, command, memory)
-        self._far_ends[name] = far_end
+        self._keys[name] = far_end[1]
         return link
 
-    def handle(self, command: Steering | JoinRing) -> None:
+    def handle(self, command: Steering | JoinRing | LoadStage) -> None:
         """Carry out a command about the links at once, from any thread."""
         match command:
             case SetAllowed(keys):
@@ -164,12 +173,27 @@ class StageLinks:
             case SetUploadCap(bytes_per_s):
                 self._budget.set_cap(bytes_per_s)
                 self._links.thread.wake()
+            case SetShadow():
+                self._set_shadow(command)
             case HoldLinks():
                 self._is_held = True
-            case JoinRing():
+            case JoinRing(epoch=epoch):
+                self._is_held, self._latest_epoch = False, epoch
+                self.wake()  # The loop carries it out.
+            case LoadStage():
                 self.wake()  # The loop carries it out.
             case _:
                 assert_never(command)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the ring that it is in."""
+        return self._links.epoch
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether nothing leaves here: this stage covers another one."""
+        return self._next is None
 
     def send_next(self, message: Message, batch_class: BatchClass = BatchClass.DECODE) -> None:
         """Send to the next stage (from the tail: to the head)."""
@@ -251,8 +275,21 @@ class StageLinks:
 
     def reports(self) -> tuple[LinkReport, ...]:
         """State of each link that leaves here."""
-        links = (self._next, self._coordinator)
+        links = (self._next, self._coordinator, self.shadow.link)
         return tuple(link.report() for link in links if link is not None)
+
+    def close(self) -> None:
+        """Serve no link any more."""
+        self._links.close()
+
+    def _serving_links(self) -> list[PacedLink]:
+        return [link for link in (self._next, self._coordinator) if link is not None]
+
+    def _set_shadow(self, command: SetShadow) -> None:
+        try:
+            self.shadow.set(command)
+        except ValueError as error:  # The ring does not depend on it.
+            log.warning("%s has no link to the next stage's shadow: %s", self.name, error)
 
     def _send(self, link: PacedLink, message: Message, batch_class: BatchClass) -> None:
         try:
@@ -266,6 +303,13 @@ class StageLinks:
         self._lost = StageError(
             f"{self.name} can send and receive nothing any more: {error!r:.200}."
         )
+
+    def _on_shadow_silence(self, link: PacedLink, step: SilenceStep) -> None:
+        """In the links' thread: as for other links, once it is one of them."""
+        if link.name != "shadow":
+            self._on_silence(link, step)
+        elif isinstance(step, GiveUp):
+            self.shadow.give_up(link)
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the links' thread: a path seems dead, and what the link does about it."""
@@ -291,7 +335,8 @@ class StageLinks:
         def done(outcome: MoveOutcome) -> None:
             self._report(PathMoved(name, outcome.address, outcome.moved, outcome.reason))
 
-        link = self._next if name == "next" else self._coordinator
+        links = {"next": self._next, "coordinator": self._coordinator, "shadow": self.shadow.link}
+        link = links[name]
         if link is None or not link.is_open:
             done(MoveOutcome(address, False, "there is no such link here yet"))
         else:
@@ -314,29 +359,11 @@ class StageLinks:
             raise StageError(f"{self.name} cannot encrypt its link: {error}.") from None
         if name == "coordinator":
             link.sender.silence.lost_s = COORDINATOR_LOST_S
-        if not self._links.open(link, measure=command.resume is None):
+        measured = command.resume is None
+        given_up = partial(self._is_superseded, command)
+        is_open = self._links.open(link, measure=measured, given_up=given_up)
+        if not is_open and not given_up():
             raise LinkLostError(
                 f"{self.name} got no answer from its neighbour: check the link.", name
             )
         return link
-
-
-def event_of(message: Submit | Cancel | SetCodec | Forget | Sampled) -> StageEvent:
-    """What a message without rows tells the core."""
-    match message:
-        case Sampled(batch_class, micro_batch, spans, tokens, stamps):
-            sampled = tuple(
-                SampledToken(one.request_id, one.token_id, one.finish is not FinishReason.NONE)
-                for one in tokens
-            )
-            return BatchReturned(batch_class, micro_batch, spans, sampled, stamps)
-        case Forget(release):
-            return ReleaseArrived(release)
-        case Submit(request):
-            return RequestSubmitted(request)
-        case Cancel(request_id):
-            return RequestCancelled(request_id)
-        case SetCodec(codec):
-            return CodecChosen(codec)
-        case _:
-            assert_never(message)

@@ -18,24 +18,45 @@ import torch
 from molink.errors import FrameError
 from molink.executor.cards.retry import StepInputs, computed
 from molink.executor.cards.swapping import SwapWatch, refuse_swapping
+from molink.executor.extended_stage import Executor, ExtendedExecutor, parts_of
 from molink.executor.number_range import check_received
 from molink.executor.stage import StageExecutor, StepOutput
 from molink.stage.event_files import EventFiles
+from molink.stage.extending import Extend, StageWorkings
 from molink.stage.health_reports import HealthReports
-from molink.stage.links import StageLinks, event_of
+from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog, host_is_short, new_core
+from molink.stage.resuming import SentLog, new_core
+from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
-from molink.stage_protocol.messages import Fact, JoinRing, StageReady
-from molink.wire.frames import Activations, Forget, Message
-from molink_scheduler.batch import PREFILL, Release
+from molink.stage_protocol.messages import Fact, JoinRing, LoadStage, StageReady
+from molink.wire.frames import (
+    Activations,
+    Cancel,
+    ChangeCache,
+    FinishReason,
+    Forget,
+    Message,
+    Sampled,
+    SetCodec,
+    Submit,
+)
+from molink_scheduler.batch import PREFILL, Batch, CacheChange, Release
 from molink_scheduler.events import (
     BatchArrived,
+    BatchReturned,
+    CacheChanged,
+    CodecChosen,
     Decision,
     KeepRows,
     Piece,
     Refuse,
+    ReleaseArrived,
+    RequestCancelled,
+    RequestSubmitted,
     RunBatch,
+    SampledToken,
+    SendCacheChange,
     SendRelease,
     SendRows,
     SendTokens,
@@ -44,6 +65,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.recording.event_log import RecordedCore
 from molink_scheduler.resume import Resume
+from molink_scheduler.stage.replay_log import SentRows
 
 __all__ = ["StageLoop"]
 
@@ -51,21 +73,27 @@ IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
 loop."""
 
+SHADOW_MESSAGES_MAX = 256
+"""That a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
+
 
 @dataclass(slots=True)
 class StageLoop:
     """Live driver of one stage's core, until its process ends."""
 
     core: RecordedCore
-    executor: StageExecutor
+    executor: Executor
     links: StageLinks
     packing: Packing
     end_rules: EndRules
     reports: HealthReports
     events: EventFiles
     sent: SentLog
-    next_join: Callable[[], JoinRing | None]
-    """The command to go on in the ring's next epoch, if there is one."""
+    shadowing: Shadowing
+    next_command: Callable[[], JoinRing | LoadStage | None]
+    """The next one about the ring's next epoch, if there is one."""
+    extend: Extend
+    """Loads a lost stage's layers beside these."""
     report: Callable[[Fact], None]
     swaps: SwapWatch | None = None
     """Watch over the steps of a card; None: there is none."""
@@ -85,8 +113,8 @@ class StageLoop:
         try:
             while True:
                 self.reports.moved()
-                if (command := self.next_join()) is not None:
-                    self._go_on(command)
+                if (command := self.next_command()) is not None:
+                    self._obey(command)
                 self._take_messages()
                 self._step()
         except Exception as error:  # Whatever it was: it is raised again once its events are kept.
@@ -95,29 +123,73 @@ class StageLoop:
         finally:
             self.reports.end()
 
+    def _obey(self, command: JoinRing | LoadStage) -> None:
+        """Nothing is computed between what is loaded and the ring's next epoch."""
+        while isinstance(command, LoadStage):
+            self._extend(command)
+            while (following := self.next_command()) is None:
+                self.reports.moved()
+                self.links.wait(IDLE_WAIT_S)
+            command = following
+        self._go_on(command)
+
+    def _extend(self, load: LoadStage) -> None:
+        """Take a lost stage's layers beside those that it keeps."""
+        core, recent = self.core.core, self.reports.recent
+        present = StageWorkings(
+            self.executor, self.links, self.sent, self.end_rules, recent, self.swaps
+        )
+        more = self.extend(present, core.source.computed_tokens(), load)
+        self.executor, self.links, self.sent = more.executor, more.links, more.sent
+        self.end_rules, self.swaps = more.end_rules, more.swaps
+        self.shadowing = Shadowing(more.sent, more.links)
+        self.reports.extended(more.executor, more.links, more.recent, self.shadowing)
+        if more.links is not present.links:
+            present.links.close()
+
+    def _missing(self, resume: Resume) -> tuple[int, ...]:
+        """What this stage cannot go on with."""
+        computed, has_rows = self.core.core.source.computed_tokens(), self.sent.log.has
+        if isinstance(self.executor, ExtendedExecutor):
+            return self.executor.go_on(resume, computed, has_rows)
+        return resume.missing(computed, has_rows)
+
     def _go_on(self, command: JoinRing) -> None:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
         resume = command.resume or Resume()
-        missing = resume.missing(self.core.core.source.computed_tokens(), self.sent.log.has)
+        missing = self._missing(resume)
         kept = resume.without(missing)
-        for request_id in self.executor.kv.holders() - dict(kept.requests).keys():
-            self._forget(Release(request_id))
-        for request_id, tokens in kept.requests:
-            self.executor.kv.shrink(request_id, tokens)  # More the head does not count.
+        # Layers that were taken beside others are fed here, whatever the stage as a whole holds.
+        is_extended = isinstance(self.executor, ExtendedExecutor)
+        keeps = dict(kept.requests if is_extended else kept.keeps)
+        for part in parts_of(self.executor):
+            part.kv.drop_all()
+            for request_id in part.kv.holders() - keeps.keys():
+                self._forget(Release(request_id))
+            for request_id, tokens in keeps.items():
+                part.kv.shrink(request_id, tokens)  # More the head does not count.
         self.sent.log.go_on(kept)
         self._rows.clear()
         self._token_ids.clear()
         core = new_core(self.executor, command, missing)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)
-        self.links.connect(command)
-        self.report(StageReady(missing))
+        if self.links.connect(command):
+            self.report(StageReady(command.epoch, missing))
 
     def _forget(self, release: Release) -> None:
         self.executor.release(release)
         self.reports.kv_freed()
         self.end_rules.forget(release.request_id)
         self.sent.log.forget(release.request_id)
+        self.shadowing.forget(release.request_id)
+
+    def _change_cache(self, change: CacheChange) -> None:
+        self.sent.log.change_cache(change)
+        for part in parts_of(self.executor):
+            for kept in change.keep:
+                part.kv.keep(kept.request_id, kept.first_block, kept.numbers)
+            part.kv.drop(change.dropped)
 
     def _step(self) -> None:
         self._wait_until = None
@@ -125,10 +197,13 @@ class StageLoop:
         is_idle = not self._carry_out(self.core.next_step(rate, time.monotonic()))
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
-            if host_is_short():
+            if self.reports.host_is_short:
                 self.sent.log.shed()
+                for part in parts_of(self.executor):
+                    part.kv_memory.give_back(part.kv.free_runs())
+        shadow_s = self.shadowing.step()
         if is_idle:
-            self.links.wait(self._idle_s())
+            self.links.wait(min(self._idle_s(), shadow_s))
 
     def _idle_s(self) -> float:
         report_at = self.reports.due_at(is_idle=True)
@@ -136,7 +211,10 @@ class StageLoop:
         return min(IDLE_WAIT_S, max(0.0, wake_at - time.monotonic()))
 
     def _take_messages(self) -> None:
-        """Take in everything that has arrived; what cannot be read or carried out is dropped."""
+        """Take in everything that has arrived; what cannot be read or carried out is dropped. A
+        shadow that has too much to compute lets it wait on its link, which then brings no more."""
+        if self.links.is_shadow and len(self._rows) >= SHADOW_MESSAGES_MAX:
+            return
         for message in self.links.receive():
             try:
                 self._take(message)
@@ -145,7 +223,7 @@ class StageLoop:
 
     def _take(self, message: Message) -> None:
         if not isinstance(message, Activations):
-            self._receive(event_of(message))
+            self._receive(_event_of(message))
             return
         rows_TD, token_ids = self.packing.unpack(message), self.packing.token_ids(message)
         self._messages_count += 1
@@ -169,8 +247,12 @@ class StageLoop:
                     computed = True
                 case SendRelease(release):
                     self._forget(release)
-                    if not self.core.is_tail:
+                    if not self.core.is_tail and not self.links.is_shadow:
                         self.links.send_next(Forget(release))
+                case SendCacheChange(change):
+                    self._change_cache(change)
+                    if not self.core.is_tail:
+                        self.links.send_next(ChangeCache(change))
                 case WaitUntil(at):
                     self._wait_until = at
                 case Refuse(reason):
@@ -179,7 +261,19 @@ class StageLoop:
                     assert_never(decision)
         return computed
 
+    def _feed(self, batch: Batch) -> None:
+        """Compute first what layers that were taken lack of the batch's requests."""
+
+        def compute(part: StageExecutor, piece: Batch, sent: SentRows) -> StepOutput:
+            rows_TD = self.packing.rows_of(sent.rows, self.executor.dtype)
+            inputs = StepInputs(piece, sent.token_ids or None, rows_TD)
+            return computed(part, inputs, self._interrupt, self.sent.log.shed)
+
+        if isinstance(self.executor, ExtendedExecutor):
+            self.executor.feed(batch, compute, self.sent.keep)
+
     def _compute(self, run: RunBatch) -> None:
+        self._feed(run.batch)
         began = started = time.monotonic()
         self.reports.recent.begins(run.batch, began)
         if run.result_due_at is not None:
@@ -253,3 +347,28 @@ class StageLoop:
                     self.links.send_coordinator(copy)
             case _:
                 assert_never(decision)
+
+
+def _event_of(
+    message: Submit | Cancel | SetCodec | Forget | ChangeCache | Sampled,
+) -> StageEvent:
+    """What a message without rows tells the core."""
+    match message:
+        case Sampled(batch_class, micro_batch, spans, tokens, stamps):
+            sampled = tuple(
+                SampledToken(one.request_id, one.token_id, one.finish is not FinishReason.NONE)
+                for one in tokens
+            )
+            return BatchReturned(batch_class, micro_batch, spans, sampled, stamps)
+        case Forget(release):
+            return ReleaseArrived(release)
+        case ChangeCache(change):
+            return CacheChanged(change)
+        case Submit(request):
+            return RequestSubmitted(request)
+        case Cancel(request_id):
+            return RequestCancelled(request_id)
+        case SetCodec(codec):
+            return CodecChosen(codec)
+        case _:
+            assert_never(message)

@@ -4,13 +4,12 @@ What survivors keep and how a replaced stage is fed is the core's to say; here a
 themselves, of which a stage keeps a log for the one behind it (`molink_scheduler.resume`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import psutil
 import torch
 
-from molink.executor.stage import StageExecutor
+from molink.executor.extended_stage import Executor
 from molink.stage.packing import Packing
 from molink.stage_protocol.messages import JoinRing
 from molink.wire.frames import TOKEN_ID, Activations
@@ -24,19 +23,13 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.shadow_queue import ShadowQueue
+from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 
-__all__ = ["SentLog", "host_is_short", "new_core"]
-
-HOST_BYTES_MIN = 256 * 2**20
-"""That a PC should have free: below it a system begins to end processes."""
-
-
-def host_is_short() -> bool:
-    """Whether this PC has so little memory left that what can be done without is to go."""
-    return psutil.virtual_memory().available < HOST_BYTES_MIN
+__all__ = ["SentLog", "new_core"]
 
 
-def new_core(executor: StageExecutor, join: JoinRing, missing: Collection[int] = ()) -> StageCore:
+def new_core(executor: Executor, join: JoinRing, missing: Collection[int] = ()) -> StageCore:
     """Decision maker of a stage from the moment at which it joins; of what is listed in `resume`
     it cannot go on with what is `missing`."""
     resume = (join.resume or Resume()).without(missing)
@@ -44,7 +37,7 @@ def new_core(executor: StageExecutor, join: JoinRing, missing: Collection[int] =
 
 
 def _source(
-    executor: StageExecutor, join: JoinRing, resume: Resume, missing: Collection[int]
+    executor: Executor, join: JoinRing, resume: Resume, missing: Collection[int]
 ) -> WorkSource:
     model = executor.description
     limits = ModelLimits(model.model_len_max, model.vocabulary_size)
@@ -55,8 +48,11 @@ def _source(
         return HeadScheduler(settings, resume, frozenset(missing))
     book = StageBook(KvLedger(executor.kv.blocks_total, executor.state_slots), limits)
     book.resume(resume)
-    rows_max = join.ring.span_tokens or SPAN_TOKENS
-    return StageQueue.for_steps_of(rows_max, book, join.ring.cut_tokens)
+    chosen = join.ring.span_tokens
+    replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX
+    rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens
+    queue = StageQueue if join.next_address is not None else ShadowQueue
+    return queue.for_steps_of(rows_max, book, cut_tokens, replayed_max)
 
 
 @dataclass(slots=True)
@@ -67,6 +63,8 @@ class SentLog:
     dtype: torch.dtype
     bytes_max: float
     log: ReplayLog = field(init=False)
+    codec: str = field(init=False, default="raw")
+    """Of what was kept last."""
 
     def __post_init__(self) -> None:
         self.log = ReplayLog(self.bytes_max)
@@ -74,6 +72,8 @@ class SentLog:
     def keep(self, batch: Batch, hidden_TD: torch.Tensor, token_ids: tuple[int, ...]) -> None:
         """Keep the [T, D] rows of a batch, which are on the host, and their ids where layers read
         them."""
+        self.codec = batch.codec
+        self.log.admit(batch.admissions)
         raw_TB = hidden_TD.detach().contiguous().view(torch.uint8).numpy()
         row = 0
         for span in batch.spans:
@@ -85,5 +85,11 @@ class SentLog:
     def messages(self, batch: Batch, admission: Admission) -> Iterator[Activations]:
         """What the stage behind lacks of a request that `batch` admits, before that is sent."""
         for piece, sent in self.log.batches(batch, admission, SPAN_TOKENS):
-            packed = self.packing.pack(self.packing.rows_of(sent.rows, self.dtype), batch.codec)
-            yield Activations(piece, *packed, sent.token_ids or None)
+            yield self.message(piece, [sent])
+
+    def message(self, batch: Batch, sent: Sequence[SentRows]) -> Activations:
+        """The message of a batch whose spans have these rows."""
+        rows = b"".join(one.rows for one in sent)
+        token_ids = tuple(token_id for one in sent for token_id in one.token_ids)
+        packed = self.packing.pack(self.packing.rows_of(rows, self.dtype), batch.codec)
+        return Activations(batch, *packed, token_ids or None)

@@ -40,6 +40,7 @@ from molink.stage_protocol.messages import (
     MovePath,
     OutgoingLink,
     SetAllowed,
+    SetShadow,
     SetUploadCap,
     StageFailed,
     StageHealth,
@@ -117,7 +118,8 @@ class SupervisorPipe:
     """The other end of our standard streams.
 
     LoadStage and JoinRing come in this order, and are waited for; JoinRing comes again when the
-    ring goes on without a stage that it has lost. What steers a running
+    ring goes on without a stage that it has lost, and LoadStage before it where this one takes the
+    lost layers beside its own. What steers a running
     stage is carried out by the thread that reads it; what comes before there are links to steer is
     kept, the last of each kind.
     """
@@ -128,7 +130,8 @@ class SupervisorPipe:
         self._queue: queue.SimpleQueue[LoadStage | JoinRing] = queue.SimpleQueue()
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
-        self._handle: Callable[[Steering | JoinRing], None] | None = None
+        self._next: list[LoadStage | JoinRing] = []
+        self._handle: Callable[[Steering | JoinRing | LoadStage], None] | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
@@ -143,17 +146,17 @@ class SupervisorPipe:
         assert isinstance(command, JoinRing), f"expected JoinRing, got {command}"
         return command
 
-    def next_join(self) -> JoinRing | None:
-        """The command to go on in the ring's next epoch, the last one if there are several."""
-        latest: LoadStage | JoinRing | None = None
+    def next_command(self) -> JoinRing | LoadStage | None:
+        """The next command about the ring's next epoch; of an epoch to join only the last."""
         while not self._queue.empty():
-            latest = self._queue.get()
-        assert not isinstance(latest, LoadStage), f"a stage loads once, got {latest}"
-        return latest
+            if self._next and isinstance(self._next[-1], JoinRing):
+                self._next.pop()
+            self._next.append(self._queue.get())
+        return self._next.pop(0) if self._next else None
 
-    def steer(self, handle: Callable[[Steering | JoinRing], None]) -> None:
+    def steer(self, handle: Callable[[Steering | JoinRing | LoadStage], None]) -> None:
         """From now on `handle` is called with each command that steers a running stage, and when
-        `next_join` has one."""
+        `next_command` has one."""
         with self._steering_lock:
             self._handle = handle
             for command in self._early.values():
@@ -181,13 +184,12 @@ class SupervisorPipe:
 
     def _take(self, line: bytes) -> None:
         match decode_line(line):
-            case LoadStage() as command:
+            case LoadStage() | JoinRing() as command:
                 self._queue.put(command)
-            case JoinRing(resume=resume) as command:
-                self._queue.put(command)
-                if resume is not None and self._handle is not None:
+                is_first = isinstance(command, JoinRing) and command.resume is None
+                if self._handle is not None and not is_first:
                     self._handle(command)
-            case SetAllowed() | MovePath() | SetUploadCap() | HoldLinks() as steering:
+            case SetAllowed() | MovePath() | SetUploadCap() | SetShadow() | HoldLinks() as steering:
                 self._take_steering(steering)
             case fact:
                 raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")
@@ -237,8 +239,8 @@ def main() -> None:
         from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
 
         load = supervisor.expect_load()
-        joins = supervisor.expect_join, supervisor.next_join
-        talk = supervisor.report, *joins, supervisor.steer
+        commands = supervisor.expect_join, supervisor.next_command
+        talk = supervisor.report, *commands, supervisor.steer
         loop = start_stage(load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:

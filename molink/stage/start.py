@@ -14,24 +14,23 @@ from molink.checkpoint.description import ModelDescription
 from molink.executor.cards.swapping import watch_of
 from molink.executor.loading import load_stage
 from molink.executor.memory_limit import limit_memory
-from molink.executor.row_sketches import RowSketches
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
 from molink.serving.service import ChatTokenizer
 from molink.stage.event_files import EventFiles
+from molink.stage.extending import Extender, loaded_stage, new_recent, weights_bytes
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
-from molink.stage.packing import Packing, dtype_name
-from molink.stage.recent_work import RecentWork
+from molink.stage.packing import Packing
 from molink.stage.resuming import SentLog, new_core
+from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
     LoadProgressed,
     LoadStage,
-    StageLoaded,
     StageReady,
     Steering,
 )
@@ -51,19 +50,19 @@ def start_stage(
     load: LoadStage,
     report: Callable[[Fact], None],
     expect_join: Callable[[], JoinRing],
-    next_join: Callable[[], JoinRing | None],
-    steer: Callable[[Callable[[Steering | JoinRing], None]], None],
+    next_command: Callable[[], JoinRing | LoadStage | None],
+    steer: Callable[[Callable[[Steering | JoinRing | LoadStage], None]], None],
     event_log: Path | None = None,
 ) -> StageLoop:
     """Load, report, wait for the ring, connect; the links are steered from when they listen. The
-    loop asks `next_join` whether its ring goes on in another epoch.
+    loop asks `next_command` whether its ring goes on in another epoch.
     `event_log` is a file in which to write all that the stage is told.
 
     Raises UserError or StageError with one sentence.
     """
     torch.set_num_threads(load.work.threads)
     if load.memory_bytes is not None:
-        limit_memory(load.work.device, load.memory_bytes, _weights_bytes(load.model))
+        limit_memory(load.work.device, load.memory_bytes, weights_bytes(load.model))
     tokenizer_of = cache(load_tokenizer)
     executor = _load_executor(load, report, tokenizer_of)
     swaps = watch_of(executor)
@@ -71,40 +70,34 @@ def start_stage(
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, executor.is_head, report, load.keys)
     steer(links.handle)
-    report(_loaded(executor, links))
+    report(loaded_stage(executor, links))
     join = expect_join()
-    links.connect(join)
+    stands = links.connect(join)
     _yield_to_links()
-    report(StageReady())
+    if stands:
+        report(StageReady(join.epoch))
     core = new_core(executor, join)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
     packing = Packing(executor.hidden_size, token_ids_below=ids_below)
-    recent = RecentWork(executor.is_head, join.ring.traced, _sketches(executor, join))
+    sent = SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9)
+    shadowing = Shadowing(sent, links)
+    recent = new_recent(executor, join.ring.traced, audited=join.ring.audited)
     return StageLoop(
         RecordedCore.begin(core, events.events, time.monotonic()),
         executor,
         links,
         packing,
         EndRules(tokenizer_of(executor.description) if executor.is_tail else None),
-        HealthReports(core, executor, links, packing, report, recent),
+        HealthReports(core, executor, links, packing, report, recent, shadowing),
         events,
-        SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9),
-        next_join,
+        sent,
+        shadowing,
+        next_command,
+        Extender(report, tokenizer_of, steer),
         report,
         swaps,
     )
-
-
-def _sketches(executor: StageExecutor, join: JoinRing) -> RowSketches | None:
-    if not join.ring.audited:
-        return None
-    return RowSketches(executor.model, executor.layers, executor.hidden_size, executor.device)
-
-
-def _weights_bytes(directory: str) -> int:
-    """Of the files that the stage maps while it loads."""
-    return sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
 
 
 def _yield_to_links() -> None:
@@ -125,21 +118,4 @@ def _load_executor(
         memory_bytes=load.memory_bytes,
         self_test=load.work.layers[0] == 0,
         tokenizer_of=tokenizer_of,
-    )
-
-
-def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
-    slower = executor.fallbacks
-    return StageLoaded(
-        port=links.ports[0],
-        coordinator_port=links.ports[1] if executor.is_head else None,
-        device=str(executor.device),
-        dtype=dtype_name(executor.dtype),
-        kv_tokens_capacity=executor.kv.tokens_capacity,
-        weights_bytes=executor.weights_bytes,
-        state_slots=executor.state_slots,
-        kv_dtype=executor.kv_dtype,
-        attention_fallback=slower.attention,
-        decode_fallback=slower.decode,
-        fusion_fallback=slower.fusion,
     )

@@ -61,12 +61,12 @@ class EndRules:
         ]
         return returned, copies
 
-    def _waits(self, drawn: Iterable[DrawnToken]) -> dict[int, float]:
-        """How long requests had waited of which these tokens are the first; before they are
-        judged."""
+    def _waits(self, drawn: Iterable[DrawnToken]) -> dict[int, tuple[float, int]]:
+        """How long requests had waited of which these tokens are the first, and how many tokens of
+        each were cached; before they are judged."""
         endings = {token.request_id: self._endings[token.request_id] for token in drawn}
         return {
-            request_id: ending.admission.waited_s
+            request_id: (ending.admission.waited_s, ending.admission.cached_tokens)
             for request_id, ending in endings.items()
             if ending.generated_tokens == len(ending.admission.output)
         }
@@ -112,7 +112,9 @@ class EndRules:
         return stream
 
 
-def _copy(batch: Batch, samples: tuple[TokenSample, ...], waits: Mapping[int, float]) -> Sampled:
+def _copy(
+    batch: Batch, samples: tuple[TokenSample, ...], waits: Mapping[int, tuple[float, int]]
+) -> Sampled:
     """What the coordinator hears of some tokens."""
-    told = tuple((s.request_id, waits[s.request_id]) for s in samples if s.request_id in waits)
+    told = tuple((s.request_id, *waits[s.request_id]) for s in samples if s.request_id in waits)
     return Sampled(batch.batch_class, batch.micro_batch, (), samples, (), told)

@@ -14,6 +14,7 @@ from annotated_types import Ge, Le, MaxLen, Predicate
 
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import FrameError
+from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
@@ -42,7 +43,10 @@ __all__ = [
     "PackingHealth",
     "PathMoved",
     "SetAllowed",
+    "SetShadow",
     "SetUploadCap",
+    "ShadowLag",
+    "ShadowProgress",
     "StageFailed",
     "StageHealth",
     "StageLoaded",
@@ -55,8 +59,8 @@ __all__ = [
 ]
 
 
-OutgoingLink = Literal["next", "coordinator"]
-"""Names of the links that leave a stage."""
+OutgoingLink = Literal["next", "coordinator", "shadow"]
+"""Names of the links that leave a stage; the last leads to the shadow of the next one."""
 
 
 Port = Annotated[int, Ge(1), Le(65_535)]
@@ -65,7 +69,7 @@ FIGURE_MAX = 2**53
 """Beyond it integers are not exact as floats; no count of ours comes near."""
 
 LINKS_MAX = 4
-"""A stage has two that leave it at most."""
+"""A stage has three that leave it at most."""
 
 PROMPTS_MAX = 64
 """Prompts in one report of a head: a few are under way, and others have just ended."""
@@ -129,8 +133,9 @@ class JoinRing:
     """Command: connect to the neighbours and start."""
 
     epoch: int
-    next_address: str
-    """The next stage, or the head when this is the tail."""
+    next_address: str | None
+    """The next stage, or the head when this is the tail; None: it is a shadow, and passes nothing
+    on."""
     coordinator_address: str | None
     """Where the tail sends its copy of each token; None elsewhere."""
     ring: Annotated[RingTerms, Inline()]
@@ -170,6 +175,18 @@ class SetUploadCap:
     def __post_init__(self) -> None:
         if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
             raise ValueError("an upload cap is above 0 bytes a second")
+
+
+@dataclass(frozen=True, slots=True)
+class SetShadow:
+    """Command: from now on send the next stage's shadow what the ring leaves time for."""
+
+    epoch: int
+    """Of the ring; in any other the command is void."""
+    address: str | None
+    """None: the next stage has no shadow any more."""
+    key: str | None = None
+    """Its public key in Z85; None where links are not encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +239,8 @@ class StageLoaded:
 class StageReady:
     """Fact: every link that leaves here was answered."""
 
+    epoch: int = 0
+    """Of the order to join that it was. Of an older one it may come when the next has been sent."""
     missing: Annotated[tuple[int, ...], MaxLen(RESUMED_MAX)] = ()
     """Requests of `JoinRing.resume` that this stage cannot go on with."""
 
@@ -249,35 +268,6 @@ class PackingHealth:
     packed_bytes: int
     seconds: float
     """Spent on packing, or on unpacking."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageProgress:
-    """Figures that show whether a stage moves on, and where rows are if the ring does not.
-
-    Rows are counted, not batches, which stages cut and join.
-    """
-
-    reports: int = 0
-    """Number of this report: an agent that repeats an old one does not make it rise."""
-    stalled_s: float = 0.0
-    """Since computing has last moved on: a step began or ended, or came to another layer."""
-    rows_in: int = 0
-    """That were taken in since the start; on the head, that came back."""
-    rows_out: int = 0
-    """That were computed since the start."""
-    dropped: int = 0
-    """Messages of the previous stage that could not be read, or not be carried out."""
-    round_waits_s: float = 0.0
-    """Since the oldest micro-batch under way has left; 0: none is. Only on the head."""
-    prompt_waits_s: float = 0.0
-    """The longest for which rows of a prompt are under way and none has come back; 0: none are.
-    Only on the head."""
-    previous_silent_s: float = 0.0
-    """For how long nothing has come from the previous stage, idle links included; 0: not for too
-    long..."""
-    next_silent_s: float = 0.0
-    """...and from the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,15 +317,18 @@ class StageHealth:
     micro_batches_circling: float | None = None
     """How many were under way on the whole ring since the last report, as a mean; only on the
     head."""
+    shadow: ShadowProgress | None = None
+    """Of a shadow."""
+    shadow_lag: ShadowLag | None = None
+    """Where the next stage has a shadow."""
     state_slots_used: int | None = None
     """Requests whose states it keeps; None: its layers keep none, or an older version."""
-    recent_sketches: Annotated[
-        tuple[tuple[int, int, Sketch], ...],
-        MaxLen(SKETCHES_MAX),
-    ] = ()
+    recent_sketches: Annotated[tuple[tuple[int, int, Sketch], ...], MaxLen(SKETCHES_MAX)] = ()
     """Of prompts that have ended in the last seconds, where the ring is audited: the ring's number
     of the request, how many tokens they have, and a sketch of their rows before its first layer and
     behind each layer (`molink_scheduler.audit`)."""
+    host_is_short: bool = False
+    """Whether its PC has so little memory left that requests are to be given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +345,7 @@ class StageFailed:
     """Whether its device had no memory for what it was to hold, or for a step."""
 
 
-Steering = SetAllowed | MovePath | SetUploadCap | HoldLinks
+Steering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
 """Commands that a stage takes at any time, and at once."""
 
 Command = LoadStage | JoinRing | Steering
@@ -363,6 +356,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "load_stage": LoadStage,
         "join_ring": JoinRing,
         "set_allowed": SetAllowed,
+        "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,
         "hold_links": HoldLinks,
         "move_path": MovePath,

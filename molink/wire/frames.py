@@ -10,7 +10,7 @@ Every message between the processes of a ring, as plain values: one closed union
 only what its sender has to say (`LinkRole`):
 
     coordinator -> head    Submit, Cancel, SetCodec
-    stage -> next stage    Activations, Forget
+    stage -> next stage    Activations, Forget, ChangeCache
     tail -> head           Sampled
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
 
@@ -35,7 +35,7 @@ from molink.errors import FrameError
 from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.elements import TensorHeader
 from molink.wire.schema import TAIL, Rules, Schema
-from molink_scheduler.batch import Batch, BatchClass, Release, Span
+from molink_scheduler.batch import Batch, BatchClass, CacheChange, Release, Span
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -51,6 +51,7 @@ __all__ = [
     "TOKEN_ID",
     "Activations",
     "Cancel",
+    "ChangeCache",
     "FinishReason",
     "Forget",
     "LinkRole",
@@ -115,6 +116,13 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeCache:
+    """A change of what all stages cache, on its way down the ring."""
+
+    change: CacheChange
+
+
+@dataclass(frozen=True, slots=True)
 class TokenSample:
     """Token that was sampled. On the way to the head it has no log-probabilities: the head does not
     need them."""
@@ -152,17 +160,17 @@ class Sampled:
     tokens: tuple[TokenSample, ...]
     stamps: tuple[StageStamp, ...] = ()
     """Of a decode batch, one from each stage; empty on the way to the coordinator."""
-    waits: tuple[tuple[int, float], ...] = ()
-    """Requests whose first token is among these, and for how many seconds each had waited on the
-    head; empty on the way there."""
+    waits: tuple[tuple[int, float, int], ...] = ()
+    """Requests whose first token is among these, for how many seconds each had waited on the head,
+    and how many of its tokens were cached; empty on the way there."""
     scores: tuple[PromptScore, ...] = ()
     """Of prompts, where users asked for them; empty on the way to the head."""
 
 
-Message = SetCodec | Submit | Cancel | Activations | Forget | Sampled
+Message = SetCodec | Submit | Cancel | Activations | Forget | ChangeCache | Sampled
 
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised with every change of the schema; peers of another version are refused."""
 
 HEADER_BYTES_MAX = 4 * 2**20
@@ -171,7 +179,7 @@ HEADER_BYTES_MAX = 4 * 2**20
 BUFFER_BYTES_MAX = 256 * 2**20
 """A span of 4,096 tokens of a 16,384-wide model in fp32."""
 
-SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC = range(1, 7)
+SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE = range(1, 8)
 
 HEADERS_BYTES_MAX = {
     SUBMIT: HEADER_BYTES_MAX,
@@ -179,6 +187,7 @@ HEADERS_BYTES_MAX = {
     SAMPLED: 256 * 2**10,
     CANCEL: 64,
     FORGET: 64,
+    CHANGE_CACHE: 32 * 2**10,
     SET_CODEC: 64,
 }
 """Of each kind. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX` tokens with all
@@ -208,6 +217,7 @@ RULES = Rules(arrays=True)
 
 _BATCH, _TENSOR = Schema(Batch, RULES), Schema(TensorHeader, RULES)
 _REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
+_CHANGE = Schema(CacheChange, RULES)
 _CANCEL, _SAMPLED = Schema(Cancel, RULES), Schema(Sampled, RULES)
 _SET_CODEC = Schema(SetCodec, RULES)
 
@@ -235,7 +245,7 @@ class LinkRole:
 
 
 FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC}))
-FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET}))
+FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE}))
 FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED}))
 ANYBODY = LinkRole("a peer", frozenset(HEADERS_BYTES_MAX))
 
@@ -326,6 +336,8 @@ def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
             return CANCEL, _CANCEL.write(message), []
         case Forget(release):
             return FORGET, _RELEASE.write(release), []
+        case ChangeCache(change):
+            return CHANGE_CACHE, _CHANGE.write(change), []
         case _:
             assert_never(message)
 
@@ -364,6 +376,7 @@ _DECODERS: dict[int, Callable[[Any], Message]] = {
     SUBMIT: lambda fields: Submit(_REQUEST.read(fields)),
     CANCEL: _CANCEL.read,
     FORGET: lambda fields: Forget(_RELEASE.read(fields)),
+    CHANGE_CACHE: lambda fields: ChangeCache(_CHANGE.read(fields)),
     SAMPLED: _SAMPLED.read,
     SET_CODEC: _set_codec,
 }

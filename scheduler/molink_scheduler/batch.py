@@ -10,19 +10,24 @@ with tokens known.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 from typing import Final
 
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "ADMITTED_BULK_BYTES_MAX",
+    "CACHE_RUNS_MAX",
     "DECODE",
     "MICRO_BATCH_COUNT_MAX",
     "PREFILL",
     "Admission",
     "Batch",
     "BatchClass",
+    "CacheChange",
+    "KeptBlocks",
     "Release",
     "Span",
     "bulk_bytes",
@@ -34,6 +39,11 @@ message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
 """Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
+
+
+CACHE_RUNS_MAX = 1024
+"""Runs of cached blocks that one message names: 20 KB. A prompt whose cached beginning lies in more
+of them begins with as many, and what is dropped beyond follows in the next message."""
 
 
 class BatchClass(IntEnum):
@@ -88,6 +98,28 @@ class Admission:
     """For how long the request had waited on the head, for whoever asks; nothing depends on it."""
     kept_tokens: int = 0
     """Its first tokens, of which stages hold KV from the ring's epoch before."""
+    cached: tuple[tuple[int, int], ...] = ()
+    """Cached blocks that it begins with, as runs (first number, blocks): their tokens are never
+    sent."""
+
+    def __post_init__(self) -> None:
+        if self.cached:
+            _check_runs(self.cached)
+
+    @property
+    def cached_numbers(self) -> Iterable[int]:
+        """Numbers of its cached blocks, its first one first."""
+        return _numbers(self.cached)
+
+    @property
+    def cached_blocks(self) -> int:
+        """How many of its first blocks are cached."""
+        return sum([blocks for _, blocks in self.cached])
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of its first tokens are in cached blocks."""
+        return self.cached_blocks * BLOCK_TOKENS
 
 
 def bulk_bytes(admissions: Iterable[Admission]) -> int:
@@ -131,6 +163,57 @@ class Batch:
             (*self.stamps, stamp),
             self.replay,
         )
+
+
+def _numbers(runs: tuple[tuple[int, int], ...]) -> Iterable[int]:
+    """Numbers of runs (first number, blocks)."""
+    return chain.from_iterable(range(first, first + blocks) for first, blocks in runs)
+
+
+def _check_runs(runs: tuple[tuple[int, int], ...]) -> None:
+    """Raise ValueError unless these are runs (first number, blocks)."""
+    if len(runs) > CACHE_RUNS_MAX or any(first < 0 or blocks < 1 for first, blocks in runs):
+        raise ValueError(f"cached blocks are named in at most {CACHE_RUNS_MAX} runs of one or more")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBlocks:
+    """Blocks of one request that are cached from now on."""
+
+    request_id: int
+    first_block: int
+    """Of the request's, the first of them."""
+    first_number: int
+    """That the first is known by; the others follow."""
+    blocks: int
+
+    @property
+    def numbers(self) -> range:
+        """That they are known by."""
+        return range(self.first_number, self.first_number + self.blocks)
+
+    def __post_init__(self) -> None:
+        _check_runs(((self.first_block, self.blocks), (self.first_number, self.blocks)))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChange:
+    """Tells every stage what its cache holds from now on. It travels as a release does: ahead of
+    what is planned after it, behind what it stands on."""
+
+    keep: tuple[KeptBlocks, ...] = ()
+    drop: tuple[tuple[int, int], ...] = ()
+    """Runs (first number, blocks)."""
+
+    @property
+    def dropped(self) -> Iterable[int]:
+        """Numbers of the blocks to drop."""
+        return _numbers(self.drop)
+
+    def __post_init__(self) -> None:
+        _check_runs(self.drop)
+        if not 0 < len(self.keep) + len(self.drop) <= CACHE_RUNS_MAX:
+            raise ValueError(f"a change of the cache names 1 to {CACHE_RUNS_MAX} runs of blocks")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ its own, and a decision names them by it. So facts and decisions can be logged a
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.batch import Admission, Batch, BatchClass, CacheChange, Release, Span
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "BatchArrived",
     "BatchReturned",
+    "BookOrder",
+    "CacheChanged",
     "CodecChosen",
     "Decision",
     "HeadEvent",
@@ -25,6 +27,7 @@ __all__ = [
     "RequestSubmitted",
     "RunBatch",
     "SampledToken",
+    "SendCacheChange",
     "SendRelease",
     "SendRows",
     "SendTokens",
@@ -94,10 +97,17 @@ class ReleaseArrived:
     release: Release
 
 
+@dataclass(frozen=True, slots=True)
+class CacheChanged:
+    """The previous stage's cache has changed."""
+
+    change: CacheChange
+
+
 HeadEvent = RequestSubmitted | RequestCancelled | CodecChosen | BatchReturned
 """What the coordinator and the tail send to the head."""
 
-StageEvent = HeadEvent | BatchArrived | ReleaseArrived
+StageEvent = HeadEvent | BatchArrived | ReleaseArrived | CacheChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,13 @@ class SendRelease:
     """Decision: forget a request's KV here, and let the next stage know."""
 
     release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class SendCacheChange:
+    """Decision: change the cache here, and let the next stage know."""
+
+    change: CacheChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,5 +179,8 @@ class SendTokens(NamedTuple):
     batch: Batch
 
 
-Decision = RunBatch | WaitUntil | SendRelease | Refuse
+BookOrder = SendRelease | SendCacheChange
+"""What the head's book orders all stages to do with their KV."""
+
+Decision = RunBatch | WaitUntil | BookOrder | Refuse
 """What follows from an event, or from a device that is free."""

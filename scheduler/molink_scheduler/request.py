@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 __all__ = [
+    "CACHE_SALT_CHARS_MAX",
     "GRAMMAR_CHARS_MAX",
     "LOGIT_BIAS_BYTES",
     "LOGIT_BIAS_COUNT_MAX",
@@ -32,6 +33,9 @@ usually more."""
 PRIORITY_MAX = 2**31 - 1
 """To either side of 0, which is the usual: people number their classes as they like, clients as 32
 bits."""
+
+CACHE_SALT_CHARS_MAX = 64
+"""What users give is hashed first."""
 
 LOGIT_BIAS_COUNT_MAX, LOGIT_BIAS_MAX = 300, 100.0
 """OpenAI's limits. A bias of 100 decides against any honest logit, so more would mean nothing."""
@@ -150,11 +154,15 @@ class Request:
     """Tokens generated before (a request that is replayed after a failure); usually empty."""
     priority: int = 0
     """Lower goes first where requests wait for room, and gives its room up last."""
+    cache_salt: str = ""
+    """Only requests of one salt share cached KV."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError("a prompt holds at least one token")
         _check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+        if len(self.cache_salt) > CACHE_SALT_CHARS_MAX:
+            raise ValueError(f"a cache's salt takes at most {CACHE_SALT_CHARS_MAX} characters")
 
     @property
     def order(self) -> tuple[int, int]:

@@ -5,8 +5,9 @@ Survivors keep the KV of the requests that are listed here, up to a position tha
 hold, and the first new rows of each follow from there. A fresh stage is sent what it lacks first:
 the rows that its neighbour once sent to the one in its place (`stage.replay_log`), as replay
 batches. It computes them and passes them on only to a neighbour that is fresh as well. A fresh
-head computes them from the tokens. Whoever cannot go on with a request says so (`missing`), and
-that one is computed anew.
+head computes them from the tokens. One that was a shadow of the lost stage holds some of them
+already (`held`), and is sent what comes after. Whoever cannot go on with a request says so
+(`missing`), and that one is computed anew.
 
 Pure: values, and what follows from them.
 """
@@ -16,7 +17,10 @@ from dataclasses import dataclass
 
 from molink_scheduler.kv.blocks import blocks_for
 
-__all__ = ["RESUMED_MAX", "Resume", "requests_to_resume"]
+__all__ = ["RESUMED_MAX", "Positions", "Resume", "held_behind", "requests_to_resume"]
+
+Positions = tuple[tuple[int, int], ...]
+"""(request, its first tokens of which KV is held) of some requests."""
 
 RESUMED_MAX = 1024
 """Requests that go on in a new epoch, 20 KB to say; of more the longest are computed anew."""
@@ -26,12 +30,15 @@ RESUMED_MAX = 1024
 class Resume:
     """What one stage keeps on its way into the ring's next epoch."""
 
-    requests: tuple[tuple[int, int], ...] = ()
+    requests: Positions = ()
     """(request, its first tokens of which all survivors hold KV), each at least 1."""
     fresh: bool = False
     """Whether this stage holds none of them."""
     next_fresh: bool = False
     """Whether the stage behind this one does not."""
+    held: Positions = ()
+    """(request, its first tokens of which the fresh stage holds KV all the same), of this stage if
+    it is fresh and of the one behind it if that is; none of a request that is not listed."""
 
     def __post_init__(self) -> None:
         if len(self.requests) > RESUMED_MAX:
@@ -40,6 +47,11 @@ class Resume:
             raise ValueError("a request goes on from its first token at least")
         if len({request_id for request_id, _ in self.requests}) < len(self.requests):
             raise ValueError("a request goes on from one position")
+        listed = dict(self.requests)
+        if len(self.held) > len(self.requests) or any(
+            not 1 <= tokens <= listed.get(request_id, 0) for request_id, tokens in self.held
+        ):
+            raise ValueError("a fresh stage holds no more than the others do")
 
     @property
     def replays(self) -> bool:
@@ -51,24 +63,31 @@ class Resume:
     ) -> tuple[int, ...]:
         """Requests that this stage cannot go on with: `computed` is of how many tokens of each it
         holds KV, `has_rows(request, tokens)` whether it still has the rows that it sent."""
-        if self.fresh:
-            return ()
+        held = dict(self.held)
         return tuple(
             request_id
             for request_id, tokens in self.requests
-            if computed.get(request_id, 0) < tokens
-            or (self.next_fresh and not has_rows(request_id, tokens))
+            if computed.get(request_id, 0) < (held.get(request_id, 0) if self.fresh else tokens)
+            or (
+                self.replays
+                and held.get(request_id, 0) < tokens
+                and not has_rows(request_id, tokens)
+            )
         )
+
+    @property
+    def keeps(self) -> Positions:
+        """(request, its first tokens of which this stage keeps KV)."""
+        return self.held if self.fresh else self.requests
 
     def without(self, missing: Collection[int]) -> "Resume":
         """The same but for these requests."""
         kept = tuple(one for one in self.requests if one[0] not in missing)
-        return Resume(kept, self.fresh, self.next_fresh)
+        held = tuple(one for one in self.held if one[0] not in missing)
+        return Resume(kept, self.fresh, self.next_fresh, held)
 
 
-def requests_to_resume(
-    held: Mapping[int, int], kv_tokens_capacity: int
-) -> tuple[tuple[int, int], ...]:
+def requests_to_resume(held: Mapping[int, int], kv_tokens_capacity: int) -> Positions:
     """The requests that go on in a new epoch, shortest first: `held` is of how many tokens of each
     all stages held KV; of some none. Not more than the ring has room for: the head may have
     preempted some since, of which nobody else has heard, and a fresh head takes all that it is told
@@ -81,3 +100,35 @@ def requests_to_resume(
             break
         found.append((request_id, tokens))
     return tuple(found)
+
+
+def held_behind(
+    listed: Mapping[int, int], shadowed: Mapping[int, Mapping[int, int]], fresh: Collection[int]
+) -> dict[int, Positions]:
+    """What each fresh stage holds of the requests that go on, by its place: `shadowed` is of how
+    many tokens, where it was a shadow. One that is behind another fresh one is passed on what that
+    one computes, so both go on from one position."""
+    found: dict[int, Positions] = {}
+    for place in sorted(fresh):
+        run = [place, *_around(place, fresh)]
+        found[place] = tuple(
+            (request_id, least)
+            for request_id, tokens in listed.items()
+            if (least := min([tokens, *(_held(shadowed, one, request_id) for one in run)])) > 0
+        )
+    return found
+
+
+def _around(place: int, fresh: Collection[int]) -> list[int]:
+    """The fresh places next to this one without a gap."""
+    found = list[int]()
+    for step in (-1, 1):
+        following = place + step
+        while following in fresh:
+            found.append(following)
+            following += step
+    return found
+
+
+def _held(shadowed: Mapping[int, Mapping[int, int]], place: int, request_id: int) -> int:
+    return shadowed.get(place, {}).get(request_id, 0)

@@ -5,6 +5,10 @@ back. So whoever comes waits for as many beginnings as there are before it. A be
 time in which somebody waited, divided by the answers that began in it; time without a line says
 nothing. Measured so, the pace knows prompts, answers and links as they are.
 
+Beginnings come in waves, and a flood is let in when the pace is high: those who came then waited
+half as long again as was forecast. So what was forecast to each is compared with what came, and
+forecasts are made longer by as much.
+
 Nobody is refused for a short line, whatever its pace, and before a pace is known by a long one
 only: a ring that has just begun should take its first users, however many come at once.
 
@@ -20,7 +24,7 @@ Pure: times are arguments.
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["LINE_MIN", "LINE_UNMEASURED_MAX", "SLOWER_MAX", "WAIT_S", "WaitingLine"]
+__all__ = ["LINE_MIN", "LINE_UNMEASURED_MAX", "SLOWER_MAX", "WAIT_S", "Wait", "WaitingLine"]
 
 WAIT_S = 8.0
 """Longest wait for the first token that is forecast for a newcomer: a line that is left alone is
@@ -33,8 +37,19 @@ serves, and whose prompts may come at once."""
 LINE_UNMEASURED_MAX = 256
 """Of a ring whose pace is not known, where WAIT_S is allowed; more where more is."""
 
-BEGINS_REMEMBERED = 32
-"""Answers over which the pace is smoothed: micro-batches and ends come in bunches."""
+BEGINS_REMEMBERED = 64
+"""Answers over which the pace is smoothed: micro-batches and ends come in bunches, as many as
+decode together in a wave."""
+
+FORECASTS_COMPARED = 32
+"""Over which forecasts are compared with what came. In a model of a ring at five times what it can
+answer the longest waits became 10 s in place of 13.5 s, and with 128 no shorter."""
+
+FORECAST_S_MIN = 1.0
+"""A shorter one is not compared: the prompt's own time is most of such a wait."""
+
+LONGER_MAX = 3.0
+"""Times by which forecasts are made longer: who waited while a stage was lost says little."""
 
 BEGINS_MEASURED = 8
 """From how many on it counts as known."""
@@ -49,6 +64,15 @@ from about twice on, and more users then only share what there is."""
 GAPS_REMEMBERED = 256
 """Tokens over which the time between two is smoothed: some rounds of sixteen users, so that what
 comes late and all at once counts as what it was on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One that waits, and what was forecast to it."""
+
+    since: float
+    forecast_s: float | None
+    """By the pace alone; None: it was not known."""
 
 
 @dataclass(slots=True)
@@ -66,23 +90,30 @@ class WaitingLine:
     _waited_s: float = field(init=False, default=0.0)
     """Time in which somebody waited, forgotten at the same rate."""
     _counted_at: float = field(init=False, default=0.0)
+    _forecast_s: float = field(init=False, default=0.0)
+    """Waits that were forecast to those who have begun since..."""
+    _came_s: float = field(init=False, default=0.0)
+    """...and that came, older ones counting less."""
     _gaps: int = field(init=False, default=0)
     _gap_s: float = field(init=False, default=0.0)
     """Between two tokens of one request, smoothed."""
     _least_gap_s: float = field(init=False, default=math.inf)
 
-    def joined(self, now: float) -> None:
+    def joined(self, now: float) -> Wait:
         """Count one more request that waits."""
+        wait = Wait(now, self._pace_wait_s(now))
         self._count(now)
         self.waiting += 1
+        return wait
 
     def left(self, now: float) -> None:
         """One that waited has gone without a token."""
         self._count(now)
         self.waiting -= 1
 
-    def began(self, now: float) -> None:
+    def began(self, wait: Wait, now: float) -> None:
         """One that waited has its first token."""
+        self._compare(wait, now)
         kept = 1 - 1 / BEGINS_REMEMBERED
         self._waited_s, self._begins = kept * self._waited_s, kept * self._begins + 1
         self._begun += 1
@@ -108,6 +139,12 @@ class WaitingLine:
 
     def wait_s(self, now: float) -> float | None:
         """How long one that came now would wait; None: the pace is not known."""
+        wait_s = self._pace_wait_s(now)
+        if wait_s is None or not self._forecast_s:
+            return wait_s
+        return wait_s * min(LONGER_MAX, max(1.0, self._came_s / self._forecast_s))
+
+    def _pace_wait_s(self, now: float) -> float | None:
         if self._begun < BEGINS_MEASURED:
             return None
         since_s = now - self._counted_at if self.waiting else 0.0
@@ -123,6 +160,12 @@ class WaitingLine:
         if wait_s is None:
             return self.waiting >= LINE_UNMEASURED_MAX * max(1.0, within_s / WAIT_S)
         return wait_s > within_s
+
+    def _compare(self, wait: Wait, now: float) -> None:
+        if wait.forecast_s is not None and wait.forecast_s >= FORECAST_S_MIN:
+            kept = 1 - 1 / FORECASTS_COMPARED
+            self._forecast_s = kept * self._forecast_s + wait.forecast_s
+            self._came_s = kept * self._came_s + now - wait.since
 
     def _count(self, now: float) -> None:
         if self.waiting:

@@ -180,6 +180,9 @@ class NodeLoss(FaultSpec):
     starts anew, with empty KV.
     """
 
+    shadow_lacks_tokens: int | None = None
+    """Of each request, where a shadow takes its place that holds all others; None: none does."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostSuspended(FaultSpec):

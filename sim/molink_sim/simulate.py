@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from molink_scheduler.events import SampledToken
-from molink_scheduler.resume import Resume
+from molink_scheduler.resume import Positions, Resume, held_behind
 from molink_sim.clock import Clock
 from molink_sim.faults import Recovery, cut_links, disturb, disturb_link, disturb_stage
 from molink_sim.network.link import Sent
@@ -227,12 +227,22 @@ class _RecoveringRing:
     def join(self, fresh: frozenset[int], joined: Callable[[Callable[[], None]], None]) -> None:
         listed = self.world.coordinator.to_resume(self.number)
         self.ring.epoch += 1
-        joining = _Joining(self, self.ring.epoch, listed, fresh, joined)
+        held = held_behind(dict(listed), self._shadowed(dict(listed)), fresh)
+        joining = _Joining(self, self.ring.epoch, listed, fresh, held, joined)
         for place, stage in enumerate(list(self.ring.stages)):
             if stage.is_lost and place in fresh:
                 joining.enter(place)
             else:
                 stage.when_free(partial(joining.enter, place))
+
+    def _shadowed(self, listed: dict[int, int]) -> dict[int, dict[int, int]]:
+        """Of how many tokens of each request a shadow holds KV, by its place."""
+        return {
+            loss.place: {one: tokens - lacks for one, tokens in listed.items()}
+            for loss in self.world.scenario.faults
+            if isinstance(loss, NodeLoss) and loss.ring == self.number
+            if (lacks := loss.shadow_lacks_tokens) is not None
+        }
 
     def end(self) -> None:
         for place in range(len(self.ring.stages)):
@@ -255,8 +265,9 @@ class _Joining:
 
     host: _RecoveringRing
     epoch: int
-    listed: tuple[tuple[int, int], ...]
+    listed: Positions
     fresh: frozenset[int]
+    held: dict[int, Positions]
     joined: Callable[[Callable[[], None]], None]
     _entered: set[int] = field(init=False, default_factory=set)
     _missing: set[int] = field(init=False, default_factory=set)
@@ -268,7 +279,9 @@ class _Joining:
             return
         count = len(ring.stages)
         next_fresh = place + 1 < count and place + 1 in self.fresh
-        resume = Resume(self.listed, place in self.fresh, next_fresh)
+        fresh = place if place in self.fresh else place + 1
+        held = self.held[fresh] if place in self.fresh or next_fresh else ()
+        resume = Resume(self.listed, place in self.fresh, next_fresh, held)
         self._missing |= set(self.host.world.enter(ring, place, resume))
         self._entered.add(place)
         if len(self._entered) == count:

@@ -31,7 +31,12 @@ async def test_whole_answer(service, serve, http):
         "token_ids": [97, 98, 99],
         "finish_reason": "length",
         "stop_reason": None,
-        "usage": {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6},
+        "usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 3,
+            "total_tokens": 6,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
     }
 
 

@@ -45,7 +45,9 @@ async def test_each_api_says_so_in_its_own_words(service, serve, http, path, bod
 def cluster(*lines: WaitingLine) -> ClusterService:
     found = ClusterService(ModelCard("m", 0, 100, 64, (), None), lambda standbys, devices: {})
     for number, line in enumerate(lines):
-        client = SimpleNamespace(line=line, unready_reason=None)
+        client = SimpleNamespace(
+            line=line, unready_reason=None, short_of_memory="", outstanding_tokens=9
+        )
         found.add(ServingRing(number, client, 1.0))
     return found
 
@@ -62,6 +64,14 @@ def test_a_cluster_is_overloaded_when_all_its_rings_are():
     assert cluster(full_line(), WaitingLine()).overload is None
     overload = cluster(full_line(), full_line()).overload
     assert overload is not None and "0 requests run and 600 wait" in str(overload)
+
+
+def test_a_ring_whose_memory_runs_short_takes_nobody_while_it_serves():
+    short = cluster(WaitingLine())
+    short.rings[0].client.short_of_memory = "pc-2"
+    assert short.overload is not None
+    short.rings[0].client.outstanding_tokens = 0
+    assert short.overload is None
 
 
 def test_a_ring_that_drains_takes_nobody():

@@ -36,6 +36,7 @@ BOUNDED_ELSEWHERE = {
     "scheduler/molink_scheduler/link/sender.py": "chunks that were in flight on a dead connection",
     "scheduler/molink_scheduler/placement/split.py": "layers of one model",
     "scheduler/molink_scheduler/stage/queue.py": "rows that have KV of their own, by the book",
+    "scheduler/molink_scheduler/stage/shadow_queue.py": "the loop's SHADOW_MESSAGES_MAX",
 }
 """Files that make a queue without a bound, and what bounds it."""
 

@@ -17,21 +17,23 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 
 OPTIONS = {
     "serve": (
-        "--host --port --link --hosts --nodes --standby --layers --dtype --device --threads "
-        "--max-model-len --kv-tokens --kv --micro-batches --policy --upload-mbps --wire "
-        "--span-tokens --replay-log-gb --event-log --no-keys --allowed-host --tool-parser "
+        "--host --port --link --hosts --nodes --standby --no-shadow --layers --dtype --device "
+        "--threads --max-model-len --kv-tokens --kv --micro-batches --policy --upload-mbps --wire "
+        "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
+        "--tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet --cors-origin --strict "
-        "--queue-s --served-model-name"
+        "--shared-cache --queue-s --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--audit-share --weights-mbps --data-dir --dtype --kv --max-model-len --micro-batches "
-        "--policy --wire --span-tokens --replay-log-gb --standby --no-keys --allowed-host "
-        "--tool-parser "
+        "--policy --wire --span-tokens --replay-log-gb --no-prefix-cache --standby --no-shadow "
+        "--no-keys "
+        "--allowed-host --tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet "
-        "--cors-origin --strict --queue-s --served-model-name"
+        "--cors-origin --strict --shared-cache --queue-s --served-model-name"
     ),
     "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt --quiet --json",

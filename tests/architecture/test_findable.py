@@ -16,7 +16,7 @@ PLACES = {
     "reconnect": "molink/control/client.py",
     "heartbeat": "molink/coordinator/members/node_book.py",
     "backoff": "molink/control/backoff.py",
-    "route": "molink/node/stage_manager.py",
+    "route": "molink/node/hosting.py",
     "relay": "molink/transport/relay/server.py",
     "worker.?process": "molink/stage/stage_process.py",
     "kv.?block": "scheduler/molink_scheduler/kv/blocks.py",

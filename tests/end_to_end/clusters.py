@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,13 +17,9 @@ import psutil
 from molink.control.broker.mosquitto_files import password_hash
 from molink.control.broker.permissions import COORDINATOR_NAME, mosquitto_rules
 from molink_agent.daemon.step_times import FORMATS_KEPT, STEPS_FILE
+from tests.end_to_end.command_line import READY_WITHIN_S, command_line
 
-READY_WITHIN_S = 120
 STOP_WITHIN_S = 30
-
-
-def command_line(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "molink.cli.main", *arguments]
 
 
 @dataclass
@@ -126,12 +121,14 @@ class Cluster:
 
     def agent(self, command: str, name: str, *arguments: str):
         """`molink agent COMMAND` for the agent of this name."""
-        line = command_line("agent", command, *arguments, "--data-dir", str(self.data_dir(name)))
+        place = ("--data-dir", str(self.data_dir(name)))
+        line = command_line("agent", command, *arguments, *place, waits=True)
         return subprocess.run(line, capture_output=True, text=True, timeout=READY_WITHIN_S)
 
     def operator(self, *arguments: str):
         """A command of the operator, such as `node list`."""
-        line = command_line(*arguments, "--data-dir", str(self.folder / "coordinator"))
+        place = ("--data-dir", str(self.folder / "coordinator"))
+        line = command_line(*arguments, *place, waits=True)
         return subprocess.run(line, capture_output=True, text=True, timeout=READY_WITHIN_S)
 
     def _write_steps(self, name: str):
@@ -148,7 +145,7 @@ class Cluster:
 def running(*arguments: str, environment: Mapping[str, str] = {}):
     """A `molink` command until the block ends; nothing of it is left behind."""
     process = subprocess.Popen(
-        command_line(*arguments),
+        command_line(*arguments, waits=arguments[0] != "agent"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

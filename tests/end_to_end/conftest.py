@@ -5,17 +5,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import aiohttp
 import psutil
 import pytest
 
-READY_WITHIN_S = 120
+from tests.end_to_end.command_line import READY_WITHIN_S, command_line, refusals
+
 SEED = 11
 
 
@@ -35,21 +36,17 @@ class Server:
         return self.process.wait(timeout=30)
 
 
-def command_line(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "molink.cli.main", *arguments]
-
-
 def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, **options):
-    return subprocess.run(
-        command_line(*arguments), capture_output=True, text=True, timeout=timeout_s, **options
-    )
+    line = command_line(*arguments, waits=True)
+    return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, **options)
 
 
 @contextmanager
-def serving(model: str, *options: str):
-    """Serve on a free port until the block ends; nothing that was started is left behind."""
+def serving(model: str, *options: str, waits: bool = False):
+    """Serve on a free port until the block ends; nothing that was started is left behind. `waits`:
+    with a process that waits for the loss of a stage."""
     process = subprocess.Popen(
-        command_line("serve", model, "--port", "0", *options),
+        command_line("serve", model, "--port", "0", *options, waits=waits),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -109,6 +106,11 @@ def greedy_reference(directory: Path, prompts: list[list[int]], max_tokens: int)
     return answers
 
 
+def prompts_of_mixed_length(count: int = 8) -> list[list[int]]:
+    random = Random(3)
+    return [[random.randrange(3, 97) for _ in range(1 + 6 * i)] for i in range(count)]
+
+
 async def post(url: str, path: str, body: dict) -> tuple[int, dict]:
     async with aiohttp.ClientSession() as session, session.post(url + path, json=body) as answer:
         return answer.status, json.loads(await answer.text())
@@ -152,6 +154,7 @@ class Tools:
 
     serving = staticmethod(serving)
     run_molink = staticmethod(run_molink)
+    refusals = staticmethod(refusals)
     save_tiny_llama = staticmethod(save_tiny_llama)
     greedy_reference = staticmethod(greedy_reference)
     post = staticmethod(post)
@@ -163,11 +166,3 @@ class Tools:
 @pytest.fixture(scope="session")
 def tools() -> Tools:
     return Tools()
-
-
-@pytest.fixture(scope="session")
-def tiny_server(tiny_llama):
-    """Three stages with uneven splits, two decode groups, short spans, fp32."""
-    options = ("--nodes", "3", "--layers", "0-1,1-4,4-6", "--dtype", "float32")
-    with serving(str(tiny_llama), *options, "--span-tokens", "7", "--micro-batches", "2") as server:
-        yield server

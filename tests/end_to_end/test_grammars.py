@@ -5,10 +5,15 @@ import json
 import re
 
 import openai
+import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
 from tools.experiments.grammars.schemas import json_schemas
+
+SCHEMAS = json_schemas()[::3]
+"""Of each family some; all are compiled and tried in one process (tests/executor/test_grammar.py,
+tests/serving/test_grammar_check.py)."""
 
 AT_ONCE = 24
 MAX_TOKENS = 250
@@ -20,7 +25,7 @@ SENTENCE = "([a-z]{1,9} ){30}[a-z]{1,9}\\."
 
 @pytest.fixture(scope="module")
 def demo_server(tools):
-    with tools.serving("demo", "--nodes", "3", "--dtype", "float32") as server:
+    with tools.serving("demo", "--nodes", "2", "--dtype", "float32") as server:
         yield server
 
 
@@ -47,11 +52,11 @@ async def test_every_finished_answer_is_valid(client):
         return name, schema, chat.choices[0]
 
     answers = await asyncio.gather(
-        *(answer(seed, name, schema) for seed, (name, schema) in enumerate(json_schemas()))
+        *(answer(seed, name, schema) for seed, (name, schema) in enumerate(SCHEMAS))
     )
     finished = [one for one in answers if one[2].finish_reason == "stop"]
     assert {choice.finish_reason for _, _, choice in answers} <= {"stop", "length"}
-    assert len(finished) >= FINISHED_SHARE_MIN * len(answers) >= 170
+    assert len(finished) >= FINISHED_SHARE_MIN * len(answers) >= 50
     for _, schema, choice in finished:
         check = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
         check.validate(json.loads(choice.message.content))
@@ -98,9 +103,9 @@ async def test_a_bias_decides_among_what_a_grammar_allows(tools, demo_server):
     assert other["text"] in {"a", "b", "c"} - {free["text"]}
 
 
-async def test_answers_are_exact_through_preemption(tools, demo_server):
+async def test_answers_are_exact_through_preemption_and_the_loss_of_a_stage(tools, demo_server):
     """KV for two or three of the six sequences: they are preempted and recomputed, and their
-    grammars replayed."""
+    grammars replayed. Then one goes on when a stage is killed."""
     body = {"prompt": "Once upon a time", "guided_regex": SENTENCE, "max_tokens": 150}
     bodies = [{**body, "seed": seed, "temperature": 1.0} for seed in range(6)]
 
@@ -111,34 +116,20 @@ async def test_answers_are_exact_through_preemption(tools, demo_server):
     options = ("--nodes", "2", "--dtype", "float32", "--kv-tokens", "256")
     with tools.serving("demo", *options) as server:
         texts = await all_texts(server)
-    assert texts == await all_texts(demo_server)
-    assert all(re.fullmatch(SENTENCE, text) for text in texts)
-
-
-async def test_an_answer_is_exact_through_the_loss_of_its_ring(tools):
-    import psutil
-
-    options = ("--nodes", "2", "--dtype", "float32", "--link", "10:50")
-    body = {"prompt": "Once upon a time", "guided_regex": SENTENCE, "max_tokens": 150, "seed": 3}
-    with tools.serving("demo", *options) as server:
-        _, undisturbed = await tools.post(server.url, "/generate", body)
-        sent = await messages_to_head(tools, server)
-        asked = asyncio.create_task(tools.post(server.url, "/generate", body))
-
-        async def some_tokens_are_there():
-            return await messages_to_head(tools, server) > sent + 10
-
-        await tools.eventually(some_tokens_are_there)
         before = await tools.get(server.url, "/cluster")
+        long = {**bodies[3], "guided_regex": "[a-z ]{400}", "max_tokens": 200}
+        asked = asyncio.create_task(tools.post(server.url, "/generate", long))
+
+        async def has_begun():
+            latest = (await tools.get(server.url, "/cluster/requests"))["requests"][0]
+            return latest["answer_tokens_max"] == 200 and latest["tokens"] > 5
+
+        await tools.eventually(has_begun)
         psutil.Process(before["stages"][1]["pid"]).kill()
         status, answer = await asked
         after = await tools.get(server.url, "/cluster")
+    assert texts == await all_texts(demo_server)
+    assert all(re.fullmatch(SENTENCE, text) for text in texts)
     assert status == 200 and after["epoch"] > before["epoch"]
-    assert answer["token_ids"] == undisturbed["token_ids"]
-    assert re.fullmatch(SENTENCE, answer["text"])
-
-
-async def messages_to_head(tools, server) -> int:
-    cluster = await tools.get(server.url, "/cluster")
-    sent = [one["messages_sent"] for one in cluster["links"] if one["to"] == "stage 0"]
-    return sent[-1] if sent else 0
+    _, whole = await tools.post(demo_server.url, "/generate", long)
+    assert answer["text"] == whole["text"]

@@ -1,14 +1,13 @@
 """Processes start, end, die and are cleaned up as the command line promises."""
 
 import asyncio
+import re
 import signal
 import socket
 import time
 from pathlib import Path
 
-import aiohttp
 import psutil
-import pytest
 
 from molink.control.broker.mosquitto import find_mosquitto
 
@@ -25,75 +24,32 @@ def program_of(process: psutil.Process) -> str:
     return name.rpartition(".")[2]
 
 
-async def test_cluster_lists_stages_links_and_requests(tools, tiny_server):
-    await tools.post(
-        tiny_server.url, "/generate", {"prompt_token_ids": [5], "max_tokens": 3, "temperature": 0}
-    )
-
-    async def all_reported():
-        cluster = await tools.get(tiny_server.url, "/cluster")
-        return cluster if len(cluster["links"]) == 5 else None
-
-    cluster = await tools.eventually(all_reported)
-    assert [stage["layers"] for stage in cluster["stages"]] == [[0, 1], [1, 4], [4, 6]]
-    assert {stage["pid"] for stage in cluster["stages"]} <= {
-        child.pid for child in tiny_server.children()
-    }
-    assert cluster["epoch"] >= 1
-    assert cluster["model"].endswith("tiny-llama")
-    assert [(link["from"], link["to"]) for link in cluster["links"]] == [
-        ("coordinator", "stage 0"),
-        ("stage 0", "stage 1"),
-        ("stage 1", "stage 2"),
-        ("stage 2", "stage 0"),
-        ("stage 2", "coordinator"),
-    ]
-    assert set(cluster["requests"]) == {"running", "waiting"}
-    assert [(node["name"], node["state"], node["layers"]) for node in cluster["nodes"]] == [
-        ("stage 0", "serving", [0, 1]),
-        ("stage 1", "serving", [1, 4]),
-        ("stage 2", "serving", [4, 6]),
-    ]
+def all_end(server, how: int) -> None:
+    """With their server, which is sent a signal."""
+    children = server.children()
+    started = time.monotonic()
+    assert server.stop(how) == 0
+    gone, alive = psutil.wait_procs(children, timeout=STOP_WITHIN_S)
+    assert not alive and len(gone) == len(children)
+    assert time.monotonic() - started < STOP_WITHIN_S
 
 
-async def test_a_client_that_goes_away_frees_its_place(tools, tiny_server):
-    body = {"prompt_token_ids": [5], "max_tokens": 400, "ignore_eos": True, "stream": True}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(tiny_server.url + "/generate", json=body) as answer,
-    ):
-        await answer.content.readline()
-
-    async def nothing_held():
-        cluster = await tools.get(tiny_server.url, "/cluster")
-        held = [stage["kv_tokens_used"] for stage in cluster["stages"]]
-        return not any(held) and cluster["requests"] == {"running": 0, "waiting": 0}
-
-    assert await tools.eventually(nothing_held)
-    status, _ = await tools.post(
-        tiny_server.url, "/generate", {"prompt_token_ids": [5], "max_tokens": 2}
-    )
-    assert status == 200
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_signal_ends_every_process(tools, tiny_llama, how):
+def test_a_stop_signal_ends_every_process(tools, tiny_llama):
+    """An interrupt does, too: below, where a ring was built anew. What is said is how far a slow PC
+    has loaded, and nothing else."""
     with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1") as server:
-        children = server.children()
-        assert sorted(map(program_of, children)) == sorted(
+        assert sorted(map(program_of, server.children())) == sorted(
             ["stage_process", "stage_process", "emulator", *BROKER]
         )
-        started = time.monotonic()
-        assert server.stop(how) == 0
-        gone, alive = psutil.wait_procs(children, timeout=STOP_WITHIN_S)
-        assert not alive and len(gone) == len(children)
-        assert time.monotonic() - started < STOP_WITHIN_S
-        assert not server.stderr
+        all_end(server, signal.SIGTERM)
+        assert [line for line in server.stderr if "weights: " not in line] == []
 
 
 def test_stages_do_not_outlive_a_killed_server(tools, tiny_llama):
-    with tools.serving(str(tiny_llama), "--nodes", "2") as server:
+    """And layers alone say how many they are."""
+    with tools.serving(str(tiny_llama), "--layers", "0-2,2-6") as server:
         children = server.children()
+        assert [program_of(child) for child in children].count("stage_process") == 2
         server.stop(signal.SIGKILL)
         _, alive = psutil.wait_procs(children, timeout=STOP_WITHIN_S)
         assert not alive
@@ -142,7 +98,7 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
     which load once, and the KV; no token is lost or comes twice. What fills the first hole has
     waited for it. Links that are cut for half a second before end nothing."""
     options = ("--nodes", "3", "--dtype", "float32", "--link", "100:20")
-    with tools.serving(str(tiny_llama), *options) as server:
+    with tools.serving(str(tiny_llama), *options, waits=True) as server:
         waiting = await waiting_process(tools, server)
         asked = asking(tools, server, tokens=80)
         await until_tokens(tools, server, 2)
@@ -177,27 +133,29 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
 
 
 async def test_a_standby_takes_the_place_of_a_stage_that_dies(tools, tiny_llama):
-    """It holds the layers already: nothing is loaded, and the process of the other stage stays."""
-    options = ("--nodes", "2", "--standby", "1", "--dtype", "float32")
+    """It holds the layers already, and KV: nothing is loaded, the process of the other stage stays,
+    and only rows are sent again that the standby has not reported."""
+    options = ("--layers", "0-2,2-6", "--standby", "1", "--dtype", "float32")
     with tools.serving(str(tiny_llama), *options) as server:
 
-        async def covered():
+        async def shadowed():
             nodes = (await tools.get(server.url, "/cluster"))["nodes"]
-            return next((one["covers"] for one in nodes if one["covers"]), None)
+            return next((one["covers"] for one in nodes if one["shadow"]), None)
 
-        lost = await tools.eventually(covered)
-        asked = asking(tools, server, tokens=400)
-        before = await until_tokens(tools, server, 5)
-        place = [one["node"] for one in before["stages"]].index(lost)
+        assert await tools.eventually(shadowed, within_s=60) == "stage 1", "it holds more"
+        asked = asking(tools, server, tokens=300)
+        before = await until_tokens(tools, server, 150)
         processes = {one.pid for one in server.children()}
-        psutil.Process(before["stages"][place]["pid"]).kill()
+        psutil.Process(before["stages"][1]["pid"]).kill()
         status, answer = await asked
-        [expected] = tools.greedy_reference(tiny_llama, [[5]], 400)
+        [expected] = tools.greedy_reference(tiny_llama, [[5]], 300)
         assert (status, answer["token_ids"]) == (200, expected)
         after = (await tools.get(server.url, "/cluster"))["stages"]
-        assert after[place]["node"] == "standby 0" and after[place]["pid"] in processes
-        assert after[1 - place]["pid"] == before["stages"][1 - place]["pid"]
-        assert (await kinds_of_events(tools, server, ring=0)).count("ring_resumed") == 1
+        assert after[1]["node"] == "standby 0" and after[1]["pid"] in processes
+        assert after[0]["pid"] == before["stages"][0]["pid"]
+        events = (await tools.get(server.url, "/cluster/events"))["events"]
+        [resumed] = [one["text"] for one in events if one["kind"] == "ring_resumed"]
+        assert int(re.search(r"(\d+) tokens behind", resumed)[1]) < 150
 
 
 async def test_an_answer_goes_on_when_the_link_emulator_dies(tools, tiny_llama):
@@ -219,30 +177,21 @@ async def test_an_answer_goes_on_when_the_link_emulator_dies(tools, tiny_llama):
         assert first["moved_because"] and told["finish_reason"] == "length"
         kinds = await kinds_of_events(tools, server, first["ring"])
         assert {"ring_serving", "request_moved", "ring_ended"} <= set(kinds)
-        assert server.stop() == 0
+        all_end(server, signal.SIGINT)
         said = "".join(server.stderr)
         assert "link emulator" in said and "requests are answered" in said
         assert "Traceback" not in said
 
 
-def test_layers_alone_say_how_many_nodes(tools, tiny_llama):
-    with tools.serving(str(tiny_llama), "--layers", "0-2,2-6") as server:
-        programs = [program_of(child) for child in server.children()]
-        assert programs.count("stage_process") == 2
+def test_what_cannot_be_is_refused_in_one_sentence(tools, tiny_llama, tmp_path):
+    from safetensors.torch import load_file, save_file
 
-
-def refused(tools, *arguments: str) -> str:
-    """The one sentence with which a command line is refused."""
-    done = tools.run_molink(*arguments)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    assert done.stderr.strip()
-    return done.stderr
-
-
-@pytest.mark.parametrize(
-    "options, says",
-    [
+    (tmp_path / "empty").mkdir()
+    torn = tools.save_tiny_llama(tmp_path / "torn")
+    weights = load_file(torn / "model.safetensors")
+    del weights["model.layers.3.mlp.up_proj.weight"]
+    save_file(weights, torn / "model.safetensors", metadata={"format": "pt"})
+    wrong_options = [
         (("--nodes", "7"), "6 layers"),
         (("--nodes", "2", "--layers", "0-3,4-6"), "gap"),
         (("--nodes", "2", "--layers", "0-4,3-6"), "overlap"),
@@ -252,30 +201,19 @@ def refused(tools, *arguments: str) -> str:
         (("--dtype", "float8"), "--dtype"),
         (("--device", "cuda:7", "--nodes", "1"), "device"),
         (("--no-such-option",), "--no-such-option"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(tools, tiny_llama, options, says):
-    assert says in refused(tools, "serve", str(tiny_llama), "--port", "0", *options)
-
-
-def test_a_model_that_is_not_there_is_refused(tools, tmp_path):
-    assert "no-such-model" in refused(tools, "serve", str(tmp_path / "no-such-model"))
-    (tmp_path / "empty").mkdir()
-    assert "empty" in refused(tools, "serve", str(tmp_path / "empty"))
-
-
-def test_a_shard_without_a_tensor_is_refused(tools, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    model = tools.save_tiny_llama(tmp_path / "torn")
-    weights = load_file(model / "model.safetensors")
-    del weights["model.layers.3.mlp.up_proj.weight"]
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    says = refused(tools, "serve", str(model), "--nodes", "2", "--port", "0")
-    assert "model.layers.3.mlp" in says
-
-
-def test_a_port_in_use_is_refused_before_anything_loads(tools, tiny_llama):
+    ]
+    cases = [(("serve", str(tiny_llama), *options), says) for options, says in wrong_options]
+    cases += [(("serve", str(tmp_path / one)), one) for one in ("no-such-model", "empty")]
+    cases.append((("serve", str(torn), "--nodes", "2"), "model.layers.3.mlp"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert port in refused(tools, "serve", str(tiny_llama), "--port", port)
+        lines = [(*line, "--port", "0") for line, _ in cases]
+        *found, of_the_port = tools.refusals([*lines, ("serve", str(tiny_llama), "--port", port)])
+    assert port in of_the_port
+    assert [says for (_, says), said in zip(cases, found, strict=True) if says not in said] == []
+
+
+def test_a_refusal_ends_the_process_with_2(tools, tmp_path):
+    done = tools.run_molink("serve", str(tmp_path / "no-such-model"))
+    assert done.returncode == 2 and "no-such-model" in done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ PROMPTS = [[5, 9, 70, 11], [3] * 21, [150, 7]]
 
 
 async def check(tools, directory, reference):
-    options = ("--nodes", "3", "--dtype", "float32", "--kv-tokens", "512")
+    options = ("--nodes", "2", "--dtype", "float32", "--kv-tokens", "512")
     body = {"max_tokens": 10, "temperature": 0, "ignore_eos": True}
     with tools.serving(str(directory), *options) as server:
         answers = await asyncio.gather(
@@ -29,11 +29,11 @@ async def check(tools, directory, reference):
     assert [answer["token_ids"] for _, answer in answers] == expected
 
 
-async def test_four_bits_over_three_processes(tools, tmp_path):
+async def test_four_bits_over_two_processes(tools, tmp_path):
     await check(tools, tmp_path, save_quantized("llama", tmp_path, FORMATS["awq"]))
 
 
-async def test_experts_in_mxfp4_over_three_processes(tools, tmp_path):
+async def test_experts_in_mxfp4_over_two_processes(tools, tmp_path):
     await check(tools, tmp_path, save_gpt_oss(tmp_path))
 
 
@@ -49,7 +49,7 @@ def test_a_scheme_that_is_not_read(tools, tmp_path):
     assert "Traceback" not in result.stderr
 
 
-async def test_an_imported_gguf_file_over_three_processes(tools, tmp_path):
+async def test_an_imported_gguf_file_over_two_processes(tools, tmp_path):
     reference = save_gguf("llama", tmp_path / "m.gguf")
     result = tools.run_molink("import", str(tmp_path / "m.gguf"), "--out", str(tmp_path / "new"))
     assert result.returncode == 0, result.stderr

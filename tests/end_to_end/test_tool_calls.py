@@ -1,4 +1,4 @@
-"""Calls of tools over a real ring: the demo model, which was never taught any, is made to call."""
+"""Calls of tools over a real stage: the demo model, which was never taught any, is made to call."""
 
 import json
 import shutil
@@ -63,7 +63,7 @@ def url(request, tmp_path_factory):
     settings.write_text(_renamed(json.dumps(known), request.param))
     tokens = model / "tokenizer.json"
     tokens.write_text(_renamed(tokens.read_text(), request.param))
-    with serving(str(model), "--nodes", "2") as server:
+    with serving(str(model), "--nodes", "1") as server:
         yield server.url
 
 

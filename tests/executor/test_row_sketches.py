@@ -144,7 +144,7 @@ def test_what_was_not_seen_whole_is_not_reported(sketched):
 
 def test_what_is_kept_is_bounded(directory):
     stage = InProcessRing.load(directory, (0, 1, LAYERS)).stages[0]
-    sketches = RowSketches(stage.model, stage.layers, stage.hidden_size, stage.device)
+    sketches = RowSketches([(stage.model, stage.layers)], stage.hidden_size, stage.device)
     for one in range(2 * PROMPTS_MAX):
         sketches.begins(prompt((one, 0, 1), admitted=[(one, 5)]))
     assert len(sketches._prompts) == PROMPTS_MAX

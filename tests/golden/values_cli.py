@@ -18,8 +18,8 @@ from molink.coordinator.services import PROBE_SECRET, RELAY_SECRET
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink_agent.cli.join import KEY_FILE
 from molink_agent.cli.options import directory
+from molink_agent.daemon.agent_log import LOG_FILE
 from molink_agent.daemon.membership import DEVICES_DIR
-from molink_agent.daemon.process import LOG_FILE
 from molink_agent.daemon.step_times import STEPS_FILE
 from molink_agent.daemon.this_pc import STARTED_FILE
 from molink_agent.data_files import KNOWN_FILE, MEMBERSHIP_FILE, OPTIONS_FILE, WEIGHTS_DIR

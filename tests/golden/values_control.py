@@ -21,6 +21,7 @@ from molink.control.messages.payloads import (
     RateSeen,
     RatesSeen,
     Services,
+    ShadowOrder,
     StageFact,
     StageLink,
     StepCost,
@@ -40,6 +41,7 @@ from molink.control.messages.topics import (
     PROFILE,
     SEEN,
     SERVICES,
+    SHADOW,
     WISH,
     read_message,
 )
@@ -68,6 +70,7 @@ TOPICS.add(
     profile=lambda: PROFILE,
     seen=lambda: SEEN,
     services=lambda: SERVICES,
+    shadow=lambda: SHADOW,
     wish=lambda: WISH,
 )
 assert {build() for build in TOPICS.builders.values()} == set(ALL_TOPICS)
@@ -323,6 +326,16 @@ def assignment_to_go_on():
 
 
 @PAYLOADS.value
+def shadow_order():
+    return SHADOW, ShadowOrder(revision=9, epoch=2**40, link=LINK)
+
+
+@PAYLOADS.value
+def shadow_order_for_none():
+    return SHADOW, ShadowOrder(revision=10, epoch=3)
+
+
+@PAYLOADS.value
 def fact_ready_without_some():
     return FACT, StageFact(revision=8, kind="ready", missing=(7, 2**40))
 
@@ -344,13 +357,9 @@ def link_keys_of_nobody():
 
 @PAYLOADS.value
 def services():
-    return SERVICES, Services(
-        relay="relay.example.org:7000",
-        relay_token="a" * 64,
-        probe_key="b" * 64,
-        stun_port=65_535,
-        model=SIZE,
-    )
+    secrets = {"relay_token": "a" * 64, "probe_key": "b" * 64}
+    relay = "relay.example.org:7000"
+    return SERVICES, Services(relay=relay, **secrets, stun_port=65_535, model=SIZE)
 
 
 @PAYLOADS.value
@@ -365,9 +374,8 @@ def probe_of_a_layer():
 
 @PAYLOADS.value
 def probe_of_everything():
-    peer = PeerAddress(
-        node_id=OTHER, public_key=OTHER_KEY, addresses=("10.0.0.2:7000",), token="c" * 64
-    )
+    known = {"node_id": OTHER, "public_key": OTHER_KEY, "addresses": ("10.0.0.2:7000",)}
+    peer = PeerAddress(**known, token="c" * 64)
     return PROBE, ProbeOrder(
         round=12,
         model="org/model",

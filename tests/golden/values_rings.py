@@ -5,7 +5,7 @@ import json
 import sqlite3
 import tempfile
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,10 @@ from molink.stage_protocol.messages import (
     PackingHealth,
     PathMoved,
     SetAllowed,
+    SetShadow,
     SetUploadCap,
+    ShadowLag,
+    ShadowProgress,
     StageFailed,
     StageHealth,
     StageLoaded,
@@ -112,6 +115,13 @@ HEALTH_OF_A_MIDDLE_STAGE = StageHealth(
 )
 
 
+HEALTH_OF_A_SHADOW = replace(
+    HEALTH_OF_A_MIDDLE_STAGE,
+    shadow=ShadowProgress(2**40, ((7, 33), (2**40, 1))),
+    shadow_lag=ShadowLag(12, 0.25),
+)
+
+
 @LINES.value
 def load_stage():
     return LoadStage(
@@ -161,7 +171,24 @@ def join_ring_again():
     return JoinRing(2, "tcp://h:1", None, terms, None, resume=resume)
 
 
+@LINES.value
+def join_ring_where_a_shadow_is_behind():
+    resume = Resume(((7, 40), (9, 12)), next_fresh=True, held=((7, 33),))
+    return JoinRing(
+        3, "tcp://h:1", None, RingTerms(64, None, (), None, "fifo"), None, resume=resume
+    )
+
+
+@LINES.value
+def join_ring_beside_it():
+    terms = RingTerms(64, None, (), None, "fifo")
+    return JoinRing(3, None, None, terms, None, resume=Resume())
+
+
 LINES.add(
+    set_shadow=lambda: SetShadow(2**40, "tcp://h:1", KEY),
+    set_no_shadow=lambda: SetShadow(3, None),
+    stage_health_of_a_shadow=lambda: HEALTH_OF_A_SHADOW,
     set_allowed=lambda: SetAllowed((KEY, OTHER_KEY)),
     set_allowed_nobody=lambda: SetAllowed(()),
     set_upload_cap=lambda: SetUploadCap(12_500.5),
@@ -173,7 +200,7 @@ LINES.add(
     stage_loaded_head=lambda: StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40),
     stage_loaded=lambda: StageLoaded(65_535, None, "cpu", "float32", 64, 0),
     stage_ready=StageReady,
-    stage_ready_without_some=lambda: StageReady((7, 2**40)),
+    stage_ready_without_some=lambda: StageReady(3, (7, 2**40)),
     path_moved=lambda: PathMoved("next", "tcp://10.0.0.2:7000", True, ""),
     path_not_moved=lambda: PathMoved("coordinator", "tcp://h:1", False, "nobody answers – yet"),
     stage_failed=lambda: StageFailed("Der Speicher reicht nicht.\nUse fewer --kv-tokens.", False),
@@ -191,6 +218,7 @@ HEALTHS = Codec(
 """As they stand in a node's heartbeat."""
 
 HEALTHS.add(stage_health=lambda: HEALTH, in_the_middle=lambda: HEALTH_OF_A_MIDDLE_STAGE)
+HEALTHS.add(of_a_shadow=lambda: HEALTH_OF_A_SHADOW)
 
 # -- what a ring's stages are told ----------------------------------------------------------------
 

@@ -50,8 +50,15 @@ class FakeHandle:
     """What joining fails with."""
     held: int = 0
     """How often it was told to give no link up."""
+    shadow: object = None
+    """Where it was told that the next stage's shadow is."""
+    extended: list = field(default_factory=list)
+    """Layers that it was told to load beside its own."""
     missing: tuple = ()
     """Requests that it cannot go on with."""
+
+    def extend(self, load):
+        self.loaded, self.extended = None, [*self.extended, load.work.layers]
 
     async def wait_loaded(self, progressed):
         progressed(0.5)
@@ -76,6 +83,9 @@ class FakeHandle:
 
     def set_allowed(self, keys):
         self.allowed.append(tuple(keys))
+
+    def set_shadow(self, command):
+        self.shadow = command
 
     def hold_links(self):
         self.held += 1

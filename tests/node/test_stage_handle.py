@@ -9,12 +9,15 @@ from molink.errors import StageError
 from molink.node import stage_handle
 from molink.node.stage_handle import ChildProcess, StageHandle, WarmStage
 from molink.stage_protocol.messages import (
+    JoinRing,
     LoadStage,
     SetUploadCap,
+    StageReady,
     StageWork,
     decode_line,
     encode_line,
 )
+from molink_scheduler.head.settings import RingTerms
 
 
 @dataclass
@@ -104,6 +107,15 @@ class Printing:
 
     stdout: asyncio.StreamReader
     pid: int = 4711
+    stdin: "Heard | None" = None
+
+
+@dataclass
+class Heard:
+    """As much of a process's standard input as is written to."""
+
+    lines: list = field(default_factory=list)
+    write = property(lambda self: self.lines.append)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +134,13 @@ async def test_a_line_that_is_no_report_ends_the_watch_with_a_sentence(printed, 
     handle = StageHandle("stage 0", load(1), ChildProcess(Printing(stdout)))
     with pytest.raises(StageError, match=sentence):
         await handle.watch(lambda moved: None, asyncio.Event())
+
+
+async def test_only_the_report_of_the_latest_order_to_join_counts():
+    """That of the epoch before came too late, and names other requests."""
+    stdout = asyncio.StreamReader()
+    stdout.feed_data(encode_line(StageReady(3, (7,))) + encode_line(StageReady(4, (9,))))
+    child = ChildProcess(Printing(stdout, stdin=Heard()))
+    order = JoinRing(4, "tcp://a:1", None, RingTerms(64), None)
+    assert await StageHandle("stage 0", load(1), child).join(order) == (9,)
+    assert [decode_line(line) for line in child.process.stdin.lines] == [order]

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
+from molink.control.messages.payloads import Assignment, LinkKeys, ShadowOrder, StageLink
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import DeviceMemoryError, LinkLostError, NoRoomError, StageError, UserError
 from molink.node import stage_manager
 from molink.node.stage_manager import StageManager
-from molink.stage_protocol.messages import LoadStage
+from molink.stage_protocol.messages import LoadStage, SetShadow
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
@@ -30,7 +30,7 @@ class Hosted:
     def __init__(self, *troubles, keys=None, operators_own=False):
         self.facts, self.handles, self.published = [], [], asyncio.Event()
         self.troubles = list(troubles)
-        self.keys = keys
+        self.keys, self.more_asked = keys, []
         self.stands_ready, self.has_no_process = asyncio.Event(), False
         routes = DirectRoutes(lambda: None, is_tail=False)
         self.manager = StageManager(self, routes, self.publish, operators_own=operators_own)
@@ -45,6 +45,11 @@ class Hosted:
         trouble = self.troubles.pop(0) if self.troubles else None
         self.handles.append(FakeHandle("stage 0", load, trouble))
         return self.handles[-1]
+
+    async def more(self, work, allowed, report):
+        report(1.0)
+        self.more_asked.append(work.layers)
+        return LoadStage("/model", work, "h", keys=self.keys)
 
     async def stand_ready(self, work):
         self.stands_ready.set()
@@ -261,3 +266,36 @@ async def test_once_it_has_joined_a_process_waits_for_its_loss(monkeypatch, has_
         await h.manager.assign(Assignment(revision=9))
         await h.until("stopped")
         assert not h.stands_ready.is_set()
+
+
+async def test_a_stage_is_led_to_the_shadow_of_the_next_one_in_its_epoch():
+    order = ShadowOrder(revision=9, epoch=JOINED.epoch, link=LINK)
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        await h.manager.lead_to_shadow(order)
+        await h.manager.assign(JOINED)
+        await h.until("ready")
+        assert h.handles[0].shadow is None, "the order came before it was in that ring"
+        await h.manager.lead_to_shadow(order)
+        async with asyncio.timeout(5):
+            while h.handles[0].shadow is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert h.handles[0].shadow == SetShadow(JOINED.epoch, "tcp://127.0.0.1:7", None)
+
+
+async def test_a_shadow_joins_without_a_place_and_then_takes_one_in_the_same_process():
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        beside = JOINED.model_copy(update={"next_link": None, "resume": Resume()})
+        await h.manager.assign(beside)
+        await h.until("ready")
+        (handle,) = h.handles
+        assert handle.joined.next_address is None
+        placed = {"revision": 3, "epoch": 6, "resume": Resume(((4, 7),), fresh=True)}
+        await h.manager.assign(JOINED.model_copy(update=placed))
+        async with asyncio.timeout(5):
+            while handle.joined.next_address is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert h.handles == [handle] and not handle.child.ended.is_set()

@@ -9,10 +9,11 @@ from typing import assert_never
 
 import pytest
 
-from molink_scheduler.batch import Batch, BatchClass, Release, Span
+from molink_scheduler.batch import Batch, BatchClass, CacheChange, Release, Span
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    CacheChanged,
     Decision,
     Refuse,
     ReleaseArrived,
@@ -20,6 +21,7 @@ from molink_scheduler.events import (
     RequestSubmitted,
     RunBatch,
     SampledToken,
+    SendCacheChange,
     SendRelease,
     SendRows,
     SendTokens,
@@ -28,7 +30,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.blocks import KvBlocks, KvLedger, blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, KvLedger, blocks_for
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
@@ -47,21 +49,51 @@ class FakeStage:
     busy: bool = False
     interruptible: bool = False
     computed: dict[int, int] = field(default_factory=dict)
+    contents: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Of each place of each block: a number that stands for all tokens up to there."""
     batches_by_class: list[BatchClass] = field(default_factory=list)
 
-    def compute(self, batch: Batch) -> None:
+    def compute(self, batch: Batch, chains: dict[int, list[int]]) -> None:
+        """`chains`: of each request, what its KV must hold from its first token on."""
         for admission in batch.admissions:
             assert self.computed.get(admission.request_id, 0) == 0, "admitted over live KV"
+            if admission.cached:
+                self.kv.begin(admission.request_id, admission.cached_numbers)
+                self.computed[admission.request_id] = admission.cached_tokens
         for span in batch.spans:
             assert span.start == self.computed.get(span.request_id, 0), "a span overtook another"
             self.computed[span.request_id] = span.end
             self.kv.grow(span.request_id, span.end)  # raises OutOfBlocks if the head was wrong
+            self.write(span, chains[span.request_id])
         assert self.state_slots is None or len(self.computed) <= self.state_slots
         self.batches_by_class.append(batch.batch_class)
+
+    def write(self, span: Span, chain: list[int]) -> None:
+        """Write what a span's rows stand for, and read all before them."""
+        table = self.kv.table(span.request_id)
+        places = [(table[at // BLOCK_TOKENS], at % BLOCK_TOKENS) for at in range(span.end)]
+        self.contents.update(zip(places[span.start :], chain[span.start : span.end], strict=True))
+        assert [self.contents.get(one) for one in places] == chain[: span.end], "wrong KV is read"
+
+    def change_cache(self, change: CacheChange) -> None:
+        for kept in change.keep:
+            self.kv.keep(kept.request_id, kept.first_block, kept.numbers)
+        self.kv.drop(change.dropped)
 
     def release(self, release: Release) -> None:
         self.computed.pop(release.request_id, None)
         self.kv.release(release.request_id)
+
+
+class NothingGrows:
+    """Forecast by which all whose prompts fit are admitted: more than can stay."""
+
+    def ended(self, sequence, *, by_itself: bool) -> None:
+        """Learn nothing of an answer that has ended."""
+
+    def tokens_held(self, sequences) -> list[float]:
+        """None, at any time."""
+        return [0.0]
 
 
 @dataclass
@@ -77,6 +109,9 @@ class FakeRing:
     state_slots: int | None = None
     stage_rows: int = 16
     """Most rows of a prefill step behind the head."""
+    prefix_cache: bool = False
+    forecasts: bool = True
+    """Whether the head expects answers to grow."""
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -88,16 +123,20 @@ class FakeRing:
                     self.micro_batch_count,
                     span_tokens=self.span_tokens,
                     state_slots=self.state_slots,
+                    prefix_cache=self.prefix_cache,
                 ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
         )
+        if not self.forecasts:
+            self.head.prompts.forecast = NothingGrows()
         self.stages = [self.stage(index) for index in range(self.stage_count)]
         self.events: list = []
         self.ids = itertools.count()
         self.link_free_at: dict[tuple[int, BatchClass], float] = {}
         self.answers: dict[int, list[int]] = {}
         self.requests: dict[int, Request] = {}
+        self.chains: dict[int, list[int]] = {}
         self.ended: list[int] = []
         self.preemptions = 0
         self.decode_sizes: list[int] = []
@@ -119,6 +158,9 @@ class FakeRing:
     def submit_at(self, at: float, request: Request) -> None:
         self.requests[request.request_id] = request
         self.answers[request.request_id] = []
+        known = [*request.prompt, *self.expected_answer(request.request_id)]
+        chain = itertools.accumulate(known, lambda before, token: hash((before, token)), initial=0)
+        self.chains[request.request_id] = list(chain)[1:]
         self.push(at, lambda: self.receive(0, RequestSubmitted(request)))
 
     def cancel_at(self, at: float, request_id: int) -> None:
@@ -146,6 +188,10 @@ class FakeRing:
             match decision:
                 case SendRelease(release):
                     self.release(index, release)
+                case SendCacheChange(change):
+                    self.stages[index].change_cache(change)
+                    if index + 1 < self.stage_count:
+                        self.send(index, BatchClass.DECODE, CacheChanged(change))
                 case RunBatch():
                     return decision
                 case WaitUntil(at):
@@ -199,7 +245,7 @@ class FakeRing:
 
     def compute(self, index: int, stage: FakeStage, run: RunBatch) -> None:
         batch = run.batch
-        stage.compute(batch)
+        stage.compute(batch, self.chains)
         if batch.batch_class is BatchClass.PREFILL:
             self.prefill_spans += [(index, span) for span in batch.spans]
         if index:
@@ -257,10 +303,22 @@ class FakeRing:
     def assert_nothing_left(self) -> None:
         assert self.head.running_count == self.head.waiting_count == 0
         assert not self.head.kv.holders()
+        self.assert_caches_agree()
         for stage in self.stages:
             assert not stage.kv.holders() and not stage.computed
         for stage in self.stages[1:]:
             assert not len(stage.core.source.order) and not stage.core.source.book.kv.holders()
+
+    def assert_caches_agree(self) -> None:
+        """All stages hold as many cached blocks as the head's directory says."""
+        book = self.head.book
+        cached = 0 if book.tree is None else book.tree.blocks
+        assert book.ledger.blocks_cached == cached
+        assert book.ledger.blocks_free + cached == book.ledger.blocks_total
+        for stage in self.stages:
+            assert stage.kv.blocks_free + cached == stage.kv.blocks_total
+        for stage in self.stages[1:]:
+            assert stage.core.source.book.kv.blocks_cached == cached
 
 
 @pytest.fixture(scope="session")
@@ -268,13 +326,23 @@ def make_ring():
     return FakeRing
 
 
+@pytest.fixture
+def nothing_grows():
+    return NothingGrows()
+
+
 @pytest.fixture(scope="session")
 def make_request():
     def make(
-        request_id: int, prompt_tokens: int, max_tokens: int, priority: int = 0, **sampling
+        request_id: int,
+        prompt: int | tuple[int, ...],
+        max_tokens: int,
+        priority: int = 0,
+        cache_salt: str = "",
+        **sampling,
     ) -> Request:
-        prompt = tuple(range(1, prompt_tokens + 1))
+        tokens = tuple(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
         params = SamplingParams(max_tokens=max_tokens, **sampling)
-        return Request(request_id, prompt, params, priority=priority)
+        return Request(request_id, tokens, params, priority=priority, cache_salt=cache_salt)
 
     return make

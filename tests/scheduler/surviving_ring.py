@@ -1,21 +1,16 @@
-"""A ring that loses stages: the real core of every stage, toy layers, links with seeded delays.
-
-A toy layer's row at a position is a hash of all rows before it at that stage, so one wrong, missing
-or doubled row of KV anywhere changes every later token. A token also depends on all that the tail
-has drawn before, as penalties do.
-"""
+"""A ring that loses stages: the real core of every stage, toy layers, links with seeded delays."""
 
 import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
-from zlib import crc32
 
-from molink_scheduler.batch import Batch, BatchClass, Span
+from molink_scheduler.batch import Batch, BatchClass
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    CacheChanged,
     Decision,
     KeepRows,
     Refuse,
@@ -24,6 +19,7 @@ from molink_scheduler.events import (
     RequestSubmitted,
     RunBatch,
     SampledToken,
+    SendCacheChange,
     SendRelease,
     SendRows,
     SendTokens,
@@ -38,99 +34,18 @@ from molink_scheduler.resume import Resume, requests_to_resume
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from tests.scheduler.toy_stage import (
+    VOCABULARY,
+    ToyExtended,
+    ToyLayers,
+    ToyStage,
+    log_rows,
+    toy_answer,
+    unpacked,
+)
 
-VOCABULARY = 50_000
 LIMITS = ModelLimits(1 << 20, VOCABULARY)
-ROW_BYTES = 4
-
-
-def mixed(*values: int) -> int:
-    return crc32(repr(values).encode())
-
-
-def toy_answer(prompt: tuple[int, ...], max_tokens: int, seed: int, stages: int) -> list[int]:
-    """What a ring answers that loses nobody."""
-    chains, drawn = [0] * stages, list[int]()
-    for token in prompt:
-        row = feed(chains, token)
-    while True:
-        drawn.append(draw(row, drawn, seed))
-        if len(drawn) == max_tokens:
-            return drawn
-        row = feed(chains, drawn[-1])
-
-
-def feed(chains: list[int], row: int) -> int:
-    for index, chain in enumerate(chains):
-        chains[index] = row = mixed(chain, row, index)
-    return row
-
-
-def draw(row: int, drawn: list[int], seed: int) -> int:
-    return mixed(row, *drawn, seed) % VOCABULARY
-
-
-@dataclass
-class ToyStage:
-    """One stage process: its core, its KV, its log."""
-
-    index: int
-    core: StageCore
-    log: ReplayLog
-    blocks: int
-    kv: dict[int, list[int]] = field(default_factory=dict)
-    rows: dict[int, list[int]] = field(default_factory=dict)
-    histories: dict[int, tuple[list[int], SamplingParams]] = field(default_factory=dict)
-    kept: dict[int, int] = field(default_factory=dict)
-    """Tokens that it held when its ring lost another stage, of requests that it has not released
-    since."""
-    busy: bool = False
-    rows_again: int = 0
-    """Computed of positions that it held already when its ring lost another stage."""
-
-    def compute(self, run: RunBatch) -> list[int]:
-        inputs = list(run.token_ids)
-        for message, start, end in run.pieces:
-            inputs += self.rows[message][start:end]
-        for admission in run.batch.admissions:
-            if not admission.kept_tokens:
-                self.kv[admission.request_id] = []
-            self.histories[admission.request_id] = list(admission.output), admission.sampling
-        outputs = []
-        for span in run.batch.spans:
-            outputs += self.compute_span(span, inputs[len(outputs) : len(outputs) + span.tokens])
-        assert len(outputs) == len(inputs) == run.batch.tokens
-        held = sum(blocks_for(len(chain)) for chain in self.kv.values())
-        assert held <= self.blocks, "the head has planned more than there is room for"
-        return outputs
-
-    def compute_span(self, span: Span, inputs: list[int]) -> list[int]:
-        chain = self.kv[span.request_id]
-        assert span.start <= len(chain), "a gap in the KV"
-        kept = self.kept.get(span.request_id, 0)
-        self.rows_again += max(0, min(span.end, kept) - span.start)
-        del chain[span.start :]
-        for row in inputs:
-            chain.append(mixed(chain[-1] if chain else 0, row, self.index))
-        return chain[span.start :]
-
-    def sampled(self, spans: Iterable[Span], rows: list[int]) -> tuple[SampledToken, ...]:
-        tokens, row = [], 0
-        for span in spans:
-            row += span.tokens
-            if span.samples:
-                drawn, sampling = self.histories[span.request_id]
-                drawn.append(draw(rows[row - 1], drawn, sampling.seed))
-                is_last = len(drawn) == sampling.max_tokens
-                tokens.append(SampledToken(span.request_id, drawn[-1], is_last))
-        return tuple(tokens)
-
-    def release(self, request_id: int) -> None:
-        self.kv.pop(request_id, None)
-        self.kept.pop(request_id, None)
-        self.histories.pop(request_id, None)
-        self.log.forget(request_id)
 
 
 @dataclass
@@ -157,6 +72,10 @@ class SurvivingRing:
     kv_tokens: int = 4096
     log_bytes: float = 1e9
     micro_batches: int = 1
+    broken_share: float = 0.0
+    """Of epochs before which yet another stage is lost, when all have joined."""
+    prefix_cache: bool = False
+    """Prompts begin alike then, and each may be the beginning of another."""
 
     def __post_init__(self) -> None:
         self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
@@ -167,44 +86,52 @@ class SurvivingRing:
         self.answers: dict[int, list[int]] = {}
         self.gone: set[int] = set()
         """Stages that are lost and not replaced yet."""
-        self.missing = self.resumed = self.losses = 0
+        self.missing = self.resumed = self.losses = self.extended = 0
+        self.fresh: set[int] = set()
+        """Stages that hold nothing, in epochs that have not begun for requests."""
         self.is_joined, self.told_at = True, 0.0
-        resume = Resume()
-        self.stages = [self.new_stage(index, resume) for index in range(self.stage_count)]
+        self.stages: list[ToyStage] = []
+        for index in range(self.stage_count):
+            self.stages.append(self.new_stage(index, (index,), self.stage_count))
 
     # -- stages ----------------------------------------------------------------------------------
 
-    def new_stage(self, index: int, resume: Resume) -> ToyStage:
-        log = ReplayLog(self.log_bytes)
-        return ToyStage(index, self.core(index, resume), log, blocks_for(self.kv_tokens))
+    def new_stage(self, index: int, layers: tuple[int, ...], stages: int) -> ToyStage:
+        core, log = self.core(index, stages, Resume()), ReplayLog(self.log_bytes)
+        return ToyStage(index, core, log, blocks_for(self.kv_tokens), ToyLayers(layers))
 
-    def core(self, index: int, resume: Resume, missing: frozenset[int] = frozenset()) -> StageCore:
+    def core(
+        self, index: int, stages: int, resume: Resume, missing: frozenset[int] = frozenset()
+    ) -> StageCore:
         if index == 0:
-            terms = RingTerms(self.kv_tokens, self.micro_batches, span_tokens=8)
+            caches = self.prefix_cache
+            terms = RingTerms(
+                self.kv_tokens, self.micro_batches, span_tokens=8, prefix_cache=caches
+            )
             source = HeadScheduler(HeadSettings(terms, limits=LIMITS), resume, missing)
         else:
             book = StageBook(KvLedger(blocks_for(self.kv_tokens)), LIMITS)
             book.resume(resume)
             source = StageQueue.for_steps_of(8, book)
-        return StageCore(source, index == self.stage_count - 1, resume)
-
-    def computed_tokens(self, stage: ToyStage) -> dict[int, int]:
-        source = stage.core.source
-        book = source if stage.index == 0 else source.book
-        return book.computed_tokens()
+        return StageCore(source, index == stages - 1, resume)
 
     def join(self, stage: ToyStage, resume: Resume) -> tuple[int, ...]:
-        """A survivor enters the next epoch; what it cannot go on with."""
-        missing = resume.missing(self.computed_tokens(stage), stage.log.has)
+        """A stage enters the next epoch; what it cannot go on with."""
+        computed = stage.core.source.computed_tokens()
+        missing = stage.layers.go_on(resume, computed, stage.log.has)
         resume = resume.without(missing)
-        for request_id in stage.kv.keys() - dict(resume.requests).keys():
+        is_extended = isinstance(stage.layers, ToyExtended)
+        keeps = dict(resume.requests if is_extended else resume.keeps)
+        held = {one for part in stage.layers.parts() for one in part.kv}
+        for request_id in held - keeps.keys():
             stage.release(request_id)
         stage.log.go_on(resume)
-        for request_id, tokens in resume.requests if not resume.fresh else ():
-            del stage.kv[request_id][tokens:]
-        stage.kept = dict(resume.requests)
+        for part in stage.layers.parts():
+            part.cached.clear()
+        stage.layers.keep(resume)
         stage.rows.clear()
-        stage.core, stage.busy = self.core(stage.index, resume, frozenset(missing)), False
+        core = self.core(stage.index, len(self.stages), resume, frozenset(missing))
+        stage.core, stage.busy = core, False
         return missing
 
     # -- time ------------------------------------------------------------------------------------
@@ -227,11 +154,11 @@ class SurvivingRing:
             last.append(self.free_at.get((index, BatchClass.PREFILL), 0.0))
         at = max(self.now + self.random.uniform(0.01, 0.2), max(last) + 1e-6)
         self.free_at[index, batch_class] = at
-        following, epoch = (index + 1) % self.stage_count, self.epoch
+        following, epoch = (index + 1) % len(self.stages), self.epoch
         self.push(at, lambda: self.receive(following, event, epoch))
 
     def receive(self, index: int, event: StageEvent, epoch: int) -> None:
-        if epoch == self.epoch and index not in self.gone:
+        if epoch == self.epoch and index not in self.gone and index < len(self.stages):
             stage = self.stages[index]
             self.carry_out(stage, stage.core.received(event, self.now))
 
@@ -245,7 +172,7 @@ class SurvivingRing:
             self.push(self.now + step_s, lambda: self.end(stage, core, run, rows, step_s))
 
     def end(self, stage: ToyStage, core: StageCore, run: RunBatch, rows: list, step_s: float):
-        if stage.core is not core or stage is not self.stages[stage.index]:
+        if stage.core is not core or all(stage is not one for one in self.stages):
             return  # Its ring is in another epoch by now, or it is lost.
         stage.busy = False
         if stage.index not in self.gone:
@@ -261,6 +188,10 @@ class SurvivingRing:
                     stage.release(release.request_id)
                     if not stage.core.is_tail:
                         self.send(stage.index, BatchClass.DECODE, ReleaseArrived(release))
+                case SendCacheChange(change):
+                    stage.change_cache(change)
+                    if not stage.core.is_tail:
+                        self.send(stage.index, BatchClass.DECODE, CacheChanged(change))
                 case WaitUntil(at):
                     self.push(max(at, self.now + 1e-6), lambda: None)
                 case Refuse(reason):
@@ -279,11 +210,12 @@ class SurvivingRing:
                 self.told_at = at = max(at, self.told_at + 1e-6)
                 self.push(at, lambda: self.told(sampled, epoch))
             case KeepRows(batch):
-                self.log_rows(stage, batch, rows)
+                if rows is not None:
+                    log_rows(stage.log, batch, rows)
             case SendRows(batch, _, replays):
                 for admission in replays:
                     self.replay(stage, batch, admission)
-                self.log_rows(stage, batch, rows)
+                log_rows(stage.log, batch, rows)
                 self.send_rows(stage, batch, rows)
 
     def replay(self, stage: ToyStage, batch: Batch, admission) -> None:
@@ -295,20 +227,12 @@ class SurvivingRing:
         following.rows[number] = rows
         self.send(stage.index, batch.batch_class, BatchArrived(batch, number))
 
-    def log_rows(self, stage: ToyStage, batch: Batch, rows: list[int]) -> None:
-        row = 0
-        for span in batch.spans:
-            packed = b"".join(
-                value.to_bytes(ROW_BYTES, "big") for value in rows[row : row + span.tokens]
-            )
-            stage.log.add(span.request_id, SentRows(span.start, span.end, packed))
-            row += span.tokens
-
     # -- the coordinator -------------------------------------------------------------------------
 
     def submit_at(self, at: float, prompt_tokens: int, max_tokens: int, seed: int) -> None:
         number = len(self.answers)
-        prompt = tuple(self.random.randrange(VOCABULARY) for _ in range(prompt_tokens))
+        source = Random(number % 2) if self.prefix_cache else self.random
+        prompt = tuple(source.randrange(VOCABULARY) for _ in range(prompt_tokens))
         self.answers[number] = toy_answer(prompt, max_tokens, seed, self.stage_count)
         live = Live(number, prompt, SamplingParams(max_tokens, seed=seed))
         self.push(at, lambda: self.submit(live))
@@ -347,36 +271,78 @@ class SurvivingRing:
                 assert live.tokens == self.answers[live.number], f"request {live.number}"
                 self.answers[live.number] = []
 
-    def lose_at(self, at: float, stages: set[int], refill_s: float) -> None:
-        self.push(at, lambda: self.lose(stages, refill_s))
+    def lose_at(
+        self, at: float, stages: set[int], refill_s: float, *, beside: bool = False
+    ) -> None:
+        """`beside`: neighbours take the lost layers beside their own, where they can."""
+        self.push(at, lambda: self.lose(stages, refill_s, beside))
 
-    def lose(self, stages: set[int], refill_s: float) -> None:
+    def lose(self, stages: set[int], refill_s: float, beside: bool) -> None:
         self.losses += 1
-        self.gone |= stages
+        self.gone |= {place for place in stages if place < len(self.stages)}
         self.is_joined = False
         loss = self.losses
-        self.push(self.now + refill_s, lambda: self.refill(loss))
+        self.push(self.now + refill_s, lambda: self.refill(loss, beside))
 
-    def refill(self, loss: int) -> None:
+    def refill(self, loss: int, beside: bool) -> None:
         """All stages enter the next epoch, unless another one was lost meanwhile."""
         if loss != self.losses:
             return
         self.epoch += 1
+        self.fresh |= self.gone
+        if beside:
+            self.extend_neighbours()
+        for place in self.gone:
+            self.stages[place] = self.replacement(place)
+        self.gone = set()
         requests = requests_to_resume(
             {one: live.held_tokens for one, live in self.live.items()}, self.kv_tokens
         )
         missing: set[int] = set()
-        for index in range(self.stage_count):
-            following = (index + 1) % self.stage_count
-            resume = Resume(requests, index in self.gone, following in self.gone and following > 0)
-            if index in self.gone:
-                self.stages[index] = self.new_stage(index, resume)
-            else:
-                missing |= set(self.join(self.stages[index], resume))
-        self.gone, self.is_joined = set(), True
+        for index, stage in enumerate(self.stages):
+            missing |= set(self.join(stage, self.resume_of(index, requests)))
+        if self.random.random() < self.broken_share:
+            self.lose({self.random.randrange(len(self.stages))}, 0.05, beside)
+            return  # Nobody is told of an epoch in which yet another one is lost.
+        self.fresh, self.is_joined = set(), True
         self.missing += len(missing)
         self.resumed += len(requests) - len(missing)
         self.submit_all(dict(requests).keys() - missing, missing)
+
+    def replacement(self, place: int) -> ToyStage:
+        """Who takes the place of a stage that is gone."""
+        indices = tuple(self.layers_of(self.stages[place]))
+        return self.new_stage(place, indices, len(self.stages))
+
+    def resume_of(self, index: int, requests: tuple[tuple[int, int], ...]) -> Resume:
+        """What a stage is told on its way into the next epoch."""
+        following = index + 1 if index + 1 < len(self.stages) else -1
+        return Resume(requests, index in self.fresh, following in self.fresh)
+
+    def layers_of(self, stage: ToyStage) -> list[int]:
+        return [index for part in stage.layers.parts() for index in part.indices]
+
+    def extend_neighbours(self) -> None:
+        """The one before each hole takes its layers, else the one behind it, which is fed then."""
+        for place in sorted(self.gone, reverse=True):
+            before, behind = place - 1, place + 1
+            can = [one for one in (before, behind) if 0 <= one < len(self.stages)]
+            can = [one for one in can if one not in self.fresh]
+            if can:
+                self.extend(place, can[0])
+
+    def extend(self, place: int, by: int) -> None:
+        stage, lost = self.stages[by], ToyLayers(tuple(self.layers_of(self.stages[place])))
+        stage.extend(lost, behind=by < place, computed=stage.core.source.computed_tokens())
+        self.fresh |= {by} - {place - 1}
+        del self.stages[place]
+        self.fresh, self.gone = (
+            {one - (one > place) for one in places if one != place}
+            for places in (self.fresh, self.gone)
+        )
+        for index, one in enumerate(self.stages):
+            one.index = index
+        self.extended += 1
 
     def submit_all(self, resumed: set[int], missing: set[int]) -> None:
         for request_id in missing:
@@ -392,13 +358,10 @@ class SurvivingRing:
     def assert_all_answered(self) -> None:
         assert not self.live
         for stage in self.stages:
-            assert not stage.kv, f"stage {stage.index} holds KV of {set(stage.kv)}"
+            for part in stage.layers.parts():
+                assert not part.kv, f"stage {stage.index} holds KV of {set(part.kv)}"
             source = stage.core.source
             ledger = source.kv if stage.index == 0 else source.book.kv
             assert not ledger.holders()
+            stage.log.shed()
             assert stage.log.bytes_held == 0
-
-
-def unpacked(rows: bytes) -> list[int]:
-    starts = range(0, len(rows), ROW_BYTES)
-    return [int.from_bytes(rows[start : start + ROW_BYTES], "big") for start in starts]

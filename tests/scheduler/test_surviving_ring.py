@@ -9,7 +9,7 @@ from tests.scheduler.surviving_ring import SurvivingRing
 SEEDS = range(60)
 
 
-def a_ring(seed: int) -> tuple[SurvivingRing, Random]:
+def a_ring(seed: int, **settings) -> tuple[SurvivingRing, Random]:
     random = Random(seed)
     ring = SurvivingRing(
         seed,
@@ -17,6 +17,8 @@ def a_ring(seed: int) -> tuple[SurvivingRing, Random]:
         kv_tokens=random.choice([128, 4096]),
         log_bytes=random.choice([120, 1e9, 1e9]),
         micro_batches=random.randint(1, 3),
+        broken_share=random.choice([0.0, 0.3]),
+        **settings,
     )
     for _ in range(random.randint(1, 6)):
         ring.submit_at(
@@ -26,6 +28,24 @@ def a_ring(seed: int) -> tuple[SurvivingRing, Random]:
             random.getrandbits(9),
         )
     return ring, random
+
+
+def rows_again(ring: SurvivingRing) -> int:
+    return sum(part.rows_again for stage in ring.stages for part in stage.layers.parts())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_token_changes_when_neighbours_take_lost_layers(seed):
+    ring, random = a_ring(seed)
+    for _ in range(random.randint(1, 4)):
+        lost = set(random.sample(range(ring.stage_count), random.randint(1, 2)))
+        beside = random.random() < 0.7
+        ring.lose_at(random.uniform(0, 8), lost, random.uniform(0.05, 1.5), beside=beside)
+    for number in random.sample(range(len(ring.answers)), random.randint(0, 1)):
+        ring.cancel_at(random.uniform(0, 8), number)
+    ring.run()
+    ring.assert_all_answered()
+    assert rows_again(ring) == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -38,7 +58,7 @@ def test_no_token_changes_when_stages_are_lost(seed):
         ring.cancel_at(random.uniform(0, 8), number)
     ring.run()
     ring.assert_all_answered()
-    assert sum(stage.rows_again for stage in ring.stages) == 0
+    assert rows_again(ring) == 0
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
@@ -50,3 +70,40 @@ def test_requests_go_on_where_they_were(lost):
     ring.run()
     ring.assert_all_answered()
     assert (ring.resumed, ring.missing) == (4, 0)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_requests_go_on_where_they_were_with_one_place_less(lost):
+    ring = SurvivingRing(seed=lost, stage_count=4)
+    for number in range(4):
+        ring.submit_at(0.0, 10 + number, 25, seed=number)
+    ring.lose_at(5.0, {lost}, 0.5, beside=True)
+    ring.run()
+    ring.assert_all_answered()
+    assert (ring.resumed, ring.missing, ring.extended) == (4, 0, 1)
+    assert len(ring.stages) == 3 and rows_again(ring) == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_token_changes_when_rings_with_a_cache_lose_stages(seed):
+    """Requests that began with cached blocks go on too: the log has the rows of these."""
+    ring, random = a_ring(seed, prefix_cache=True)
+    for _ in range(random.randint(1, 3)):
+        lost = set(random.sample(range(ring.stage_count), random.randint(1, 2)))
+        beside = random.random() < 0.3
+        ring.lose_at(random.uniform(0, 8), lost, random.uniform(0.05, 1.5), beside=beside)
+    for number in random.sample(range(len(ring.answers)), random.randint(0, 1)):
+        ring.cancel_at(random.uniform(0, 8), number)
+    ring.run()
+    ring.assert_all_answered()
+    assert rows_again(ring) == 0
+
+
+def test_a_request_that_began_with_cached_blocks_goes_on_where_it_was():
+    ring = SurvivingRing(1, stage_count=3, kv_tokens=4096, prefix_cache=True)
+    for at in (0.0, 0.0, 20.0):
+        ring.submit_at(at, 40, 30, 5)
+    ring.lose_at(22.0, {1}, 0.1)
+    ring.run()
+    ring.assert_all_answered()
+    assert (ring.resumed, ring.missing) == (1, 0)

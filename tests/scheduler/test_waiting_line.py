@@ -6,9 +6,11 @@ from molink_scheduler.waiting_line import (
     BEGINS_MEASURED,
     LINE_MIN,
     LINE_UNMEASURED_MAX,
+    LONGER_MAX,
     RUNNING_MIN,
     SLOWER_MAX,
     WAIT_S,
+    Wait,
     WaitingLine,
 )
 
@@ -17,9 +19,9 @@ def begun(line: WaitingLine, count: int, every_s: float, now: float = 0.0) -> fl
     """So many begin in turn while others wait; the time afterwards."""
     line.joined(now)
     for _ in range(count):
-        line.joined(now)
+        wait = line.joined(now)
         now += every_s
-        line.began(now)
+        line.began(wait, now)
     line.left(now)
     return now
 
@@ -56,8 +58,7 @@ def test_time_without_a_line_does_not_count():
     """A request an hour, begun after 0.1 s: the next burst is judged by the 0.1 s."""
     line, now = WaitingLine(), 0.0
     for _ in range(100):
-        line.joined(now)
-        line.began(now + 0.1)
+        line.began(line.joined(now), now + 0.1)
         now += 3600.0
     assert flooded(line, now) == pytest.approx(WAIT_S / 0.1, abs=2)
 
@@ -67,6 +68,17 @@ def test_the_pace_follows_the_ring():
     now = begun(line, 100, 0.02)
     now = begun(line, 100, 0.4, now)
     assert flooded(line, now) == pytest.approx(WAIT_S / 0.4, rel=0.3)
+
+
+@pytest.mark.parametrize(("came", "longer"), [(0.5, 1.0), (1.5, 1.5), (9.0, LONGER_MAX)])
+def test_forecasts_that_came_too_short_make_the_next_ones_longer(came, longer):
+    line = WaitingLine()
+    now = begun(line, 100, 0.1)
+    for _ in range(100):
+        line.joined(now)
+        now += 0.1
+        line.began(Wait(now - 4.0 * came, 4.0), now)
+    assert flooded(line, now) == pytest.approx(WAIT_S / 0.1 / longer, rel=0.1)
 
 
 def test_while_nothing_begins_the_wait_grows():
@@ -90,8 +102,7 @@ def test_who_gives_up_makes_room():
 def running(line: WaitingLine, users: int, gap_s: float, rounds: int) -> WaitingLine:
     """So many users decode for some rounds."""
     for _ in range(users - line.running):
-        line.joined(0.0)
-        line.began(0.0)
+        line.began(line.joined(0.0), 0.0)
     for _ in range(rounds * users):
         line.token_came(gap_s)
     return line

@@ -18,13 +18,19 @@ from molink.errors import ControlError
 from molink.serving import live_state, state_writer
 from molink.serving.kept_answer import Ending, Place
 from molink.serving.live_state import ANSWER_KEPT_S, UNFINISHED_KEPT_S, LiveState
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.service import (
+    GenerationRequest,
+    ModelCard,
+    TokenEvent,
+    TokenLogprob,
+    cache_salt,
+)
 from molink_scheduler.request import SamplingParams
 
 SAMPLING = SamplingParams(
     40, 0.5, seed=2**63, stop=("x",), stop_token_ids=(3,), logit_bias=((7, 1.5),), logprobs=1
 )
-REQUEST = GenerationRequest((1, 5, 9), SAMPLING, "key", -3)
+REQUEST = GenerationRequest((1, 5, 9), SAMPLING, "key", -3, cache_salt=cache_salt(None, "gen-a"))
 CARD = ModelCard("m", 0, 100, 64, (), None)
 PAGE_BYTES, FRAME_HEADER_BYTES, WAL_HEADER_BYTES = 4096, 24, 32
 

@@ -23,11 +23,14 @@ from molink.wire.frames import Cancel, Forget, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass, Release
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.silence import GiveUp, Reconnect
+from molink_scheduler.resume import Resume
 from tests.transport.link.two_ends import keys, public
 
 STAGE, PEER, COORDINATOR, STRANGER = 1, 2, 3, 4
 EPOCH = 7
 PATIENCE_S = 30.0
+NOBODY = "tcp://127.0.0.1:9"
+"""The port of what discards: nothing listens there."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +55,19 @@ class Stages:
     def address(self, host: str) -> str:
         return f"tcp://{host}:{self.peer.ports[0]}"
 
+    def order(self, **fields: object) -> JoinRing:
+        usual = {
+            "epoch": EPOCH,
+            "next_address": self.address("127.0.0.1"),
+            "next_key": public(PEER),
+            "coordinator_address": None,
+            "ring": RingTerms(64),
+            "upload_bytes_per_s": None,
+        }
+        return JoinRing(**usual | fields)
+
     def join(self, **fields: object) -> None:
-        fields = {"next_address": self.address("127.0.0.1"), "next_key": public(PEER)} | fields
-        self.stage.connect(
-            JoinRing(
-                epoch=EPOCH,
-                coordinator_address=None,
-                ring=RingTerms(64),
-                upload_bytes_per_s=None,
-                **fields,
-            )
-        )
+        assert self.stage.connect(self.order(**fields))
         self.peer._links.epoch = EPOCH
 
     def steer(self, command: SetAllowed | MovePath) -> PathMoved:
@@ -151,6 +156,21 @@ def test_a_stage_that_is_told_of_a_loss_gives_no_link_up_until_its_ring_goes_on(
     link.on_silence(link, GiveUp(25.4))
     with pytest.raises(StageError, match="has lost its link 'next'"):
         list(stages.stage.receive())
+
+
+@pytest.mark.parametrize("what", ["a loss", "the next epoch"])
+def test_a_neighbour_that_is_gone_is_not_waited_for_once_its_ring_goes_on_without_it(stages, what):
+    stages.join()
+    order = stages.order(epoch=EPOCH + 1, next_address=NOBODY, resume=Resume())
+    stages.stage.handle(order)
+    following = stages.order(epoch=EPOCH + 2, resume=Resume())
+    stages.stage.handle(HoldLinks() if what == "a loss" else following)
+    assert not stages.stage.connect(order)
+    stages.stage.handle(following)
+    assert stages.stage.connect(following)
+    stages.peer._links.epoch = following.epoch
+    stages.stage.send_next(Forget(Release(5)))
+    assert stages.arrived() == [5]
 
 
 def test_a_stage_whose_link_takes_nothing_more_says_which(stages, monkeypatch):

@@ -17,6 +17,7 @@ from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
 from molink.stage.resuming import SentLog
+from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing, StageHealth, StageProgress, StageReady
 from molink.wire.codecs import CODECS
@@ -57,15 +58,20 @@ class EchoTail:
     held: set[int] = field(default_factory=set)
     shrunk: list[tuple[int, int]] = field(default_factory=list)
     kv: SimpleNamespace = field(init=False)
+    given_back: list[list[tuple[int, int]]] = field(default_factory=list)
+    kv_memory: SimpleNamespace = field(init=False)
     rows: list[torch.Tensor] = field(default_factory=list)
     computed_s: float | None = None
     in_prefill: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self):
+        self.kv_memory = SimpleNamespace(give_back=self.given_back.append)
         self.kv = SimpleNamespace(
             tokens_used=0,
             blocks_total=KV_BLOCKS,
+            free_runs=lambda: [(0, KV_BLOCKS)],
             holders=lambda: frozenset(self.held),
+            drop_all=lambda: None,
             shrink=lambda request_id, tokens: self.shrunk.append((request_id, tokens)),
         )
 
@@ -90,6 +96,10 @@ def join(next_port: int, epoch: int = 1, resume: Resume | None = None) -> JoinRi
     return JoinRing(epoch, address, None, terms, None, resume=resume)
 
 
+def no_more_layers(*given):
+    raise AssertionError("nothing is loaded beside what there is")
+
+
 @dataclass
 class Neighbours:
     """A stage that runs in a thread, and the links of the one before it."""
@@ -107,14 +117,17 @@ class Neighbours:
         book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
         core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
         recent = RecentWork(is_head=False, traced=True)
-        reports = HealthReports(core, self.executor, self.stage, packing, self.reports.put, recent)
+        sent = SentLog(packing, torch.float32, 1e9)
+        shadowing = Shadowing(sent, self.stage)
+        reports = HealthReports(
+            core, self.executor, self.stage, packing, self.reports.put, recent, shadowing
+        )
         events = EventFiles(EventLog(), "layers 0-4")
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
-        sent = SentLog(packing, torch.float32, 1e9)
         loop = StageLoop(
             *(recorded, self.executor, self.stage, packing, rules, reports, events),
-            *(sent, self.next_join, self.facts.put),
+            *(sent, shadowing, self.next_command, no_more_layers, self.facts.put),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()
@@ -125,7 +138,7 @@ class Neighbours:
         except Ended:
             return
 
-    def next_join(self) -> JoinRing | None:
+    def next_command(self) -> JoinRing | None:
         return self.joins.pop() if self.joins else None
 
     def answer(self) -> Sampled:
@@ -247,6 +260,19 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     neighbours.end()
 
 
+def test_a_stage_whose_pc_has_too_little_memory_says_so_and_gives_back_what_it_can(
+    neighbours, monkeypatch
+):
+    n = neighbours
+    monkeypatch.setattr(health_reports, "host_is_short", lambda: True)
+    while not n.executor.given_back:
+        report = n.reports.get(timeout=ANSWERS_WITHIN_S)
+    assert n.executor.given_back[0] == [(0, KV_BLOCKS)]
+    while not report.host_is_short:
+        report = n.reports.get(timeout=ANSWERS_WITHIN_S)
+    n.end()
+
+
 def test_a_neighbour_that_falls_silent_is_reported_at_once(neighbours, monkeypatch):
     """With the usual reports switched off; the loop may be within a step."""
     monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
@@ -333,7 +359,7 @@ def test_a_stage_goes_on_in_the_next_epoch_with_what_it_keeps(neighbours):
     ports = neighbours.peer.ports[0], neighbours.stage.ports[0]
     neighbours.joins.append(join(ports[0], 2, Resume(((0, 1), (1, 5)))))
     neighbours.stage.wake()
-    assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S) == StageReady(missing=(1,))
+    assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S) == StageReady(2, missing=(1,))
     assert neighbours.executor.held == {0} and neighbours.executor.shrunk == [(0, 1)]
     neighbours.peer.send_next(message(batch(Span(0, 1, 2, True), admits=False)))  # Of epoch 1.
     neighbours.peer.connect(join(ports[1], 2))

@@ -17,6 +17,7 @@ from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
 from molink.stage.resuming import SentLog
+from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing
 from molink.transport.link.thread import LinkThread
@@ -37,6 +38,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.core import StageCore
+from tests.stage.test_loop import no_more_layers
 
 HIDDEN = 64
 LIMITS = ModelLimits(sequence_tokens_max=64, vocabulary_size=100)
@@ -84,15 +86,16 @@ class Ring:
         core, packing = StageCore(HeadScheduler(settings), is_tail=False), Packing(HIDDEN)
         events = EventFiles(EventLog(), "layers 0-2")
         recent = RecentWork(is_head=True, traced=True)
+        sent = SentLog(packing, torch.float32, 1e9)
+        shadowing = Shadowing(sent, self.head)
         reports = HealthReports(
-            core, self.executor, self.head, packing, lambda health: None, recent
+            core, self.executor, self.head, packing, lambda health: None, recent, shadowing
         )
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
-        sent = SentLog(packing, torch.float32, 1e9)
         loop = StageLoop(
             *(recorded, self.executor, self.head, packing, rules, reports, events),
-            *(sent, lambda: None, lambda fact: None),
+            *(sent, shadowing, lambda: None, no_more_layers, lambda fact: None),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()

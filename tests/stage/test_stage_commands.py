@@ -155,8 +155,11 @@ def test_a_stage_that_has_joined_is_told_that_its_ring_goes_on(pipes):
     pipes.stage.expect_load()
     pipes.stage.steer(obeyed.put)
     assert pipes.stage.expect_join() == JOIN
-    assert pipes.stage.next_join() is None
+    assert pipes.stage.next_command() is None
     epochs = [replace(JOIN, epoch=epoch, resume=Resume(((1, 5),))) for epoch in (2, 3)]
     pipes.say(*epochs)
     assert [obeyed.get(timeout=30) for _ in epochs] == epochs
-    assert pipes.stage.next_join() == epochs[-1], "an epoch that is over is not entered"
+    assert pipes.stage.next_command() == epochs[-1], "an epoch that is over is not entered"
+    pipes.say(epochs[0], LOAD, *epochs)
+    assert [obeyed.get(timeout=30) for _ in range(4)][1] == LOAD
+    assert [pipes.stage.next_command() for _ in range(3)] == [LOAD, epochs[-1], None]

@@ -79,6 +79,6 @@ def test_the_coordinator_hears_with_a_first_token_how_long_its_request_had_waite
     prefill = Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 4, True),), (admitted,))
     decode = Batch(2, BatchClass.DECODE, 0, (Span(1, 4, 5, True),))
     returned, (copy,) = ending.sampled(prefill, [DrawnToken(1, 7)])
-    assert (returned.waits, copy.waits) == ((), ((1, 4.0),))
+    assert (returned.waits, copy.waits) == ((), ((1, 4.0, 0),))
     _, (copy,) = ending.sampled(decode, [DrawnToken(1, 7)])
     assert copy.waits == ()

@@ -116,7 +116,7 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
 @click.option("--lines", default=LOG_LINES, show_default=True, help="Of its end.")
 def logs(data_dir: str | None, lines: int) -> None:
     """Show the end of the agent's log."""
-    from molink_agent.daemon.process import LOG_FILE
+    from molink_agent.daemon.agent_log import LOG_FILE
 
     path = directory(data_dir) / LOG_FILE
     try:

@@ -22,6 +22,7 @@ from molink.control.messages.payloads import (
     NodeState,
     ProbeOrder,
     Services,
+    ShadowOrder,
 )
 from molink.control.messages.topics import (
     ACCEPTED,
@@ -31,6 +32,7 @@ from molink.control.messages.topics import (
     PROBE,
     SEEN,
     SERVICES,
+    SHADOW,
     Topic,
 )
 from molink.errors import ControlError, JoinRefusedError, UserError
@@ -64,10 +66,20 @@ UNCLAIMED_S = 60.0
 """For which a stage is kept for a coordinator that was started anew: it takes a ring over once all
 of its nodes are back, and waits half as long for them."""
 
-Command = Accepted | Services | LinkKeys | ProbeOrder | Assignment | CoordinatorPresence
+Command = (
+    Accepted | Services | LinkKeys | ProbeOrder | Assignment | ShadowOrder | CoordinatorPresence
+)
 """What the coordinator sends to a node, or to all."""
 
-TOPICS: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASSIGNMENT, COORDINATOR)
+TOPICS: tuple[Topic[Any], ...] = (
+    ACCEPTED,
+    SERVICES,
+    LINK_KEYS,
+    PROBE,
+    ASSIGNMENT,
+    SHADOW,
+    COORDINATOR,
+)
 
 log = logging.getLogger(__name__)
 
@@ -274,6 +286,8 @@ class DeviceNode:
                 await self.probes.take(message)
             case Assignment():
                 await self.stage.assign(message)
+            case ShadowOrder():
+                await self.stage.lead_to_shadow(message)
             case CoordinatorPresence():
                 if message.online:
                     self._coordinator_session = message.session

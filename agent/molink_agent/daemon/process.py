@@ -1,4 +1,4 @@
-"""An agent's process: one for each data directory, wired here, with its log and its socket.
+"""An agent's process: one for each data directory, wired here, with its socket.
 
 Starts the stages of this PC's nodes: fetches weights and starts the process meanwhile.
 
@@ -9,15 +9,12 @@ from, another one's download never removes.
 
 import asyncio
 import logging
-import logging.handlers
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from molink.checkpoint.stage_size import stage_size
 from molink.config.data_dir import only_one
@@ -27,12 +24,12 @@ from molink.errors import StageError, UserError
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import StageManager
-from molink.printable import PrintableFormatter
 from molink.stage_protocol.messages import LoadStage
 from molink.tasks import background_tasks
 from molink.transport.paths.reach import Reach
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.agent import Agent, LeftError
+from molink_agent.daemon.agent_log import StatusListener, logged
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.given import GivenRecorder, Totals, ask_totals
 from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner
@@ -60,9 +57,7 @@ from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
 from molink_agent.weights.source import Downloaded
 
 __all__ = [
-    "LOG_FILE",
     "AgentStageLauncher",
-    "StatusListener",
     "WeightsCache",
     "build_agent",
     "node_name",
@@ -158,15 +153,26 @@ class AgentStageLauncher:
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
         """Tell the process what to load."""
+        load = self._command(work, directory, allowed)
+        return await self._warm.start("This PC's stage", load)
+
+    async def more(
+        self, work: AssignedWork, allowed: tuple[str, ...], report: Callable[[float], None]
+    ) -> LoadStage:
+        """Download what is missing of layers that the stage takes beside its own."""
+        self._memory_bytes = (await self._check(work)).memory_bytes
+        directory = await self.cache.get(self.number, self.admission.membership, work, report)
+        return self._command(work, directory, allowed)
+
+    def _command(self, work: AssignedWork, directory: str, allowed: tuple[str, ...]) -> LoadStage:
         pair = self.admission.pair
-        load = LoadStage(
+        return LoadStage(
             model=directory,
             work=work,
             address=self.listen_address.host,
             keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
             memory_bytes=self._memory_bytes,
         )
-        return await self._warm.start("This PC's stage", load)
 
     async def stand_ready(self, work: AssignedWork) -> None:
         """Where its owner would not miss the memory."""
@@ -205,10 +211,6 @@ class AgentStageLauncher:
 WARM_BYTES_SPARE = 2 * GB
 """Of memory that nobody uses: a process that waits with torch takes a quarter of a GB."""
 
-LOG_FILE = "agent.log"
-LOG_BYTES_MAX, LOG_FILES_MAX = 2**20, 3
-"""A year of an agent that has nothing to complain about."""
-
 LOCK_FILE = "agent.lock"
 
 STATUS_EVERY_S = 1.0
@@ -220,22 +222,12 @@ NAME_CHARACTERS_MAX = 60
 log = logging.getLogger(__name__)
 
 
-class StatusListener(Protocol):
-    """Terminal or journal that shows what the agent does."""
-
-    def event(self, sentence: str) -> None:
-        """Show something that happened."""
-
-    def status(self, sentence: str) -> None:
-        """Show the state as it is now."""
-
-
 async def run_agent(
     data_dir: Path, pair: KeyPair, membership: Membership, listener: StatusListener
 ) -> None:
     """Run until cancelled, left, removed or replaced. Raises UserError or ControlError with the
     reason."""
-    with only_one("An agent", data_dir / LOCK_FILE), _logged(data_dir, listener):
+    with only_one("An agent", data_dir / LOCK_FILE), logged(data_dir, listener):
         agent = build_agent(data_dir, pair, membership)
         try:
             async with answering(data_dir / SOCKET_NAME, partial(answer_owner, agent)):
@@ -276,39 +268,6 @@ async def _show_news(agent: Agent, listener: StatusListener) -> None:
             listener.event(sentence)
         listener.status(now_sentence(status))
         await asyncio.sleep(STATUS_EVERY_S)
-
-
-class _ListenerHandler(logging.Handler):
-    """Log handler that shows the agent's own warnings, too; a lost broker is shown anyhow."""
-
-    def __init__(self, listener: StatusListener) -> None:
-        super().__init__(logging.WARNING)
-        self.addFilter(logging.Filter("molink_agent"))
-        self._listener = listener
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._listener.event(record.getMessage())
-
-
-@contextmanager
-def _logged(data_dir: Path, listener: StatusListener) -> Iterator[None]:
-    file = logging.handlers.RotatingFileHandler(
-        data_dir / LOG_FILE, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_MAX - 1
-    )
-    file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handlers = (file, _ListenerHandler(listener))
-    root = logging.getLogger()
-    before = root.level
-    for handler in handlers:
-        root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            root.removeHandler(handler)
-            handler.close()
-        root.setLevel(before)
 
 
 # -- wiring ----------------------------------------------------------------------------------------

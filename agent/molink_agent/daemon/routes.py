@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import Assignment, PeerAddress, Services, StageLink
 from molink.errors import LinkLostError
-from molink.node.stage_manager import MoveLink, resume_of, ring_terms
+from molink.node.assigned import resume_of, ring_terms
+from molink.node.hosting import MoveLink
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
@@ -234,8 +235,9 @@ class RelayedRoutes:
             link and self._permitted(link, reach)
             for link in (assignment.next_link, assignment.coordinator_link)
         )
-        assert next_link is not None
-        next_address = await self._address("next", self.ports.nearer_link(next_link), move)
+        next_address = None
+        if next_link is not None:
+            next_address = await self._address("next", self.ports.nearer_link(next_link), move)
         coordinator = await self._address("coordinator", tail_link, move) if tail_link else None
         self._joined = True
         return JoinRing(
@@ -245,10 +247,18 @@ class RelayedRoutes:
             coordinator_address=coordinator,
             upload_bytes_per_s=self.upload_bytes_per_s(),
             next_memory=None,
-            next_key=next_link.public_key,
+            next_key=next_link.public_key if next_link else None,
             coordinator_key=tail_link.public_key if tail_link else None,
             resume=resume_of(assignment),
         )
+
+    async def shadow_address(self, link: StageLink, move: MoveLink) -> tuple[str, str | None]:
+        """Find a path to the next stage's shadow. Raises LinkLostError when there is none."""
+        if (old := self._routes.pop("shadow", None)) is not None:
+            await cancel(old.task)
+        permitted = self._permitted(link, await self.reach())
+        address = await self._address("shadow", self.ports.nearer_link(permitted), move)
+        return address, link.public_key
 
     def _permitted(self, link: StageLink, reach: Reach) -> StageLink:
         """The link as it may be followed: only the cluster's own relay leads anywhere."""
@@ -259,8 +269,9 @@ class RelayedRoutes:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Path of each outgoing link: "direct" or "relay"."""
-        return {name: route.keeper.path.kind for name, route in self._routes.items()}
+        """Path of each link that the ring needs: "direct" or "relay"."""
+        routes = self._routes.items()
+        return {name: route.keeper.path.kind for name, route in routes if name != "shadow"}
 
     def path_moved(self, moved: PathMoved) -> None:
         """The stage has moved a link, or could not, or nothing comes through any more: then the

@@ -11,6 +11,7 @@ from typing import Any
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
 from molink.api.chat.typed_answer import Event, Spent, TypedPart
 from molink.api.errors import ApiError, anthropic_error_body
+from molink.api.headers.serving import cached_tokens
 
 __all__ = ["MessageWriter"]
 
@@ -80,7 +81,12 @@ class MessageWriter:
         elif reason == "max_tokens" and self._is_cut:
             reason = "model_context_window_exceeded"
         self._body["stop_reason"] = reason
-        self._body["usage"]["output_tokens"] = spent.answer_tokens
+        cached = cached_tokens(spent.prompt_tokens)
+        self._body["usage"] = {
+            "input_tokens": spent.prompt_tokens - cached,
+            "cache_read_input_tokens": cached,
+            "output_tokens": spent.answer_tokens,
+        }
         delta = {name: self._body[name] for name in ("stop_reason", "stop_sequence")}
         self._add_event("message_delta", delta=delta, usage=self._body["usage"])
         self._add_event("message_stop")

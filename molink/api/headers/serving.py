@@ -13,7 +13,7 @@ from typing import Any
 
 from molink.serving.timeline import RequestTimeline, RingAttempt
 
-__all__ = ["SERVED", "note_sequences", "served_by", "serving_headers"]
+__all__ = ["SERVED", "cached_tokens", "note_sequences", "served_by", "serving_headers"]
 
 SERVED: ContextVar[list[RequestTimeline] | None] = ContextVar("served", default=None)
 """Timelines of the sequences of the HTTP request that the running task serves; None: outside."""
@@ -32,6 +32,15 @@ def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
     served = SERVED.get()
     if served is not None:
         served += [one for one in timelines if one is not None]
+
+
+def cached_tokens(prompt_tokens: int) -> int:
+    """How many of the request's prompt tokens, of which there are so many, were cached. Choices of
+    one prompt find what the first has computed, so that one counts."""
+    timelines = SERVED.get() or []
+    is_one = bool(timelines) and timelines[0].prompt_tokens == prompt_tokens
+    cached = sum(one.cached_tokens for one in (timelines[:1] if is_one else timelines))
+    return min(prompt_tokens, cached)
 
 
 def served_by() -> dict[str, Any]:

@@ -97,6 +97,10 @@ class RequestMetrics(Collector):
     _ended: dict[str, int] = field(default_factory=dict)
     """Requests by how they ended."""
     _moves: int = 0
+    _prompt_tokens: int = 0
+    """Of requests that have ended..."""
+    _cached_tokens: int = 0
+    """...and of those, the ones that were not computed again."""
     _tokens_ended: int = 0
     """Generated for requests that have ended."""
     _live: int = 0
@@ -121,6 +125,9 @@ class RequestMetrics(Collector):
         self._ended[reason] = self._ended.get(reason, 0) + 1
         self._moves += timeline.moves
         self._tokens_ended += timeline.tokens
+        if timeline.first_token_at is not None:
+            self._prompt_tokens += timeline.prompt_tokens
+            self._cached_tokens += timeline.cached_tokens
         shared = (timeline.arrival.operation, PROVIDER, timeline.model)
         error = reason if reason in ("error", "cancelled") else ""
         self._observe("gen_ai_server_request_duration", timeline.total_s, *shared, error)
@@ -157,9 +164,15 @@ class RequestMetrics(Collector):
         )
         for kind, count in self.events.counts.items():
             kinds.add_metric((kind,), count)
+        prompts = CounterMetricFamily(
+            "molink_prompt_tokens_total", "Tokens of answered prompts.", labels=("source",)
+        )
+        prompts.add_metric(("computed",), self._prompt_tokens - self._cached_tokens)
+        prompts.add_metric(("cached",), self._cached_tokens)
         tokens, moves = "Tokens of all answers.", "Times that a request went on in another ring."
         yield ends
         yield kinds
+        yield prompts
         yield CounterMetricFamily("molink_tokens_generated_total", tokens, self._tokens)
         yield CounterMetricFamily("molink_request_moves_total", moves, self._moves_seen)
         yield GaugeMetricFamily("molink_requests_live", "Requests that wait or run.", self._live)

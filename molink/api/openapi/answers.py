@@ -66,12 +66,19 @@ class AnthropicError(_Answer):
     error: AnthropicErrorDetail
 
 
+class PromptTokens(_Answer):
+    """Prompt tokens that a request did not cost."""
+
+    cached_tokens: int = Field(ge=0)
+
+
 class Usage(_Answer):
     """Tokens that a request cost."""
 
     prompt_tokens: int = Field(ge=0)
     completion_tokens: int = Field(ge=0)
     total_tokens: int = Field(ge=0)
+    prompt_tokens_details: PromptTokens
 
 
 class StagePart(_Answer):

@@ -72,6 +72,7 @@ __all__ = [
     "RateSeen",
     "RatesSeen",
     "Services",
+    "ShadowOrder",
     "StageFact",
     "StageLink",
     "StepCost",
@@ -293,6 +294,7 @@ class Assignment(Message):
     join: Annotated[RingTerms | Unreadable, Embedded(TERMS)] | None = None
     """None: load and wait."""
     next_link: StageLink | None = None
+    """None although it joins: it is a shadow."""
     coordinator_link: StageLink | None = None
     """Of the tail."""
     reason: Sentence = ""
@@ -345,6 +347,16 @@ class LinkKeys(Message):
 
     revision: Number
     allowed: Annotated[tuple[Key, ...], Field(max_length=2)]
+
+
+class ShadowOrder(Message):
+    """Order to send the next stage's shadow what the ring leaves time for."""
+
+    revision: Number
+    epoch: Number
+    """Of the ring; in any other it is void."""
+    link: StageLink | None = None
+    """To the shadow; None: there is none any more."""
 
 
 class CoordinatorPresence(Message):

@@ -23,6 +23,7 @@ from molink.control.messages.payloads import (
     Profile,
     RatesSeen,
     Services,
+    ShadowOrder,
     StageFact,
 )
 from molink.printable import printable_line
@@ -42,6 +43,7 @@ __all__ = [
     "ROOT",
     "SEEN",
     "SERVICES",
+    "SHADOW",
     "WISH",
     "Received",
     "Topic",
@@ -110,6 +112,8 @@ ACCEPTED = _topic("node/{node}/told/accepted", Accepted)
 """The one of two agents with one id that stays."""
 LINK_KEYS = _topic("node/{node}/told/link-keys", LinkKeys)
 """Public keys whose links it accepts: the coordinator vouches for them."""
+SHADOW = _topic("node/{node}/told/shadow", ShadowOrder)
+"""Where the shadow of the next stage is."""
 SERVICES = _topic("node/{node}/told/services", Services)
 """Relay, measurements, STUN: where they are, and the keys to them."""
 PROBE = _topic("node/{node}/told/probe", ProbeOrder)

@@ -17,9 +17,9 @@ from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
 from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import AssignedWork, Profile, WeightsSource
-from molink.coordinator.members.discrepancies import StepsSeen
-from molink.coordinator.members.node_book import Node, Slowdown
+from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.ring import COORDINATOR
+from molink.coordinator.members.slowdown import Slowdown, StepsSeen
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.requests.link_memory import KnownLinks
 from molink.errors import UserError
@@ -142,6 +142,14 @@ class FixedPlanner:
         """Not known: its nodes report no step times."""
         return None
 
+    def link_rates_mbps(self, nodes: Sequence[Node]) -> Sequence[float]:
+        """Not known: they measure no paths."""
+        return [0.0] * len(nodes)
+
+    def gains_by(self, ring: PlannedRing, place: int, node: Node, members: Sequence[Node]) -> bool:
+        """Never: all stages run here."""
+        return False
+
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Never: its nodes have no owner who sets a cap."""
         return False
@@ -155,7 +163,11 @@ class FixedPlanner:
         return 0.0
 
     def is_worth(
-        self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
+        self,
+        present: Sequence[PlannedRing],
+        plan: ClusterPlan,
+        nodes: Sequence[Node],
+        kept_tokens: Sequence[int],
     ) -> str:
         """Never: there is no other plan."""
         return ""

@@ -99,14 +99,22 @@ class LocalEndpoint:
         if self.plan.link is None:
             return routes
         links = (routes.requests, *routes.next_of, routes.sampled)
+        first, *middle, last = await self._emulated(links)
+        return replace(routes, requests=first, next_of=tuple(middle), sampled=last)
+
+    async def reroute_one(self, link: StageLink) -> StageLink:
+        """The link through an emulator, if links are to be emulated."""
+        return link if self.plan.link is None else (await self._emulated([link]))[0]
+
+    async def _emulated(self, links: Sequence[StageLink]) -> list[StageLink]:
+        assert self.plan.link is not None, "links are emulated"
         targets = [link.addresses[-1] for link in links]
         if new := [target for target in targets if target not in self._ports]:
             self._emulators.append(await LinkEmulator.start(self.plan.link, new))
-        first, *middle, last = (
+        return [
             link.model_copy(update={"addresses": (self._ports[target],)})
             for link, target in zip(links, targets, strict=True)
-        )
-        return replace(routes, requests=first, next_of=tuple(middle), sampled=last)
+        ]
 
     @property
     def _ports(self) -> dict[str, str]:

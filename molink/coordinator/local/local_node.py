@@ -9,14 +9,23 @@ from dataclasses import dataclass
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
-from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile, StageLink
-from molink.control.messages.topics import ASSIGNMENT, PROFILE
+from molink.control.messages.payloads import (
+    AssignedWork,
+    Assignment,
+    NodeState,
+    Profile,
+    ShadowOrder,
+    StageLink,
+)
+from molink.control.messages.topics import ASSIGNMENT, PROFILE, SHADOW
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.members.ring import COORDINATOR
+from molink.node.assigned import resume_of, ring_terms
 from molink.node.control_session import ControlSession
+from molink.node.hosting import MoveLink
 from molink.node.stage_handle import StageHandle, WarmStage
-from molink.node.stage_manager import MoveLink, StageManager, resume_of, ring_terms
-from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
+from molink.node.stage_manager import StageManager
+from molink.stage_protocol.messages import JoinRing, LoadStage, PathMoved, StageLoaded
 from molink.tasks import task_group
 from molink_scheduler.link.facts import LinkMemory
 
@@ -42,6 +51,11 @@ class _Launcher:
         if command := self.plan.hosts.stages[self.index].command:
             return await StageHandle.start(name, load, command, self._arguments)
         return await self.warm.start(name, load, self._arguments)
+
+    async def more(
+        self, work: AssignedWork, allowed: tuple[str, ...], report: Callable[[float], None]
+    ) -> LoadStage:
+        return self.plan.load(self.index, work)
 
     async def stand_ready(self, work: AssignedWork) -> None:
         """A process that writes an event log has its own file, and is started for one stage."""
@@ -92,19 +106,23 @@ class DirectRoutes:
 
     async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
         """With the addresses of the assignment; the last one is where a stage listens."""
-        assert assignment.next_link is not None
+        next_link = assignment.next_link
         tail_link = assignment.coordinator_link
         self.is_tail = tail_link is not None
         return JoinRing(
             ring=ring_terms(assignment),
             epoch=assignment.epoch,
-            next_address=_address(assignment.next_link),
+            next_address=_address(next_link) if next_link is not None else None,
             coordinator_address=_address(tail_link) if tail_link is not None else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
             next_memory=self.next_memory,
             coordinator_memory=self.coordinator_memory if tail_link is not None else None,
             resume=resume_of(assignment),
         )
+
+    async def shadow_address(self, link: StageLink, move: MoveLink) -> tuple[str, str | None]:
+        """The address of the order."""
+        return _address(link), None
 
     def path_moved(self, moved: PathMoved) -> None:
         """Nothing to do: no link is ever moved."""
@@ -154,7 +172,7 @@ class LocalNode:
     async def run(self, broker: BrokerAddress) -> None:
         """Until cancelled; then its stage ends. Raises ControlError when the broker refuses it."""
         try:
-            async with self.session.open(broker, self.identity, (ASSIGNMENT,)) as client:
+            async with self.session.open(broker, self.identity, (ASSIGNMENT, SHADOW)) as client:
                 await self.session.publish(PROFILE, self.profile)
                 async with task_group() as tasks:
                     tasks.create_task(self._receive(client))
@@ -164,8 +182,11 @@ class LocalNode:
 
     async def _receive(self, client: ControlClient) -> None:
         async for received in client.messages():
-            if isinstance(received.message, Assignment):
-                await self.stage.assign(received.message)
+            match received.message:
+                case Assignment() as assignment:
+                    await self.stage.assign(assignment)
+                case ShadowOrder() as order:
+                    await self.stage.lead_to_shadow(order)
 
     async def _send_heartbeats(self) -> None:
         await self.session.send_heartbeats(self.stage, lambda: self.state)

@@ -109,7 +109,11 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
                 LocalEndpoint, model.card, plan, settings.ring, public_key, nodes, memory
             ),
             settings=ManagerSettings(
-                len(plan.works), settings.codec, settings.standbys, first_must_stand=True
+                len(plan.works),
+                settings.codec,
+                settings.standbys,
+                settings.shadow,
+                first_must_stand=True,
             ),
             queue_s=settings.queue_s,
             status=dict,

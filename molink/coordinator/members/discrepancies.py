@@ -9,27 +9,21 @@ Two nodes that stand together can still vouch for each other; the coordinator se
 only.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from molink.control.messages.payloads import StepCost
-from molink.coordinator.members.node_book import AS_REPORTED, Node, Slowdown
+from molink.coordinator.members.node_book import Node
 
 __all__ = [
     "DISCREPANCY_FACTOR",
-    "FORGIVEN_FACTOR",
-    "SLOWER_FACTOR",
-    "STEPS_MIN",
     "UPLOAD_UNSEEN_MBPS",
     "Sightings",
-    "StepsSeen",
     "believed_rate",
     "believed_upload",
     "discrepancies",
     "is_discrepant",
     "line_mbps",
-    "measured_slowdown",
-    "slowed_steps",
 ]
 
 UPLOAD_UNSEEN_MBPS = 20.0
@@ -40,33 +34,8 @@ DISCREPANCY_FACTOR = 1.5
 """Both ends count the same bytes by clocks of their own, over windows that differ a little. What
 is reported beyond this is shown; the plan counts with what was measured in any case."""
 
-SLOWER_FACTOR = 3.0
-"""A layer is timed with 128 tokens of context while its owner is away. Thousands of tokens double a
-step on a CPU, and so do its owner's programs; three times as long is another PC than the one that
-was reported."""
-
-FORGIVEN_FACTOR = 2.0
-"""A node that was found slow counts as slow until its steps take less than this, so that it does
-not change back and forth at the edge."""
-
-STEPS_MIN = 100
-"""That a stage has computed before its times count: the first ones are of cold memory."""
-
-FACTOR_MAX = 1000.0
-
 DISCREPANCIES_MAX = 8
 """Of one node; of a hundred links that differ not all are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepsSeen:
-    """Step times of a stage that serves, by its own report."""
-
-    steps: int
-    """Computed so far."""
-    decode_step_s: float
-    """Smoothed; 0: none yet."""
-    prefill_row_s: float
 
 
 def believed_rate(reported_mbps: float, seen_mbps: float | None) -> float:
@@ -92,43 +61,6 @@ def line_mbps(node: Node, seen: "Sightings") -> float:
 def is_discrepant(reported_mbps: float, believed_mbps: float) -> bool:
     """Whether a report is so far from what is believed that people should know."""
     return reported_mbps > DISCREPANCY_FACTOR * believed_mbps
-
-
-def measured_slowdown(
-    reported_decode_s: float, reported_row_s: float, seen: StepsSeen, before: Slowdown = AS_REPORTED
-) -> Slowdown | None:
-    """Slowdown of a stage whose decode step was to take `reported_decode_s`; None: not known yet.
-
-    `before`: what it was found to be. `reported_row_s`: a row of a prompt. Prompts of few rows cost
-    as much as a decode step, and how many rows there were is not known: a row counts as slow only
-    beyond what a decode step was to take. What computes decode slowly computes prompts slowly.
-    """
-    if seen.steps < STEPS_MIN:
-        return None
-    decode = _slowness(seen.decode_step_s, reported_decode_s, before.decode)
-    prefill = _slowness(seen.prefill_row_s, max(reported_row_s, reported_decode_s), before.prefill)
-    return Slowdown(decode, max(decode, prefill))
-
-
-def _slowness(seen_s: float, reported_s: float, before: float) -> float:
-    """1 unless the difference is plain."""
-    if not seen_s > 0:  # NaN too: it means nothing.
-        return 1.0
-    times = seen_s / reported_s if reported_s > 0 else FACTOR_MAX
-    bound = SLOWER_FACTOR if before <= 1 else FORGIVEN_FACTOR
-    return min(times, FACTOR_MAX) if times > bound else 1.0
-
-
-def slowed_steps(steps: StepCost, slowdown: Slowdown) -> StepCost:
-    """Step times of a node as they are planned with."""
-    return steps.model_copy(
-        update={
-            "decode_fixed_s": steps.decode_fixed_s * slowdown.decode,
-            "decode_row_s": steps.decode_row_s * slowdown.decode,
-            "prefill_row_s": steps.prefill_row_s * slowdown.prefill,
-            "head_row_s": steps.head_row_s * slowdown.decode,
-        }
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +100,7 @@ def _links_seen(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
 
 def discrepancies(node: Node, seen: Sightings) -> list[str]:
     """What a plan counts otherwise than this node reports, in sentences; empty for most."""
-    found = [*_upload(node, seen.uploads.get(node.pc, ())), *_steps(node), *_links(node, seen)]
+    found = [*_upload(node, seen.uploads.get(node.pc, ())), *_served(node), *_links(node, seen)]
     return found[:DISCREPANCIES_MAX]
 
 
@@ -181,11 +113,20 @@ def _upload(node: Node, rates: Sequence[float]) -> list[str]:
     return [f"It says that it uploads {reported:.1f} Mbps, and {what}: {believed:.1f} are planned."]
 
 
-def _steps(node: Node) -> list[str]:
-    times = node.slowdown.worst
-    if times <= 1:
-        return []
-    return [f"Its steps take {times:.1f} times as long as it has told, and are planned so."]
+def _served(node: Node) -> list[str]:
+    found, slowdown = [], node.slowdown
+    if slowdown.worst > 1:
+        times = slowdown.worst
+        found.append(
+            f"Its steps take {times:.1f} times as long as it has told, and are planned so."
+        )
+    if slowdown.link_mbps < math.inf:
+        mbps = slowdown.link_mbps
+        found.append(
+            f"Its link to the next PC carries {mbps:.1f} Mbps, far less than was measured before, "
+            "and is planned so."
+        )
+    return found
 
 
 def _links(node: Node, seen: Sightings) -> list[str]:

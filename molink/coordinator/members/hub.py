@@ -29,6 +29,8 @@ from molink.control.messages.payloads import (
     Presence,
     Profile,
     Services,
+    ShadowOrder,
+    StageLink,
 )
 from molink.control.messages.topics import (
     ACCEPTED,
@@ -36,6 +38,7 @@ from molink.control.messages.topics import (
     COORDINATOR,
     LINK_KEYS,
     SERVICES,
+    SHADOW,
     Received,
 )
 from molink.control.registry.registry import Registry
@@ -171,6 +174,11 @@ class ControlHub:
         message = LinkKeys(revision=self.registry.next_revision(), allowed=keys)
         self._keys_sent[node.node_id] = keys
         await self.client.publish(LINK_KEYS, node.node_id, message)
+
+    async def lead_to_shadow(self, node: Node, epoch: int, link: StageLink | None) -> None:
+        """Publish where the shadow of a node's next stage is, in the ring of this epoch."""
+        order = ShadowOrder(revision=self.registry.next_revision(), epoch=epoch, link=link)
+        await self.client.publish(SHADOW, node.node_id, order)
 
     @property
     def trouble(self) -> str:

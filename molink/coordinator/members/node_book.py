@@ -23,11 +23,13 @@ from molink.control.messages.payloads import (
     StageFact,
     Unreadable,
 )
+from molink.coordinator.members.slowdown import AS_REPORTED, Slowdown
 from molink.errors import ErrorGuard, FrameError
+from molink.stage_protocol.progress import ShadowLag
 from molink.tasks import Signal
 from molink_scheduler.resume import Resume
 
-__all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
+__all__ = ["NODES_MAX", "Contribution", "Node", "NodeBook"]
 
 PATHS_MAX = 256
 """Nodes to which paths of one node are kept, the latest."""
@@ -37,22 +39,6 @@ SEEN_MAX = 256
 
 NODES_MAX = 4096
 """Beyond it nodes are ignored: a coordinator that plans for more has never been tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """Factor by which a node's steps take longer than reported; 1: as reported, or nearly."""
-
-    decode: float = 1.0
-    prefill: float = 1.0
-
-    @property
-    def worst(self) -> float:
-        """The greater of both."""
-        return max(self.decode, self.prefill)
-
-
-AS_REPORTED = Slowdown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +76,7 @@ class Node:
     coordinator_seen_mbps: float = 0.0
     """The same of this node's bytes, by the coordinator's count; 0: none yet."""
     slowdown: Slowdown = AS_REPORTED
-    """Of its steps, as they were measured while it served."""
+    """Of its steps and its link, as they were measured while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
     heard_at: float = 0.0
@@ -102,6 +88,8 @@ class Node:
     """The last that was sent."""
     covers: str = ""
     """Name of the node whose layers it holds, to take its place; empty: of none."""
+    behind: ShadowLag | None = None
+    """How far its KV is behind; None: it holds none."""
     lost: bool = False
     drained: bool = False
     """Whether the operator keeps it from serving."""
@@ -112,8 +100,7 @@ class Node:
     pc: str = ""
     """Id of the PC's first device: its own, unless it is a further device of that PC."""
     is_local: bool = False
-    """Whether it runs in this process (`molink serve`): it is lost only with us, and it is not
-    measured."""
+    """Whether it runs in this process (`molink serve`): it is lost with us, and not measured."""
     changed: Signal = field(default_factory=Signal, repr=False, compare=False)
     """It has reported something, has gone or was removed."""
 
@@ -189,11 +176,11 @@ class Node:
         if self.wants != "serve":
             return NodeState.DRAINING
         fact = self.current_fact
-        if self.covers and fact is not None and fact.kind == "loaded":
-            return NodeState.STANDBY  # Until it joins.
-        is_ready = fact is not None and fact.kind == "ready"
-        is_kept = fact is None and self._is_survivor
-        return NodeState.SERVING if is_ready or is_kept else NodeState.LOADING
+        kind = "ready" if fact is None and self._is_survivor else fact and fact.kind
+        is_ready, has_place = kind == "ready", self.assignment and self.assignment.next_link
+        if self.covers and not has_place and kind in ("loaded", "ready"):
+            return NodeState.STANDBY
+        return NodeState.SERVING if is_ready else NodeState.LOADING
 
     @property
     def _is_survivor(self) -> bool:
@@ -218,8 +205,7 @@ class NodeBook:
     refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
     """Of agents of another version, or of ones that lie."""
     downloading_at: dict[str, float] = field(default_factory=dict)
-    """When a download of any device of a PC was last seen to go on, by PC: one after the other
-    downloads."""
+    """When a download to a PC was last seen to go on: its devices download in turn."""
     made_wait_at: dict[str, float] = field(default_factory=dict)
     """When the coordinator last made a PC's download wait."""
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)

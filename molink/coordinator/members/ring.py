@@ -7,7 +7,7 @@ a volunteer's PC or a local one of `molink serve`.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -69,6 +69,9 @@ class NodeCommands(Protocol):
     async def allow_links(self, node: Node, keys: tuple[str, ...]) -> None:
         """Publish whose links (CURVE keys, Z85) a node accepts, unless it knows."""
 
+    async def lead_to_shadow(self, node: Node, epoch: int, link: StageLink | None) -> None:
+        """Publish where the shadow of a node's next stage is, in the ring of this epoch."""
+
 
 @dataclass(slots=True)
 class AgentStage:
@@ -89,8 +92,9 @@ class AgentStage:
     is_stuck: bool = False
     """Whether it does nothing, or says nothing, any more: it counts as lost..."""
     is_given_up: bool = False
-    """...and whether nothing is to be loaded there again: its agent says nothing either, or both
-    say that all is well."""
+    """...and whether nothing is to be loaded there again: its agent is as silent, or both lie."""
+    shadowed: Mapping[int, int] = field(default_factory=dict)
+    """Of how many tokens of each request it holds KV although it is new to the ring."""
     next_id: str = ""
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
@@ -153,21 +157,21 @@ class AgentStage:
         await self.commands.assign(self.node, self.assignment)
         self._loading = LoadWatch(self.limits, self.clock())
         fact = await self._fact("loaded", progressed)
-        self.loaded = self._checked(fact)
+        self.loaded, self.shadowed = self._checked(fact), {}
         return self.loaded
 
     async def join(
         self,
         ring: RingTerms,
-        to_next: StageLink,
+        to_next: StageLink | None,
         sampled: StageLink | None,
         resume: Resume | None = None,
     ) -> tuple[int, ...]:
         """Put it into the ring, until all of its links stand: the one to the next stage, and of the
         tail the one to the coordinator. With `resume` the ring goes on after a loss, and the result
-        is what the stage cannot go on with. Raises StageError."""
+        is what the stage cannot go on with. A shadow has no next stage. Raises StageError."""
         links = {"next_link": to_next, "coordinator_link": sampled, "resume": resume}
-        self.next_id = to_next.to
+        self.next_id = to_next.to if to_next is not None else ""
         self._reports = ReportWatch(stall_max_s(self.node.profile, ring.span_tokens))
         assignment = self.assignment.model_copy(update={"join": ring, **links})
         await self.commands.assign(self.node, assignment)
@@ -218,7 +222,7 @@ class AgentStage:
         """The stage that takes its place on its node, with room for so many tokens as the ring
         counts with; its layers are to be loaded."""
         given = replace(self.work, kv_tokens=kv_tokens)
-        assignment = self.assignment.model_copy(update={"work": given})
+        assignment = self.assignment.model_copy(update={"work": given, "resume": None})
         return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)
 
     def fail(self, reason: str, about: str = "") -> StageError:
@@ -233,8 +237,7 @@ class AgentStage:
         return self.fail(reason)
 
     def silent(self, reason: str, now: float) -> StageError:
-        """Count it as lost because nothing comes from it; where its agent is as silent, its PC or
-        its line is gone, and nothing is held against anybody."""
+        """Count it as lost because nothing comes from it; nobody is blamed where its PC is gone."""
         if now - self.node.heard_at < AGENT_SILENT_S:
             return self.stuck(reason)
         self.is_stuck = self.is_given_up = True
@@ -327,6 +330,8 @@ class AgentStage:
         return DOWNLOAD_SHARE + (1 - DOWNLOAD_SHARE) * fact.fraction
 
     def _check_alive(self) -> None:
+        if self.is_stuck and self.failure is not None:
+            raise StageError(self.failure.reason)
         if not self.node.is_here:
             raise StageError(f"{self.name} is lost.")
         if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
@@ -376,16 +381,14 @@ class Ring:
         """Until a stage is gone, or has been sent what it refuses; then raises StageError.
 
         What is refused was to bring rows or tokens, for which users would wait in vain. A ring's
-        links lose and double nothing, so somebody lies: whoever sent it, or whoever says so.
-        """
+        links lose and double nothing, so somebody lies: whoever sent it, or whoever says so."""
         before = (self.stages[-1], *self.stages[:-1])
         await gathered(one.watch(sender) for one, sender in zip(self.stages, before, strict=True))
 
 
 def tokens_asked(capacity: int) -> int:
     """What a stage is asked for that shall have room for `capacity` tokens: stages round up to
-    whole blocks, as those of the ring did. Asked for more, one with just the memory for what was
-    planned would refuse."""
+    whole blocks, and one with just the memory for what was planned would refuse more."""
     return max(1, capacity - BLOCK_TOKENS + 1)
 
 
@@ -393,5 +396,5 @@ def _failure(name: str, fact: StageFact) -> MolinkError:
     """Why a stage is not, with its node's name unless the sentence begins with it."""
     if fact.user_fault:
         return UserError(fact.message)
-    message = fact.message or "its stage ended."
-    return StageError(message if message.startswith(f"{name} ") else f"{name}: {message}")
+    said = fact.message or "its stage ended."
+    return StageError(said if said.startswith(f"{name} ") else f"{name}: {said}")

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.control.messages.payloads import AssignedWork, NodeState
-from molink.coordinator.members.discrepancies import StepsSeen
-from molink.coordinator.members.node_book import Node, Slowdown
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.slowdown import Slowdown, StepsSeen
 from molink.errors import ErrorGuard
 
 if TYPE_CHECKING:
-    from molink_scheduler.placement import Forecast
+    from molink_scheduler.placement import Forecast, StageForecast
 
 __all__ = [
     "CHANGES_MAX",
@@ -69,12 +69,11 @@ class PlannedRing:
     """Of the forecast's time to first token, for each token of its prompt; 0 without."""
 
     def moved(self, stages: Sequence[PlannedStage]) -> "PlannedRing":
-        """The same ring with other nodes in some places. What was forecast of those before them
-        still stands for them."""
+        """The same ring with other nodes in some places, or with fewer places for the same layers.
+        What was forecast of those before them still stands for them."""
         if self.forecast is None:
             return replace(self, stages=tuple(stages))
-        forecasts = zip(self.forecast.stages, stages, strict=True)
-        moved = tuple(replace(one, node_id=stage.node_id) for one, stage in forecasts)
+        moved = tuple(_moved(self.forecast.stages, stage) for stage in stages)
         return replace(self, stages=tuple(stages), forecast=replace(self.forecast, stages=moved))
 
     @property
@@ -94,6 +93,29 @@ class PlannedRing:
             return None
         figures = ("users", "tpot_s", "tpot_alone_s", "ttft_s", "tokens_per_s", "bottleneck")
         return {name: getattr(self.forecast, name) for name in figures}
+
+
+def _moved(forecasts: Sequence["StageForecast"], stage: PlannedStage) -> "StageForecast":
+    """The forecast of a stage by those of the stages that have held its layers."""
+    start, end = stage.work.layers
+    parts = [one for one in forecasts if start <= one.layers[0] < end]
+    own = next((one for one in parts if one.node_id == stage.node_id), parts[0])
+    if len(parts) == 1:
+        return replace(own, node_id=stage.node_id)
+    slots = [one.state_slots for one in parts if one.state_slots is not None]
+    kv_tokens = [one.kv_tokens for one in parts]
+    return replace(
+        own,
+        layers=(start, end),
+        weights_bytes=sum(one.weights_bytes for one in parts),
+        kv_tokens=min([*kv_tokens, stage.work.kv_tokens or kv_tokens[0]]),
+        used_bytes=sum(one.used_bytes for one in parts),
+        step_s=sum(one.step_s for one in parts),
+        busy_share=min(1.0, sum(one.busy_share for one in parts)),
+        link_busy_share=parts[-1].link_busy_share,
+        fetched_bytes=sum(one.fetched_bytes for one in parts),
+        state_slots=min(slots, default=None),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +144,14 @@ class Planner(Protocol):
         `rows`: of a decode micro-batch, at most.
         """
 
+    def link_rates_mbps(self, nodes: Sequence[Node]) -> Sequence[float]:
+        """Rate from each node of a ring to the next one, as a plan counts it before they serve; 0:
+        not known."""
+
+    def gains_by(self, ring: PlannedRing, place: int, node: Node, members: Sequence[Node]) -> bool:
+        """Whether a ring would answer much sooner with another node in one place, by what is known
+        of it and of the ring's members now."""
+
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""
 
@@ -133,9 +163,14 @@ class Planner(Protocol):
         """How long a node takes to fetch layers of which it has none."""
 
     def is_worth(
-        self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
+        self,
+        present: Sequence[PlannedRing],
+        plan: ClusterPlan,
+        nodes: Sequence[Node],
+        kept_tokens: Sequence[int],
     ) -> str:
-        """Why the plan is worth the interruption; empty when it is not."""
+        """Why the plan is worth the interruption; empty when it is not. `kept_tokens`: of how many
+        tokens each present ring holds KV."""
 
 
 @dataclass(slots=True)

@@ -17,13 +17,9 @@ from molink.control.messages.payloads import (
     Device,
     WeightsSource,
 )
-from molink.coordinator.members.discrepancies import (
-    Sightings,
-    StepsSeen,
-    discrepancies,
-    measured_slowdown,
-)
-from molink.coordinator.members.node_book import Node, Slowdown
+from molink.coordinator.members.discrepancies import Sightings, discrepancies
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.slowdown import Slowdown, StepsSeen, measured_slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.placement_facts import (
     ELEMENT_BYTES,
@@ -48,6 +44,10 @@ from molink_scheduler.placement import (
 from molink_scheduler.placement.plan import PlacementQuestion
 
 __all__ = ["ModelPlanner", "goal_of"]
+
+REPLACED_GAIN_MIN = 0.2
+"""Share of a request's time that another node must save in a slow one's place: streams pause for a
+second, and forecasts err."""
 
 CONTEXT_TOKENS_USUAL = 2048
 CONTEXT_SHARE = 4
@@ -142,6 +142,25 @@ class ModelPlanner:
         row_s = self.facts.reported_row_s(node, stage.work.layers)
         return measured_slowdown(decode_s, row_s, seen, node.slowdown)
 
+    def link_rates_mbps(self, nodes: Sequence[Node]) -> Sequence[float]:
+        """Rate from each node of a ring to the next one, as a plan counts it before they serve."""
+        return self.facts.link_rates_mbps(nodes)
+
+    def gains_by(self, ring: PlannedRing, place: int, node: Node, members: Sequence[Node]) -> bool:
+        """Whether a ring would answer much sooner with another node in one place, by what is known
+        of it and of the ring's members now."""
+        if ring.forecast is None:
+            return False
+        stages = list(ring.stages)
+        stages[place] = replace(stages[place], node_id=node.node_id)
+        known = (self._as_known([one], [*members, node]) for one in (ring, ring.moved(stages)))
+        now_s, then_s = (self._request_s(plan.rings[0]) for plan in known)
+        return then_s <= (1 - REPLACED_GAIN_MIN) * now_s
+
+    def _request_s(self, ring: Forecast) -> float:
+        """How long a typical request takes that is alone on a ring."""
+        return ring.ttft_s + self.goal.answer_tokens * ring.tpot_alone_s
+
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit. One
         that reports no device does not leave by that: its driver may be silent for a moment."""
@@ -189,12 +208,17 @@ class ModelPlanner:
         )
 
     def is_worth(
-        self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
+        self,
+        present: Sequence[PlannedRing],
+        plan: ClusterPlan,
+        nodes: Sequence[Node],
+        kept_tokens: Sequence[int],
     ) -> str:
-        """Why the plan is worth the interruption; empty when it is not."""
+        """Why the plan is worth the interruption; empty when it is not. `kept_tokens`: of how many
+        tokens each present ring holds KV."""
         now, then = self._as_known(present, nodes), self._placement(plan.rings)
         rates = {node.node_id: download_bytes_per_s(node) for node in nodes}
-        cost = change_cost(now, then, self.cost, rates)
+        cost = change_cost(now, then, self.cost, rates, kept_tokens)
         decision = worth_changing(now, then, cost)
         return decision.sentence if decision.change else ""
 

@@ -1,5 +1,6 @@
 """A placement's facts: nodes, links and costs, by what nodes report as far as it is believed."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +16,9 @@ from molink.coordinator.members.discrepancies import (
     Sightings,
     believed_rate,
     believed_upload,
-    slowed_steps,
 )
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.slowdown import AS_REPORTED, Slowdown, slowed_steps
 from molink.coordinator.planning.step_times import steps_of
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (
@@ -67,8 +68,19 @@ class FactsMaker:
     def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
         """Facts of measured nodes, and of the links between them."""
         seen = Sightings.of(nodes)
-        facts = [self._node(node, seen.uploads.get(node.pc, ())) for node in nodes]
+        facts = [self._node(node, seen.uploads.get(node.pc, ()), node.slowdown) for node in nodes]
         return facts, _network(nodes, seen.links)
+
+    def link_rates_mbps(self, nodes: Sequence[Node]) -> list[float]:
+        """Rate from each node of a ring to the next one, as a plan counts it before they serve."""
+        seen = Sightings.of(nodes)
+        facts = [self._node(node, seen.uploads.get(node.pc, ()), AS_REPORTED) for node in nodes]
+        network = _network(nodes, seen.links)
+        hops = list(zip(facts, [*facts[1:], *facts[:1]], strict=True))
+        senders = Counter(sender.pc for sender, to in hops if sender.pc != to.pc)
+        return [
+            network.link(*hop).rate_bytes_per_s * 8e-6 / max(1, senders[hop[0].pc]) for hop in hops
+        ]
 
     def model_size(self, name: str) -> ModelSize:
         """Size of the model, by which nodes know when they lend too little."""
@@ -137,11 +149,11 @@ class FactsMaker:
     def _cost_on(self, device: Device) -> ModelCost:
         return self.costs[ELEMENT_BYTES.get(self.dtype, device.element_bytes)]
 
-    def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
-        """`seen_mbps`: what others have seen its PC send."""
+    def _node(self, node: Node, seen_mbps: Sequence[float], slowdown: Slowdown) -> NodeFacts:
+        """`seen_mbps`: what others have seen its PC send. `slowdown`: with which it is planned."""
         profile = node.profile
         assert profile is not None, "only measured nodes are planned"
-        device, steps = profile.devices[0], slowed_steps(self._steps(node), node.slowdown)
+        device, steps = profile.devices[0], slowed_steps(self._steps(node), slowdown)
         head_fixed_s, head_row_s = self._head_s(steps)
         return NodeFacts(
             id=node.node_id,
@@ -152,7 +164,9 @@ class FactsMaker:
             step_fixed_s=HOP_SOFTWARE_S,
             head_row_s=head_row_s,
             head_fixed_s=head_fixed_s,
-            upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
+            upload_bytes_per_s=min(
+                _upload_bytes_per_s(profile, seen_mbps), slowdown.link_mbps * 1e6 / 8
+            ),
             download_bytes_per_s=profile.download_mbps * 1e6 / 8,
             kv_scale=self.kv_scale(device),
             tables_scale=self.tables_scale(device),

@@ -13,6 +13,7 @@ from molink.coordinator.members.discrepancies import Sightings, discrepancies
 from molink.coordinator.members.node_book import Contribution, Node
 from molink.coordinator.members.ring import COORDINATOR, AgentStage, Ring
 from molink.coordinator.requests.link_memory import KnownLink
+from molink.stage_protocol.progress import ShadowLag
 from molink_scheduler.link.facts import LinkReport
 
 __all__ = [
@@ -39,13 +40,16 @@ class RingLink:
 
 
 def ring_links(ring: Ring, to_head: LinkReport | None) -> Iterator[RingLink]:
-    """Links in the order in which a request meets them; of a stage that has not reported, none.
+    """Links in the order in which a request meets them; of a stage that has not reported, none, and
+    none to shadows.
     `to_head` is the report of the coordinator's own link."""
     if to_head is not None:
         yield RingLink(COORDINATOR, 0, to_head)
     for index, stage in enumerate(ring.stages):
         following = (index + 1) % len(ring.stages)
         for link in stage.health.links if stage.health else ():
+            if link.name == "shadow":
+                continue
             yield RingLink(index, following if link.name == "next" else COORDINATOR, link)
 
 
@@ -172,6 +176,7 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "ring": assignment.ring if assignment is not None and work is not None else None,
         "layers": list(work.layers) if work is not None else None,
         "covers": node.covers or None,
+        "shadow": _shadow(node.behind),
         "loaded": fact.fraction if fact is not None and fact.kind != "ready" else None,
         "device": None,
         "memory": _memory(node.profile),
@@ -179,6 +184,11 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "profile": _profile(node.profile),
         "contribution": contribution_report(given),
     }
+
+
+def _shadow(behind: ShadowLag | None) -> dict[str, float] | None:
+    """How far a standby's KV is behind that of the stage that it covers."""
+    return None if behind is None else {"tokens": behind.tokens, "seconds": behind.seconds}
 
 
 def contribution_report(given: Contribution) -> dict[str, int]:

@@ -63,6 +63,12 @@ class ServingRing:
         """Whether it takes requests."""
         return not self.draining and self.client.unready_reason is None
 
+    def is_full(self, within_s: float, now: float) -> bool:
+        """Whether it takes no more: those that wait would wait too long, all would become slow, or
+        a PC's memory runs short."""
+        is_short = self.client.short_of_memory and self.client.outstanding_tokens
+        return bool(is_short) or self.client.line.is_full(within_s, now)
+
     @property
     def stages(self) -> tuple[StageLayers, ...]:
         """Its nodes and their layers, for the timelines of its requests."""
@@ -111,10 +117,11 @@ class ClusterService:
     @property
     def overload(self) -> OverloadedError | None:
         """Why a newcomer is refused where every open ring takes no more."""
-        lines = [ring.client.line for ring in self.rings if ring.is_open]
+        rings = [ring for ring in self.rings if ring.is_open]
         now = time.monotonic()
-        if not lines or not all(line.is_full(self.wait_s_max, now) for line in lines):
+        if not rings or not all(ring.is_full(self.wait_s_max, now) for ring in rings):
             return None
+        lines = [ring.client.line for ring in rings]
         wait_s = max(1.0, min(line.wait_s(now) or WAIT_S for line in lines))
         waiting, running = (
             sum(line.waiting for line in lines),

@@ -12,7 +12,7 @@ from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
-from molink_scheduler.waiting_line import WaitingLine
+from molink_scheduler.waiting_line import Wait, WaitingLine
 
 __all__ = ["HOLDS_MAX", "UNREAD_EVENTS_MAX", "LiveSequence", "Served"]
 
@@ -46,6 +46,10 @@ class Served:
     """Of the longest prompt whose first token is waited for; 0: none is."""
     round_s: float
     """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    held_tokens: int = 0
+    """Of all sequences together, of which the ring holds KV."""
+    interrupted: int = 0
+    """Sequences that have had a token, and none since they lost a stage or their ring."""
 
 
 @dataclass(slots=True)
@@ -68,6 +72,7 @@ class LiveSequence:
     """When it was submitted, or its latest token came."""
     patience: float
     """How many times as long as usual it may lie."""
+    cache_salt: str = ""
     timeline: RequestTimeline | None = None
     log: AnswerLog | None = None
     """Where its place is kept on disk; None: it is not."""
@@ -79,8 +84,8 @@ class LiveSequence:
     """Its first tokens, of which every stage of the ring holds KV."""
     losses: int = 0
     """Of stages, since it came here."""
-    is_waiting: bool = False
-    """Whether it is in the ring's line, for its first token there."""
+    wait: Wait | None = None
+    """Its place in the ring's line, while it waits for its first token there."""
     is_held: bool = False
     """Whether the ring computes nothing of it until its reader has read on."""
     holds: int = 0
@@ -133,6 +138,7 @@ class LiveSequence:
             len(prompt) + len(output),
             now,
             patience,
+            request.cache_salt,
             request.timeline,
             request.log,
         )
@@ -141,17 +147,27 @@ class LiveSequence:
 
     def join(self, line: WaitingLine, now: float) -> None:
         """Wait in a ring's line, unless it waits or runs there."""
-        if not (self.has_token or self.is_waiting):
-            self.is_waiting = True
-            line.joined(now)
+        if not self.has_token and self.wait is None:
+            self.wait = line.joined(now)
+
+    def begin(self, line: WaitingLine, now: float) -> None:
+        """Wait no more: a token has come."""
+        if self.wait is not None:
+            line.began(self.wait, now)
+        self.wait = None
 
     def leave(self, line: WaitingLine, now: float) -> None:
         """Wait and run no more."""
-        if self.is_waiting:
+        if self.wait is not None:
             line.left(now)
         elif self.has_token:
             line.ended()
-        self.is_waiting = False
+        self.wait = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether its reader has had tokens and waits until their KV is there again."""
+        return bool(self.output) and not self.held_tokens and not self.is_held
 
     @property
     def is_behind(self) -> bool:
@@ -194,7 +210,9 @@ class LiveSequence:
     def request(self) -> Request:
         """As the head is to compute it from now on."""
         output = tuple(self.output)
-        return Request(self.request_id, self.prompt, self.sampling, output, self.priority)
+        return Request(
+            self.request_id, self.prompt, self.sampling, output, self.priority, self.cache_salt
+        )
 
     def objection(self, token: TokenSample) -> str | None:
         """Why a token cannot be the honest next one; None: it can."""

@@ -31,7 +31,7 @@ from molink.coordinator.requests.ring_links import (
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import OverloadedError, RingError, StageError
+from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestTimeline
@@ -83,6 +83,8 @@ class RingClient:
     line: WaitingLine = field(default_factory=WaitingLine)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
+    short_of_memory: str = ""
+    """Name of the PC whose memory runs short; empty: none's does."""
     _is_paused: bool = False
     """Whether the ring has lost a stage and does not go on yet."""
     _adopted: set[int] = field(default_factory=set)
@@ -123,9 +125,12 @@ class RingClient:
 
     def served(self) -> Served:
         """What the ring has brought its users."""
-        waiting = (live.known_tokens for live in self._live.values() if live.is_waiting)
+        waiting = (live.known_tokens for live in self._live.values() if live.wait is not None)
         decoding = sum(live.has_token for live in self._live.values())
-        return Served(self.tokens_sent, decoding, max(waiting, default=0), self._round_s)
+        held = sum(live.held_tokens for live in self._live.values())
+        interrupted = sum(live.is_interrupted for live in self._live.values())
+        waits = max(waiting, default=0)
+        return Served(self.tokens_sent, decoding, waits, self._round_s, held, interrupted)
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
@@ -145,6 +150,17 @@ class RingClient:
             if lies and may_move(live.tokens):
                 live.moved_at = now
                 live.tell(RequestStalledError("The ring has left the request lying."))
+
+    def shed_newest(self, may_move: Callable[[int], bool]) -> None:
+        """Give up the newest request of the lowest priority, unless it is the only one: the PC that
+        is `short_of_memory` would end the stage, and with it all of them for a while."""
+        computed = [live for live in self._live.values() if not live.is_held]
+        if len(computed) < 2:
+            return
+        newest = max(computed, key=lambda live: (live.priority, live.request_id))
+        why = f"The memory of {self.short_of_memory} runs short: send the request again later."
+        error = RequestStalledError(why) if may_move(newest.tokens) else RingError(why)
+        self._give_up(newest, error, is_held=True)
 
     async def generate(
         self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
@@ -179,8 +195,8 @@ class RingClient:
 
     def _adopted_one(self, request: GenerationRequest) -> LiveSequence | None:
         """What was adopted of a request, once."""
-        for live in self._live.values():
-            if live.request_id in self._adopted and live.log is request.log:
+        for live in filter(None, map(self._live.get, self._adopted)):
+            if live.log is request.log:
                 self._adopted.discard(live.request_id)
                 return live
         return None
@@ -213,7 +229,8 @@ class RingClient:
         for live in list(self._live.values()):
             live.losses += 1
             if live.losses > LOSSES_MAX:
-                self._give_up(live, is_held=live.request_id in resumed)
+                many = f"The request has met {LOSSES_MAX} losses of a stage: send it again later."
+                self._give_up(live, StageError(many), is_held=live.request_id in resumed)
                 continue
             if live.request_id not in resumed:
                 self._number_anew(live)
@@ -234,11 +251,9 @@ class RingClient:
             self._adopted = self._adopted - {before} | {live.request_id}
         self._live[live.request_id] = live
 
-    def _give_up(self, live: LiveSequence, *, is_held: bool) -> None:
-        live.tell(
-            StageError(f"The request has met {LOSSES_MAX} losses of a stage: send it again later.")
-        )
-        if is_held:
+    def _give_up(self, live: LiveSequence, error: MolinkError, *, is_held: bool) -> None:
+        live.tell(error)
+        if is_held and not self._is_paused:
             self.links.send(Cancel(live.request_id))
         self._forget(live)
 
@@ -349,15 +364,14 @@ class RingClient:
         known = self._next_request_id, self.card.vocabulary_size
         if (objection := untrue(score, *known)) is not None:
             return objection
-        live = self._live.get(score.request_id)
-        if live is None:
+        if (live := self._live.get(score.request_id)) is None:
             return None
         return "log-probabilities unasked" if live.scores is None else live.scores.take(score)
 
-    def _note_waits(self, waits: Iterable[tuple[int, float]], now: float) -> None:
-        for request_id, waited_s in waits:
-            if (timeline := self._timeline(request_id)) is not None and waited_s >= 0:
-                timeline.prompt_computed(timeline.prompt_tokens, waited_s, now)
+    def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
+        for request_id, waited_s, cached_tokens in waits:
+            if (timeline := self._timeline(request_id)) is not None:
+                timeline.answered(waited_s, cached_tokens, now)
 
     def _timeline(self, request_id: int) -> RequestTimeline | None:
         return live.timeline if (live := self._live.get(request_id)) is not None else None
@@ -369,9 +383,7 @@ class RingClient:
             self._round_s += weight * (elapsed_s - self._round_s)
             self.line.token_came(elapsed_s)
         live.has_token, live.moved_at = True, now
-        if live.is_waiting:
-            live.is_waiting = False
-            self.line.began(now)
+        live.begin(self.line, now)
         if live.timeline is not None:
             live.timeline.tokens_came(1, now)
 
@@ -380,8 +392,6 @@ class RingClient:
         known = self._next_request_id, self.card.vocabulary_size
         if (objection := untrue(token, *known)) is not None:
             return objection
-        if not 0 <= token.token_id < self.card.vocabulary_size:
-            return "a token that is not in the vocabulary"
         return live.objection(token) if live is not None else None
 
     def _tail_error(self, what: str) -> StageError:

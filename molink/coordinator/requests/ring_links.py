@@ -62,8 +62,8 @@ class RingClientLinks:
     head: PacedLink | None = None
     _events: "asyncio.Queue[Arrived | HeadSilent | HeadLost]" = field(default_factory=asyncio.Queue)
     _links: ProcessLinks = field(init=False)
-    _head_end: tuple[str, str | None] = ("", None)
-    """Address and key that its link was opened with."""
+    _head_key: str | None = None
+    """That its link was opened with."""
 
     @classmethod
     def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":
@@ -106,7 +106,7 @@ class RingClientLinks:
         self.head = self._links.connect(
             "head", head_address, head_key, queue, pacer, self._on_silence
         )
-        self._head_end = (head_address, head_key)
+        self._head_key = head_key
         if not await asyncio.to_thread(self._links.open, self.head, measure=measure):
             raise RingError("The head does not answer: check its link.")
 
@@ -125,7 +125,8 @@ class RingClientLinks:
         """Take messages of the ring's next epoch only, and lead to its head, which may be another
         one. Raises RingError when that does not answer."""
         self._links.epoch = epoch
-        if self.head is None or (head_address, head_key) != self._head_end:
+        leads_to = (self.head.address, self._head_key) if self.head is not None else None
+        if leads_to != (head_address, head_key):
             if self.head is not None:
                 self._links.thread.close(self.head)
                 self._drop_news_of_head()

@@ -40,13 +40,13 @@ class Assigner:
 
     def in_place_of(self, lost: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
         """The stage that takes a lost one's place on another node; of no epoch of its own yet."""
-        given = lost.assignment.model_copy(update={"work": work})
+        given = lost.assignment.model_copy(update={"work": work, "resume": None})
         return self._stage(node, given, lost.neighbours)
 
     def standby(self, place: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
         """The stage of no ring that holds what another one does."""
         why = f"It holds the layers of {place.name}, whose place it takes should that go."
-        update = {"work": work, "epoch": self.next_epoch(), "reason": why}
+        update = {"work": work, "epoch": self.next_epoch(), "reason": why, "resume": None}
         return self._stage(node, place.assignment.model_copy(update=update), place.neighbours)
 
     def _stage(self, node: Node, assignment: Assignment, neighbours: tuple[str, str]) -> AgentStage:

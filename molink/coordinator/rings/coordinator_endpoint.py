@@ -77,16 +77,24 @@ class CoordinatorEndpoint:
         """The links as they are: each node finds the best path by itself."""
         return routes
 
+    async def reroute_one(self, link: StageLink) -> StageLink:
+        """The link as it is."""
+        return link
+
     async def watch(self, ring: Ring) -> None:
-        """Find a path to the head, and a better one later, until cancelled."""
-        self.path = Path("none")
-        self._found.clear()
+        """Find a path to the head, and a better one later, until cancelled. Then none is known:
+        what the next epoch is to use is found by its own `watch`, which runs after who waits for
+        it."""
         link = ring.requests_link
         caller = self.relay.caller if link.relay else None
         reach = await asyncio.to_thread(Reach.of, [self.public_host])
         end = LinkEnd(link.to, link.port_name, reach.permitted(link.addresses))
         self._keeper = PathKeeper(end, caller, self._moved)
-        await self._keeper.run()
+        try:
+            await self._keeper.run()
+        finally:
+            self._keeper, self.path = None, Path("none")
+            self._found.clear()
 
     def client(self, ring: Ring) -> RingClient:
         """A client of a ring to whose head no link is open yet."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.members.ring import AgentStage, StageFailure
+from molink.coordinator.members.slowdown import AS_REPORTED
 from molink.coordinator.planning.cluster_plan import (
     ClusterPlan,
     PlanCache,
@@ -27,9 +28,11 @@ from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.failover import Failover
 from molink.coordinator.rings.recovery import Recovery
+from molink.coordinator.rings.replacement import SlowReplacement
 from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
+from molink.coordinator.rings.shadows import Shadows
 from molink.coordinator.rings.standbys import Standbys
 from molink.coordinator.rings.take_over import KeptRing, RingKeeper, TakeOver
 from molink.errors import ErrorGuard, MolinkError
@@ -67,6 +70,8 @@ class ManagerSettings:
     """As `--wire`."""
     standbys: int = 0
     """Free nodes that are to hold the layers of others."""
+    shadow: bool = True
+    """Whether they are to hold KV of theirs as well."""
     first_must_stand: bool = False
     """Whether a first ring that fails is the operator's to mend, who sits in front of it."""
 
@@ -104,14 +109,17 @@ class ClusterManager:
     _fruitless: object = None
     """What a plan was made for that brought no ring: the same again would bring none either."""
     _slow: frozenset[str] = frozenset()
-    """Nodes that take longer than they have reported..."""
+    """Nodes that do far less than was planned with..."""
+    _unreplaced: frozenset[str] = frozenset()
+    """...the members of rings among them whose place nobody takes..."""
     _known_slow: frozenset[str] = frozenset()
-    """...and those that did when all nodes were last planned for."""
+    """...and who of these was known when all nodes were last planned for."""
     _restless: RestlessNodes = field(default_factory=RestlessNodes)
     _plans: PlanCache = field(init=False)
     _failover: Failover = field(init=False)
     _standbys: Standbys = field(init=False)
     _slowdowns: SlowdownMonitor = field(init=False)
+    _replacement: SlowReplacement = field(init=False)
     _take_over: TakeOver = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,11 +131,13 @@ class ClusterManager:
             self.settings.standbys,
             self.planner,
             self.assigner,
-            lambda: self.free(time.monotonic()),
+            lambda: [one for one in self.free(time.monotonic()) if one.slowdown == AS_REPORTED],
             self._failed,
             self.tasks,
+            Shadows(self.settings.shadow, self.assigner.commands, self.tasks),
         )
         self._slowdowns = SlowdownMonitor(self.planner)
+        self._replacement = SlowReplacement(self.planner, self._standbys, self.blame)
         self._take_over = TakeOver(self.book, self.keeper.rings())
         numbers = {ring.number for ring in self._take_over.waiting}
         self.service.expected |= numbers
@@ -160,6 +170,8 @@ class ClusterManager:
         self._note_restless(nodes, now)
         self.readiness.update(active, now)
         self._note_slow(self._slowdowns.slow_nodes(self.rings, nodes, now))
+        if not self._failover.under_way:
+            self._unreplaced = self._replacement.update(self.rings, self._slow)
         self._failover.release_leaving(self.free(now))
         self._failover.pass_over_lagging(self.free(now))
         first = not self._next_ring
@@ -229,8 +241,8 @@ class ClusterManager:
 
     def _note_slow(self, slow: frozenset[str]) -> None:
         for node in (self.book.nodes[node_id] for node_id in slow - self._slow):
-            times = f"{node.slowdown.worst:.1f} times as long as it has told"
-            self.service.events.add("node_slow", f"{node.name} computes {times}", node=node.name)
+            text = f"{node.name} {' and '.join(node.slowdown.clauses)}"
+            self.service.events.add("node_slow", text, node=node.name)
         self._slow = slow
 
     def _reap_ended(self, now: float) -> None:
@@ -272,7 +284,7 @@ class ClusterManager:
             self._fruitless = None if plan.rings else asked
             self._start(plan, keep_reasons=bool(serving))
         unused = bool(free) and asked == self._fruitless
-        if serving and (unused or not self._slow <= self._known_slow):
+        if serving and (unused or not self._unreplaced <= self._known_slow):
             self._improve(serving, now)
         return True
 
@@ -285,11 +297,15 @@ class ClusterManager:
     def _improve(self, serving: Sequence[RingSupervisor], now: float) -> None:
         """Would all nodes together do so much better that an interruption pays? A ring that serves
         is not risked for a node that has failed lately."""
-        period_s = CHANGE_PERIOD_S if self._slow <= self._known_slow else SLOW_PERIOD_S
+        is_known = self._unreplaced <= self._known_slow
+        period_s = CHANGE_PERIOD_S if is_known else SLOW_PERIOD_S
         if now - self._improved_at < period_s or self._failover.under_way:
             return
+        served = {ring.number: ring.client.served() for ring in self.service.rings}
         if any(ring.state is not RingState.SERVING for ring in serving):
             return
+        if any(one.interrupted for one in served.values()):
+            return  # What survivors hold is not dealt anew while streams wait for it.
         members = {stage.node.node_id for ring in serving for stage in ring.stages}
         nodes = [
             node
@@ -300,8 +316,9 @@ class ClusterManager:
         plan = self._plans.take("rings of all", nodes)
         if plan is None:
             return
-        self._improved_at, self._known_slow, self.plan = now, self._slow, plan
-        if why := self.planner.is_worth([ring.plan for ring in serving], plan, nodes):
+        self._improved_at, self._known_slow, self.plan = now, self._unreplaced, plan
+        kept = [served[ring.number].held_tokens for ring in serving]
+        if why := self.planner.is_worth([ring.plan for ring in serving], plan, nodes, kept):
             self.service.events.add("plan", f"the rings are to be replaced by better ones: {why}")
             self._failover.improve(serving, plan)
 

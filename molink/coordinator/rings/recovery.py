@@ -1,25 +1,28 @@
 """Recovery of a ring that has lost stages: survivors stay, the hole is filled, the ring goes on.
 
 What is lost goes on on a standby that holds its layers, else it is loaded again on its own node if
-that is still there, else on another one. Then all stages join the ring's next epoch, in which
-survivors keep their process, weights and KV (`molink_scheduler.resume`). When another stage is lost
-meanwhile, the same begins again. A ring that cannot go on in time ends, and its requests go to the
-next one.
+that is still there, else on another one, else beside what a neighbour holds. Then all stages join
+the ring's next epoch, in which survivors keep their process, weights and KV
+(`molink_scheduler.resume`). When another stage is lost meanwhile, the same begins again. A ring
+that cannot go on in time ends, and its requests go to the next one.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
-from math import inf
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
+from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.members.ring import AgentStage, Ring, tokens_asked
 from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.rings.neighbours import has_grown, in_places, without_holes
 from molink.coordinator.rings.ring_building import RingEndpoint, routes_of
+from molink.errors import StageError
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.resume import Resume
+from molink_scheduler.resume import Positions, Resume, held_behind
 
 __all__ = ["RECOVER_WITHIN_S", "Fillers", "Recovery", "Resumption"]
 
@@ -41,6 +44,8 @@ class Resumption:
     """Requests of which survivors were told to keep KV..."""
     missing: frozenset[int]
     """...and those among them with which some stage cannot go on."""
+    behind_tokens: int
+    """Rows that fresh stages lack of them, all told."""
     reason: str
     """Why there is another epoch, a sentence."""
 
@@ -55,6 +60,11 @@ class Fillers(Protocol):
         self, lost: AgentStage, kv_tokens: int, taken: Set[str], within_s: float
     ) -> AgentStage | None:
         """On a free node that can have the layers in time."""
+
+    def beside(
+        self, stage: AgentStage, layers: tuple[int, int], kv_tokens: int, within_s: float
+    ) -> AssignedWork | None:
+        """Work of a stage that takes these layers too; None: its node has no room, or no time."""
 
 
 @dataclass(slots=True)
@@ -84,38 +94,44 @@ class Recovery:
 
     def begin(self, ring: Ring, *, taken_over: bool = False) -> Ring | None:
         """The ring on its way into the next epoch, with nothing loaded in the places of what is
-        lost; None: it cannot go on without that, or not in time. One that is `taken_over` may have
-        lost nothing but its coordinator."""
+        lost, or with fewer places; None: it cannot go on without that, or not in time. One that is
+        `taken_over` may have lost nothing but its coordinator."""
         lost = _lost(ring.stages)
-        fillings = self._fillings(ring, sorted(lost))
         replaced = lost | self._fresh
         fewest, most = int(not taken_over), len(ring.stages) - 1
-        if not self.left_s or fillings is None or not fewest <= len(replaced) <= most:
+        if not self.left_s or not fewest <= len(replaced) <= most:
+            return None
+        fillings = self._fillings(ring, sorted(lost))
+        stages = [fillings.get(place, stage) for place, stage in enumerate(ring.stages)]
+        beside = partial(self._beside, tokens_asked(ring.terms.ring.kv_tokens_capacity))
+        going_on = without_holes(stages, lost - fillings.keys(), replaced, beside)
+        if going_on is None:
             return None
         now, epoch = self.clock(), self.next_epoch()
         self._began_at = now if self._began_at is None else self._began_at
         for place in lost:
             self._hold_back(ring.stages[place].node.node_id)
-        self._fresh |= lost
-        stages = list(ring.stages)
-        for place, filling in fillings.items():
-            stages[place] = filling
-        return replace(ring, stages=[stage.in_epoch(epoch) for stage in _linked(stages)])
+        left, self._fresh = going_on
+        return in_places(ring, [stage.in_epoch(epoch) for stage in left])
 
     def has_standby(self, ring: Ring, stage: AgentStage) -> bool:
         """Whether another node could take a stage's place at once."""
         tokens = tokens_asked(ring.terms.ring.kv_tokens_capacity)
         return self.fillers.standing_by(stage, tokens, set()) is not None
 
-    def _fillings(self, ring: Ring, lost: Sequence[int]) -> dict[int, AgentStage] | None:
-        """What takes the place of each stage that is lost; None: of one nothing can."""
+    def _beside(
+        self, kv_tokens: int, stage: AgentStage, layers: tuple[int, int]
+    ) -> AssignedWork | None:
+        return self.fillers.beside(stage, layers, kv_tokens, self.left_s)
+
+    def _fillings(self, ring: Ring, lost: Sequence[int]) -> dict[int, AgentStage]:
+        """What takes the place of each stage that is lost, where something can."""
         found: dict[int, AgentStage] = {}
         for place in lost:
             taken = {stage.node.node_id for stage in found.values()}
             filling = self._filling(ring, ring.stages[place], taken)
-            if filling is None:
-                return None
-            found[place] = filling
+            if filling is not None:
+                found[place] = filling
         return found
 
     def _filling(self, ring: Ring, lost: AgentStage, taken: Set[str]) -> AgentStage | None:
@@ -124,10 +140,11 @@ class Recovery:
         standby = self.fillers.standing_by(lost, tokens, taken)
         if standby is not None:
             return standby
-        held_back_until = self._held_back_until.get(lost.node.node_id, -inf)
-        if lost.may_load_again and self.clock() >= held_back_until:
+        now, until = self.clock(), self._held_back_until
+        held_back = {node_id for node_id in until if now < until[node_id]}
+        if lost.may_load_again and lost.node.node_id not in held_back:
             return lost.replaced(tokens)
-        return self.fillers.with_room(lost, tokens, taken, self.left_s)
+        return self.fillers.with_room(lost, tokens, taken | held_back, self.left_s)
 
     def _hold_back(self, node_id: str) -> None:
         again_s = LOST_AGAIN_S * 2.0 ** min(self._times_lost[node_id], 30)
@@ -140,22 +157,31 @@ class Recovery:
         stages, terms = ring.stages, ring.terms
         self.endpoint.admit(stages)
         await gathered(stage.admit() for stage in stages)
-        survivors = [stage for place, stage in enumerate(stages) if place not in self._fresh]
+        survivors = [
+            stage
+            for place, stage in enumerate(stages)
+            if (place not in self._fresh or has_grown(stage)) and stage.loaded is not None
+        ]
         await gathered(stage.hold() for stage in survivors)
         await gathered(
             stage.load(lambda fraction: None) for stage in stages if stage.loaded is None
         )
+        if lost := _lost(stages):  # Who is told to join beside it would wait for it, and fail.
+            names = ", ".join(stages[place].name for place in sorted(lost))
+            raise StageError(f"While others loaded, {names} was lost too.")
         _check_room(stages, terms.ring)
         self._loaded_at = self.clock()
         loaded = [stage.loaded for stage in stages if stage.loaded is not None]
         routes = await self.endpoint.reroute(routes_of(stages, loaded, terms.coordinator))
         listed = client.to_resume()
+        shadowed = {place: stages[place].shadowed for place in self._fresh}
+        held = held_behind(dict(listed), shadowed, self._fresh)
         missing = await gathered(
             stage.join(
                 terms.ring,
                 to_next,
                 routes.sampled if stage is stages[-1] else None,
-                self._resume(place, len(stages), listed),
+                self._resume(place, len(stages), listed, held),
             )
             for place, (stage, to_next) in enumerate(zip(stages, routes.next_of, strict=True))
         )
@@ -163,6 +189,7 @@ class Recovery:
             Ring(stages, terms, routes.requests),
             frozenset(request_id for request_id, _ in listed),
             frozenset(request_id for named in missing for request_id in named),
+            sum(_tokens(listed) - _tokens(one) for one in held.values()),
             reason,
         )
 
@@ -174,10 +201,18 @@ class Recovery:
         self._began_at, self._fresh = None, set()
         return elapsed_s, loading_s
 
-    def _resume(self, place: int, count: int, listed: tuple[tuple[int, int], ...]) -> Resume:
+    def _resume(
+        self, place: int, count: int, listed: Positions, held: Mapping[int, Positions]
+    ) -> Resume:
         """The tail's next stage is the head, to which it sends no rows."""
         next_fresh = place + 1 < count and place + 1 in self._fresh
-        return Resume(listed, place in self._fresh, next_fresh)
+        fresh = place if place in self._fresh else place + 1
+        is_told = place in self._fresh or next_fresh
+        return Resume(listed, place in self._fresh, next_fresh, held[fresh] if is_told else ())
+
+
+def _tokens(positions: Positions) -> int:
+    return sum(tokens for _, tokens in positions)
 
 
 def _lost(stages: Sequence[AgentStage]) -> set[int]:
@@ -194,11 +229,3 @@ def _check_room(stages: Sequence[AgentStage], ring: RingTerms) -> None:
             raise stage.fail(f"{stage.name} has room for the states of too few requests.")
         if loaded.kv_tokens_capacity < ring.kv_tokens_capacity:
             raise stage.fail(f"{stage.name} has room for too few tokens of its ring.")
-
-
-def _linked(stages: Sequence[AgentStage]) -> list[AgentStage]:
-    """The stages, each of which accepts links of the one before it as that is now."""
-    return [
-        replace(stage, neighbours=(before.node.public_key, stage.neighbours[1]))
-        for before, stage in zip((stages[-1], *stages[:-1]), stages, strict=True)
-    ]

@@ -17,7 +17,14 @@ from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
 
-__all__ = ["RingEndpoint", "RingRoutes", "build_ring", "link_to", "routes_of"]
+__all__ = [
+    "RingEndpoint",
+    "RingRoutes",
+    "build_ring",
+    "link_to",
+    "micro_batch_candidates",
+    "routes_of",
+]
 
 ADDRESSES_MAX = 16
 """Of a link, as messages allow."""
@@ -67,7 +74,7 @@ async def build_ring(
         terms.ring,
         kv_tokens_capacity=capacity,
         state_slots=min(slots, default=None),
-        micro_batch_candidates=tuple(range(1, 2 * len(stages) + 1)),
+        micro_batch_candidates=micro_batch_candidates(len(stages)),
     )
     async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):
         await gathered(
@@ -75,6 +82,11 @@ async def build_ring(
             for stage, to_next in zip(stages, routes.next_of, strict=True)
         )
     return Ring(stages, replace(terms, ring=ring), routes.requests)
+
+
+def micro_batch_candidates(stages: int) -> tuple[int, ...]:
+    """How many micro-batches may circle on a ring of so many stages."""
+    return tuple(range(1, 2 * stages + 1))
 
 
 @asynccontextmanager
@@ -146,6 +158,9 @@ class RingEndpoint(Protocol):
 
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links as they shall be used, once it is known where they end."""
+
+    async def reroute_one(self, link: StageLink) -> StageLink:
+        """The link to a shadow as it shall be used."""
 
     async def watch(self, ring: Ring) -> None:
         """Keep both links of a ring that has joined going, until cancelled. Raises StageError when

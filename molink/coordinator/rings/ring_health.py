@@ -3,20 +3,31 @@
 Times are arguments, in seconds on a clock that never jumps.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import NodeState
-from molink.coordinator.members.discrepancies import StepsSeen
-from molink.coordinator.members.node_book import AS_REPORTED, Node
+from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.ring import AgentStage
+from molink.coordinator.members.slowdown import (
+    AS_REPORTED,
+    Slowdown,
+    StepsSeen,
+    measured_link_mbps,
+)
 from molink.coordinator.planning.cluster_plan import PlannedRing, Planner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
+from molink.stage_protocol.messages import StageHealth
 
 __all__ = ["SlowdownMonitor", "plan_sentence", "progress_sentence"]
 
 PERIOD_S = 5.0
 """Stages smooth their times over a dozen steps; a plan changes by the minute at most."""
+
+LOOKS_MIN = 3
+"""In a row that must find a node slow until it counts as slow, ten seconds: a backup that begins, a
+web page or a Wi-Fi that falters is over by then, and costs less than to load layers elsewhere."""
 
 KEPT_S = 3600.0
 """A node that serves no more counts as fast as reported again after an hour: its owner may have
@@ -30,6 +41,8 @@ class SlowdownMonitor:
     planner: Planner
     _checked_at: float = 0.0
     _seen_at: dict[str, float] = field(default_factory=dict)
+    _looks: Counter[str] = field(default_factory=Counter)
+    """That found a node slow which does not count as slow yet, in a row."""
 
     def slow_nodes(
         self, rings: Sequence[RingSupervisor], nodes: Sequence[Node], now: float
@@ -49,13 +62,35 @@ class SlowdownMonitor:
         healths = [stage.health for stage in ring.stages]
         running = [health.requests_running or 0 for health in healths if health is not None]
         rows = max([1, ring.plan.users, *running])
-        for planned, stage, health in zip(ring.plan.stages, ring.stages, healths, strict=True):
-            if health is None or not stage.node.is_measured:
+        nodes = [stage.node for stage in ring.stages]
+        if not all(node.is_measured for node in nodes):
+            return
+        rates_mbps = self.planner.link_rates_mbps(nodes)
+        for planned, node, health, mbps in zip(
+            ring.plan.stages, nodes, healths, rates_mbps, strict=True
+        ):
+            if health is None:
                 continue
             seen = StepsSeen(health.steps, health.decode_step_s, health.prefill_row_s)
-            slowdown = self.planner.slowdown(planned, stage.node, rows, seen)
-            if slowdown is not None:
-                stage.node.slowdown, self._seen_at[stage.node.node_id] = slowdown, now
+            steps = self.planner.slowdown(planned, node, rows, seen)
+            link_mbps = _link_mbps(health, mbps, node.slowdown.link_mbps)
+            self._note(node, replace(steps or node.slowdown, link_mbps=link_mbps), now)
+
+    def _note(self, node: Node, found: Slowdown, now: float) -> None:
+        """What a look has found; who was not slow must be found so in several looks."""
+        is_new = found != AS_REPORTED and node.slowdown == AS_REPORTED
+        self._looks[node.node_id] = self._looks[node.node_id] + 1 if is_new else 0
+        if not is_new or self._looks[node.node_id] >= LOOKS_MIN:
+            node.slowdown, self._seen_at[node.node_id] = found, now
+
+
+def _link_mbps(health: StageHealth, planned_mbps: float, before: float) -> float:
+    """What a stage's link to the next one is found to carry (`measured_link_mbps`); while nothing
+    waits for it, what it was found to carry before."""
+    for link in health.links:
+        if link.name == "next" and link.decode_queued_bytes + link.prefill_queued_bytes > 0:
+            return measured_link_mbps(link.rate_mbps, planned_mbps, before)
+    return before
 
 
 def plan_sentence(number: int, plan: PlannedRing, stages: Sequence[AgentStage]) -> str:

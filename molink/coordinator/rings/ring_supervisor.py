@@ -19,6 +19,7 @@ from molink.coordinator.members.stage_watch import silences_s
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.rings.neighbours import has_grown
 from molink.coordinator.rings.recovery import Recovery, Resumption
 from molink.coordinator.rings.ring_building import RingEndpoint, build_ring
 from molink.coordinator.rings.ring_progress import RingPace, RingProgress, Stuck
@@ -239,11 +240,17 @@ class RingSupervisor:
 
     def _note_losses(self, ring: Ring, begun: Ring, reason: str) -> None:
         """What another node replaces has failed; what its own node loads again may be forgiven."""
-        for stage, following in zip(ring.stages, begun.stages, strict=True):
+        staying = {stage.node.node_id for stage in begun.stages}
+        for stage in ring.stages:
             if stage.is_lost:
                 self._note("stage_lost", f"has lost {stage.name}, and goes on: {reason}")
-            if stage.failure is not None and following.node is stage.node:
+            if stage.failure is not None and stage.node.node_id in staying:
                 self.mended(stage.failure)
+        for stage in begun.stages:
+            if has_grown(stage) and stage.loaded is None:
+                first, end = stage.layers
+                wide = f"layers {first} to {end - 1}, with what was lost beside its own"
+                self._note("plan", f"goes on with {stage.name} for {wide}")
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
         reason, missing = resumption.reason, resumption.missing
@@ -253,7 +260,8 @@ class RingSupervisor:
         if self.state is RingState.RESUMING:
             self.state = RingState.SERVING
         times = f"{elapsed_s:.1f} s after a loss, {loading_s:.1f} of them to load"
-        self._note("ring_resumed", f"goes on {times}, with the KV of {kept} requests: {reason}")
+        holding = f"with the KV of {kept} requests, {resumption.behind_tokens} tokens behind"
+        self._note("ring_resumed", f"goes on {times}, {holding}: {reason}")
         self.wake.set()
 
     async def _connected(self, ring: Ring) -> RingClient:
@@ -295,7 +303,12 @@ class RingSupervisor:
                 raise self._stuck(stuck)
             if healths[0] is not None:
                 client.note_prompts(healths[0], now)
-            client.give_up_stalled(now, partial(self.service.has_other, client))
+            has_other = partial(self.service.has_other, client)
+            client.give_up_stalled(now, has_other)
+            short = [one for one in self.stages if one.health and one.health.host_is_short]
+            client.short_of_memory = short[0].name if short else ""
+            if short:
+                client.shed_newest(has_other)
             await asyncio.sleep(PROGRESS_PERIOD_S)
 
     def _stuck(self, stuck: Stuck) -> StageError:

@@ -11,7 +11,7 @@ it more of the model to begin with.
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.members.node_book import Node
@@ -19,6 +19,7 @@ from molink.coordinator.members.ring import AgentStage, StageFailure, tokens_ask
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
+from molink.coordinator.rings.shadows import Shadows
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["Standbys"]
@@ -37,6 +38,7 @@ class Standbys:
     failed: Callable[[StageFailure], object]
     """Takes the failure of a node that cannot load, or keep what it holds."""
     tasks: asyncio.TaskGroup
+    shadows: Shadows
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Loading a standby"))
     _held: dict[str, AgentStage] = field(default_factory=dict)
     """What each standby holds, or loads, by the id of its node."""
@@ -48,9 +50,14 @@ class Standbys:
 
     def update(self, rings: Sequence[RingSupervisor]) -> None:
         """Have as many free nodes as wanted hold what is most worth it, while rings serve."""
+        serving = [ring for ring in rings if ring.state is RingState.SERVING]
+        self._update_held(serving)
+        self.shadows.update(serving, self._held)
+
+    def _update_held(self, serving: Sequence[RingSupervisor]) -> None:
         for stage in [stage for stage in self._held.values() if not _stands_by(stage)]:
             self._forget(stage)
-        places = list(_places([ring for ring in rings if ring.state is RingState.SERVING]))
+        places = list(_places(serving))
         if not places:
             return
         wanted = {_what(place, tokens) for place, tokens in places}
@@ -63,13 +70,35 @@ class Standbys:
             if _what(place, tokens) not in covered:
                 self._cover(place, tokens)
 
+    def covers(self, place: AgentStage, ring: Sequence[AgentStage]) -> Node | None:
+        """The standby that holds the layers of a ring's stage, or loads them; None: there is
+        none."""
+        what = _what(place, _tokens(ring))
+        return next((held.node for held in self._held.values() if _what(held) == what), None)
+
+    def cover(
+        self, place: AgentStage, ring: Sequence[AgentStage], fits: Callable[[Node], bool]
+    ) -> bool:
+        """Have a free node, which `fits`, load the layers of a ring's stage, rather one that stands
+        by for nobody; False: there is none."""
+        tokens = _tokens(ring)
+        able = [one for one in self._able(place, tokens) if fits(one[0])]
+        if not able:
+            return False
+        node, work = self._best(able)
+        if node.node_id in self._held:
+            self._forget(self._held[node.node_id])
+        self._hold(place, node, work)
+        return True
+
     def standing_by(self, lost: AgentStage, kv_tokens: int, taken: Set[str]) -> AgentStage | None:
         """The stage in a lost one's place on a standby that holds its layers, and is not `taken`
         already."""
         for node_id, held in self._held.items():
             is_ready = held.loaded is not None and _stands_by(held) and held.node.may_serve
             if is_ready and node_id not in taken and _what(held) == _what(lost, kv_tokens):
-                return self.assigner.in_place_of(lost, held.node, held.work)
+                filling = self.assigner.in_place_of(lost, held.node, held.work)
+                return self.shadows.in_place(held, filling)
         return None
 
     def with_room(
@@ -81,19 +110,35 @@ class Standbys:
         quick = [one for one in able if self._fetch_s(*one) < within_s]
         if not quick:
             return None
-        best = min(quick, key=lambda one: (one[0].node_id in self._held, self._fetch_s(*one)))
-        return self.assigner.in_place_of(lost, *best)
+        return self.assigner.in_place_of(lost, *self._best(quick))
+
+    def beside(
+        self, stage: AgentStage, layers: tuple[int, int], kv_tokens: int, within_s: float
+    ) -> AssignedWork | None:
+        """Work of a stage that takes these layers beside its own; None: its node has no room for
+        both, or cannot fetch them in time."""
+        start, end = min(layers[0], stage.layers[0]), max(layers[1], stage.layers[1])
+        both = replace(stage.work, layers=(start, end))
+        has_room = self.planner.work_on(stage.node, both, kv_tokens) is not None
+        if not has_room or self.planner.fetch_s(stage.node, layers) >= within_s:
+            return None
+        return replace(both, kv_tokens=kv_tokens)
 
     # -- loading beforehand ----------------------------------------------------------------------
 
     def _cover(self, place: AgentStage, tokens: int) -> None:
         able = [one for one in self._able(place, tokens) if one[0].node_id not in self._held]
-        if not able:
-            return
-        node, work = min(able, key=lambda one: self._fetch_s(*one))
+        if able:
+            self._hold(place, *self._best(able))
+
+    def _hold(self, place: AgentStage, node: Node, work: AssignedWork) -> None:
         stage = self.assigner.standby(place, node, work)
         self._held[node.node_id] = stage
         self.tasks.create_task(self._load(stage, place.name))
+
+    def _best(self, able: Sequence[tuple[Node, AssignedWork]]) -> tuple[Node, AssignedWork]:
+        """Rather one that stands by for nobody, then the quickest to fetch."""
+        return min(able, key=lambda one: (one[0].node_id in self._held, self._fetch_s(*one)))
 
     async def _load(self, stage: AgentStage, covers: str) -> None:
         with self.guard:
@@ -122,7 +167,7 @@ class Standbys:
         """It is none any more; what it could not load, or keep, is held against it."""
         node = stage.node
         del self._held[node.node_id]
-        node.covers = ""
+        node.covers, node.behind = "", None
         if stage.failure is not None:
             self.failed(stage.failure)
         elif _is_assigned(stage) and _has_failed(node):
@@ -138,8 +183,12 @@ class Standbys:
 def _places(rings: Sequence[RingSupervisor]) -> Iterator[tuple[AgentStage, int]]:
     """All stages of rings, and the tokens that another one in their place is asked for."""
     for ring in rings:
-        capacities = [one.loaded.kv_tokens_capacity for one in ring.stages if one.loaded]
-        yield from ((stage, tokens_asked(min(capacities))) for stage in ring.stages)
+        yield from ((stage, _tokens(ring.stages)) for stage in ring.stages)
+
+
+def _tokens(ring: Sequence[AgentStage]) -> int:
+    """What a node in the place of one of these is asked for."""
+    return tokens_asked(min(one.loaded.kv_tokens_capacity for one in ring if one.loaded))
 
 
 def _what(stage: AgentStage, kv_tokens: int | None = None) -> tuple[object, ...]:

@@ -149,6 +149,8 @@ class Node:
     doubts: tuple[str, ...]
     covers: str = ""
     """Name of the node whose place it takes should that go; empty: of none."""
+    behind: tuple[int, float] | None = None
+    """By how many tokens, and seconds, its KV is behind; None: it holds none."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ def _forecast(body: Json) -> Forecast | None:
 
 
 def _node(body: Json) -> Node:
-    profile, memory = part(body, "profile"), part(body, "memory")
+    profile, memory, shadow = (part(body, name) for name in ("profile", "memory", "shadow"))
     given, paths, ring = part(body, "contribution"), part(body, "paths"), number(body, "ring")
     return Node(
         id=text(body, "id"),
@@ -300,6 +302,7 @@ def _node(body: Json) -> Node:
         bytes_sent=count(given, "bytes_sent"),
         doubts=texts(body, "doubts"),
         covers=text(body, "covers"),
+        behind=(count(shadow, "tokens"), number(shadow, "seconds") or 0.0) if shadow else None,
     )
 
 

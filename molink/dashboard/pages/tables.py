@@ -138,7 +138,7 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
         for index, stage in enumerate(ring.stages)
     }
     slow = {one.node for one in slow_stages(history)}
-    covered = {one.covers: one.name for one in history.state.nodes if one.state == "standby"}
+    covered = {one.covers: _cover(one) for one in history.state.nodes if one.state == "standby"}
     order = {"lost": 2, "standby": 1}
     nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
     for node in nodes:
@@ -182,7 +182,16 @@ def _node_note(node: Node, is_slow: bool, covered_by: str, glyphs: Glyphs) -> tu
         return node.reason, ""
     if node.doubts:
         return f"{glyphs.mark} {node.doubts[0]}", "warning"
-    return (f"{covered_by} stands by for it", "") if covered_by else ("", "")
+    return covered_by, ""
+
+
+def _cover(standby: Node) -> str:
+    """What a standby does for the node that it covers."""
+    note = f"{standby.name} stands by for it"
+    if standby.behind is None:
+        return note
+    tokens, behind_s = standby.behind
+    return f"{note}, {tokens} tokens ({behind_s:.1f} s) behind"
 
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:

@@ -17,6 +17,7 @@ Shapes: T rows of a batch, N tokens of a sequence, K kv heads, A head size of ke
 numbers of a latent row.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -135,11 +136,21 @@ class KvPool:
 
     def clear(self) -> None:
         """Hold zeros in the same place."""
-        rows = [rows for layer in self.layers.values() for rows in (layer.keys, layer.values)]
-        for one in (*rows, *self.latents.values()):
+        for one in self._all_rows():
             one.rows_SKA.zero_()
             if one.scales_SK is not None:
                 one.scales_SK.zero_()
+
+    def _all_rows(self) -> list[KvRows]:
+        rows = [rows for layer in self.layers.values() for rows in (layer.keys, layer.values)]
+        return [*rows, *self.latents.values()]
+
+    def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Let the system have the memory of blocks that belong to nobody, given as runs (first
+        block, how many); whole pages are zeros again."""
+        for first, count in runs:
+            for one in self._all_rows():
+                one.give_back(first * BLOCK_TOKENS, (first + count) * BLOCK_TOKENS)
 
     def resized(self, slots: int) -> "KvPool":
         """An empty pool of another size with the same layers."""

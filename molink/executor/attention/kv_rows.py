@@ -12,6 +12,9 @@ have to be kept in 16 bits.
 Shapes: S slots, N tokens, T rows of a step, K kv heads, A size of a key or value.
 """
 
+import ctypes
+import mmap
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +79,12 @@ class KvRows:
         self.rows_SKA.index_copy_(0, slots_T, codes_TKA)
         self.scales_SK.index_copy_(0, slots_T, scales_TK)
 
+    def give_back(self, start: int, stop: int) -> None:
+        """Let the system have the memory of some slots, whose whole pages are zeros again."""
+        for tensor in (self.rows_SKA, self.scales_SK):
+            if tensor is not None:
+                _give_back(tensor[start:stop])
+
     def between(self, start: int, stop: int) -> "KvRows":
         """A view of neighbouring slots."""
         scales = None if self.scales_SK is None else self.scales_SK[start:stop]
@@ -105,3 +114,15 @@ def zero_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
         return torch.zeros(shape, dtype=dtype, device=device)
     count = int(np.prod(shape)) * dtype.itemsize
     return torch.from_numpy(np.zeros(count, np.uint8)).view(dtype).view(shape)
+
+
+def _give_back(tensor: torch.Tensor) -> None:
+    """Have Linux take the whole pages of a part of `zero_pages`; elsewhere it keeps them."""
+    if tensor.device.type != "cpu" or sys.platform != "linux":
+        return
+    begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages_bytes = (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if pages_bytes > 0:
+        advice = ctypes.c_void_p(first), ctypes.c_size_t(pages_bytes), mmap.MADV_DONTNEED
+        ctypes.CDLL(None).madvise(*advice)

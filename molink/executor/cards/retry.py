@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 
 from molink.errors import DeviceMemoryError
-from molink.executor.stage import StageExecutor, StepOutput
+from molink.executor.extended_stage import Executor
+from molink.executor.stage import StepOutput
 from molink_scheduler.batch import Batch, Span
 
 __all__ = ["StepInputs", "computed", "halves"]
@@ -37,7 +38,7 @@ class StepInputs(NamedTuple):
 
 
 def computed(
-    stage: StageExecutor,
+    stage: Executor,
     inputs: StepInputs,
     interrupt: Callable[[], None] | None = None,
     make_room: Callable[[], None] = lambda: None,
@@ -113,7 +114,7 @@ def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Sp
 
 
 def _tried(
-    stage: StageExecutor, inputs: StepInputs, interrupt: Callable[[], None] | None
+    stage: Executor, inputs: StepInputs, interrupt: Callable[[], None] | None
 ) -> StepOutput | None:
     """None when the device was full. The error's frames, which hold the step's tensors, are gone by
     then."""
@@ -127,7 +128,7 @@ def _tried(
         return None
 
 
-def _sentence(stage: StageExecutor, rows: int, ending: str) -> str:
+def _sentence(stage: Executor, rows: int, ending: str) -> str:
     where, limit = ("it", "vram_gb") if stage.card is not None else ("this PC", "memory_gb")
     return (
         f"{stage.device} ran out of memory in a step of {rows} rows, {ending}: other programs on "

@@ -24,6 +24,7 @@ from molink.executor.graphs.static_inputs import BUCKETS
 from molink.executor.warm_up import run_span
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 
 if TYPE_CHECKING:
     from molink.executor.stage import StageExecutor
@@ -38,8 +39,8 @@ __all__ = [
     "settle_kv",
 ]
 
-SPAN_ROWS_MEASURED = 512
-"""Rows of the span that is run for its memory: four times what a span has by default. A ring whose
+SPAN_ROWS_MEASURED = REPLAY_ROWS_MAX
+"""Rows of the span that is run for its memory: the most that a step has by default. A ring whose
 operator sets longer ones cuts them where they do not fit."""
 
 RECORDING_BYTES = 32 * 2**20

@@ -14,6 +14,7 @@ import statistics
 from dataclasses import dataclass
 
 from molink.errors import DeviceMemoryError
+from molink.executor.extended_stage import Executor
 from molink.executor.stage import StageExecutor
 from molink.executor.warm_up import run_span
 from molink.hardware.card_memory import kept_free_bytes
@@ -69,7 +70,7 @@ def watch_of(stage: StageExecutor) -> SwapWatch | None:
 
 
 def refuse_swapping(
-    stage: StageExecutor, watch: SwapWatch, batch: Batch, step_s: float, now: float
+    stage: Executor, watch: SwapWatch, batch: Batch, step_s: float, now: float
 ) -> None:
     """Raise DeviceMemoryError where decode has become slow and the card is full; its agent then
     lends less of it."""

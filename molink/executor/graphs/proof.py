@@ -72,7 +72,7 @@ class Proof:
         finally:
             for number in range(count):
                 stage.release(Release(REQUEST_ID - number))
-            stage.clear_kv()  # Of a model with random rows numbers may have left their range.
+            stage.kv_memory.clear()  # Random rows may have left the range of numbers.
 
     def trouble(self, step: "RecordedStep") -> str | None:
         """What is wrong with a recorded step; None: nothing."""

@@ -110,14 +110,25 @@ class LinkThread:
         self._leaving.append(link)
         self.wake()
 
-    def open(self, link: PacedLink, timeout_s: float, *, measure: bool = True) -> bool:
-        """Serve an outbound link too; False when its far end does not answer in time. `measure`:
-        find out its rate before it is used, which takes a second."""
+    def serve(self, link: PacedLink) -> None:
+        """Serve an outbound link too; its far end answers when it does."""
         self.outbound = [*self.outbound, link]
         self.wake()
+
+    def open(
+        self,
+        link: PacedLink,
+        timeout_s: float,
+        *,
+        measure: bool = True,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Serve an outbound link too; False when its far end does not answer in time, or before it
+        is `given_up`. `measure`: find out its rate before it is used, which takes a second."""
+        self.serve(link)
         deadline = time.monotonic() + timeout_s
         while not link.is_open:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or given_up():
                 return False
             link.send_hello()
             time.sleep(HELLO_PERIOD_S)
@@ -310,9 +321,16 @@ class ProcessLinks:
         peer = peer_of(self.guard, key)
         return PacedLink.connect(self._context, name, address, queue, pacer, peer, on_silence)
 
-    def open(self, link: PacedLink, *, measure: bool = True) -> bool:
-        """Serve a link from now on and wait until its far end answers; False when it does not."""
-        return self.thread.open(link, OPEN_TIMEOUT_S, measure=measure)
+    def open(
+        self,
+        link: PacedLink,
+        *,
+        measure: bool = True,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Serve a link from now on and wait until its far end answers; False when it does not, or
+        is not waited for any more."""
+        return self.thread.open(link, OPEN_TIMEOUT_S, measure=measure, given_up=given_up)
 
     def send(
         self,

@@ -1,24 +1,28 @@
 """The prompts of a ring, from arrival until their last span has left the head.
 
 They wait in order of priority, then of arrival (those that were kept when the ring lost a stage
-first, the shortest before all), until the smallest KV capacity on the ring has room
-for their known tokens and, where layers keep states, a slot is free on every stage. They are cut
-into spans as large as the device has time for; several short ones share a batch. A prompt under way
-is not interrupted by one that goes first.
+first, the shortest before all), until the smallest KV capacity on the ring has room for their known
+tokens and for what they and all that run are expected to grow by (`kv_forecast`), and, where layers
+keep states, a slot is free on every stage. They are cut into spans as large as the device has time
+for; several short ones share a batch. A prompt under way is not interrupted by one that goes first.
 
 Pure: times are arguments.
 """
 
 import bisect
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import ADMITTED_BULK_BYTES_MAX, Admission, Span, bulk_bytes
+from molink_scheduler.head.kv_book import KvBook
+from molink_scheduler.head.kv_forecast import KvForecast
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.steps import (
     PREFILL_ROWS_MIN,
+    REPLAY_ROWS_MAX,
     DecodeClock,
     PrefillBudget,
     PrefillLoad,
@@ -37,9 +41,8 @@ SPAN_WIRE_S = 0.06
 """About what a span computes on a slow stage: where wire and compute take turns evenly, hops
 overlap best."""
 
-ADMISSION_HEADROOM_BLOCKS = 1
-"""Blocks per running sequence kept free at admission, so that a newcomer is not preempted in the
-next round."""
+LOOKED_AT_MAX = 64
+"""Waiting requests that are asked whether they wait for another one's prompt to be cached."""
 
 
 @dataclass(slots=True)
@@ -47,8 +50,9 @@ class PromptQueue:
     """Sequences of which something is left to prefill, and what the head knows about prefill."""
 
     settings: HeadSettings
-    kv: KvLedger
+    book: KvBook
     clock: DecodeClock
+    forecast: KvForecast = field(init=False, default_factory=KvForecast)
     profile: StepProfile = field(init=False, default_factory=StepProfile)
     """Of the head's own prefill steps."""
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
@@ -56,13 +60,18 @@ class PromptQueue:
     _waiting: list[Sequence] = field(init=False, default_factory=list)
     """In order of priority, then of arrival; a preempted request returns to its old place."""
     _under_way: list[Sequence] = field(init=False, default_factory=list)
+    _computing: list[Sequence] = field(init=False, default_factory=list)
+    """Whose prompts the ring has not computed whole, in order of admission."""
     _tokens_in_flight: int = field(init=False, default=0)
     _measured_bytes_per_s: float = field(init=False, default=0.0)
     """Of the head's link, by which spans are cut."""
+    _no_room_for: int | None = field(init=False, default=None)
+    """The request that did not fit, until something is released: others only grow before that."""
 
     def __post_init__(self) -> None:
-        rows_max = self.settings.ring.span_tokens or SPAN_TOKENS
-        self._budget = PrefillBudget(rows_max, self.clock, self.profile)
+        chosen = self.settings.ring.span_tokens
+        rows_max, replayed_max = chosen or SPAN_TOKENS, chosen or REPLAY_ROWS_MAX
+        self._budget = PrefillBudget(rows_max, self.clock, self.profile, replayed_max)
 
     @property
     def waiting_count(self) -> int:
@@ -101,19 +110,28 @@ class PromptQueue:
         if sequence in line:
             line.remove(sequence)
 
+    def released(self) -> None:
+        """A sequence has given its KV back."""
+        self._no_room_for = None
+
     def returned(self, span: Span) -> None:
         """A span has come out of the tail."""
         self._tokens_in_flight -= span.tokens
 
-    def next_spans(self, now: float, running_count: int) -> tuple[list[Span], list[Admission]]:
+    def next_spans(
+        self, now: float, sequences: Collection[Sequence]
+    ) -> tuple[list[Span], list[Admission]]:
         """The spans of the next prefill batch and who is new among them; empty when there is none,
-        or none now."""
+        or none now. `sequences` are all of the ring, those that decode too."""
         if self._room <= 0 or not (self._under_way or self._waiting):
             return [], []
-        budget = min(self._room, self._budget.rows_now(now))
+        first = self._first(sequences)
+        stay = first is not None and first.replays
+        budget = self._budget.rows_now(now, stay=stay)
+        budget = budget if stay else min(self._room, budget)
         spans: list[Span] = []
         admissions: list[Admission] = []
-        while budget > 0 and (sequence := self._first(running_count + len(admissions))) is not None:
+        while budget > 0 and (sequence := self._first(sequences)) is not None:
             stands_alone = sequence.is_kept
             if stands_alone and spans:
                 break
@@ -144,14 +162,16 @@ class PromptQueue:
         room = self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
         return room if room >= self.settings.ring.cut_tokens or not self._tokens_in_flight else 0
 
-    def _first(self, running_count: int) -> Sequence | None:
+    def _first(self, sequences: Collection[Sequence]) -> Sequence | None:
         """The sequence whose prompt is under way, else the one that may be admitted next."""
         for sequence in self._under_way:
             if not sequence.stopping:
                 return sequence
-        if not self._waiting or not self._fits(self._waiting[0], running_count):
-            return None
-        return self._waiting[0]
+        self._computing = [one for one in self._computing if one.admitted and not one.decoding]
+        for sequence in self._waiting[:LOOKED_AT_MAX]:
+            if not self.book.awaits(sequence, self._computing):
+                return sequence if self._fits(sequence, sequences) else None
+        return None
 
     def _rows_of(self, sequence: Sequence, rows_max: int) -> int:
         """Rows of its next span, which ends with the prompt or where the ring cuts; 0: none do."""
@@ -171,19 +191,36 @@ class PromptQueue:
             return False
         self._waiting.remove(sequence)
         self._under_way.append(sequence)
-        self.kv.grow(sequence.request_id, len(sequence.known))
+        self._computing.append(sequence)
+        self.book.begin(sequence)
         sequence.admitted = True
         admissions.append(sequence.admission())
         return True
 
-    def _fits(self, sequence: Sequence, running_count: int) -> bool:
+    def _fits(self, sequence: Sequence, sequences: Collection[Sequence]) -> bool:
         if sequence.is_kept:  # It has its blocks, but for one perhaps.
-            needed = self.kv.blocks_missing(sequence.request_id, len(sequence.known))
-            return needed <= self.kv.blocks_free
-        headroom = ADMISSION_HEADROOM_BLOCKS * running_count
-        return (
-            self.kv.has_slot and blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
-        )
+            needed = self.book.ledger.blocks_missing(sequence.request_id, len(sequence.known))
+            return needed <= self.book.blocks_available
+        if self._no_room_for == sequence.request_id or not self.book.ledger.has_slot:
+            return False
+        holding = [one for one in sequences if one.admitted]
+        if any(one.sits_out for one in holding):
+            return False
+        if not self._has_room(sequence, holding):
+            self._no_room_for = sequence.request_id
+            return False
+        return True
+
+    def _has_room(self, sequence: Sequence, holding: list[Sequence]) -> bool:
+        """Whether there are blocks for its known tokens, and for what all are expected to hold at
+        any time."""
+        if not self.book.fits(sequence, 1 if holding else 0):
+            return False
+        if not holding:
+            return True
+        held = self.forecast.tokens_held([*holding, sequence])
+        shared_tokens = BLOCK_TOKENS * self.book.shared_blocks(sequence, holding)
+        return max(held) - shared_tokens <= self.book.ledger.tokens_capacity
 
 
 def _fits_header(sampling: SamplingParams, admissions: list[Admission]) -> bool:

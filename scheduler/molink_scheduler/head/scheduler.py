@@ -3,10 +3,11 @@
 Batching is continuous: a sequence goes round with the decode micro-batches from its first token
 until it ends (`decode_batcher`), so every round has exactly the members that are alive. What the
 device has left over goes to prompts, cut into spans that follow one another down the ring
-(`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, the newest of
-the lowest priority is preempted: its blocks are released, its tokens kept, and it is recomputed
-when there is room (vLLM's recompute preemption; swapping was rejected because a home PC's host
-memory is not ours to fill).
+(`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, newer ones sit
+out before the last blocks are gone; when the oldest finds none, the newest of the lowest priority
+is preempted: its blocks are released, its tokens kept, and it is recomputed when there is room
+(vLLM's recompute preemption; swapping was rejected because a home PC's host memory is not ours to
+fill).
 
 Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
 to do.
@@ -20,6 +21,8 @@ from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BookOrder,
+    CacheChanged,
     CodecChosen,
     Refuse,
     ReleaseArrived,
@@ -27,16 +30,19 @@ from molink_scheduler.events import (
     RequestSubmitted,
     RunBatch,
     SampledToken,
+    SendCacheChange,
     SendRelease,
     StageEvent,
 )
 from molink_scheduler.head.decode_batcher import DecodeBatcher
+from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.objections import request_objection, return_objection
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.kv.prefix_tree import PrefixTree
 from molink_scheduler.request import Request
 from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import DecodeClock
@@ -46,6 +52,11 @@ __all__ = ["HeadScheduler", "HeadSettings"]
 DECODES_BEFORE_PREFILL_MAX = 8
 """Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
 never starved."""
+
+OLDER_PER_BLOCK = 10
+"""A sequence takes a block if one is left for each ten older ones that decode. They end first, so
+it is cheaper that it sits out for some rounds than that it is pushed out when they have none. One
+for four left KV empty, one for twenty let more be pushed out (docs/decisions/0045)."""
 
 
 @dataclass(slots=True)
@@ -57,7 +68,7 @@ class HeadScheduler:
     """What survivors of the ring's epoch before keep."""
     missing: frozenset[int] = frozenset()
     """Requests that others may have kept, and this head not."""
-    kv: KvLedger = field(init=False)
+    book: KvBook = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     decode: DecodeBatcher = field(init=False)
@@ -73,12 +84,20 @@ class HeadScheduler:
 
     def __post_init__(self) -> None:
         ring = self.settings.ring
-        self.kv = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        # A state is not kept at the ends of blocks, so a request could not go on from there.
+        caches = ring.prefix_cache and ring.state_slots is None
+        self.book = KvBook(ledger, PrefixTree() if caches else None)
         self._kept = dict(self.resume.requests)
         for request_id, tokens in self._kept.items():
             self.kv.grow(request_id, tokens)
         self.decode = DecodeBatcher(self.settings, self.clock)
-        self.prompts = PromptQueue(self.settings, self.kv, self.clock)
+        self.prompts = PromptQueue(self.settings, self.book, self.clock)
+
+    @property
+    def kv(self) -> KvLedger:
+        """Who holds how many blocks."""
+        return self.book.ledger
 
     @property
     def running_count(self) -> int:
@@ -118,7 +137,7 @@ class HeadScheduler:
         """When to ask for a batch again although nothing happened; None: only an event helps."""
         return self.prompts.wait_until
 
-    def handle(self, event: StageEvent, now: float) -> abc.Sequence[SendRelease | Refuse]:
+    def handle(self, event: StageEvent, now: float) -> abc.Sequence[BookOrder | Refuse]:
         """Take one event into account."""
         match event:
             case BatchReturned():
@@ -130,35 +149,39 @@ class HeadScheduler:
             case CodecChosen(codec):
                 self.codec = codec
                 return []
-            case BatchArrived() | ReleaseArrived():
+            case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:
                 assert_never(event)
 
     def next_batch(
         self, link_bytes_per_s: float, now: float
-    ) -> tuple[list[SendRelease], RunBatch | None]:
-        """The next batch for a free device, and the releases that must go out before it.
+    ) -> tuple[list[BookOrder], RunBatch | None]:
+        """The next batch for a free device, and the orders that must go out before it.
 
         Decode first; prefill when no group is ready, or when decode has passed it often enough.
         """
         self.prompts.link_measured(link_bytes_per_s)
-        releases: list[SendRelease] = []
+        orders: list[BookOrder] = []
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
         run = self._prefill_batch(now) if prefill_first else None
-        run = run or self._decode_batch(releases, now) or self._prefill_batch(now)
+        run = run or self._decode_batch(orders, now) or self._prefill_batch(now)
         is_decode = run is not None and run.batch.batch_class is DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
-        return releases, run
+        return [*orders, *self._drops()], run
 
-    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+    def next_decode(self, now: float) -> tuple[list[BookOrder], RunBatch | None]:
         """What may interrupt a prefill step that is under way on the head's device."""
-        releases: list[SendRelease] = []
+        orders: list[BookOrder] = []
         if self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
-            return releases, None
-        run = self._decode_batch(releases, now)
+            return orders, None
+        run = self._decode_batch(orders, now)
         self._decodes_in_a_row += run is not None
-        return releases, run
+        return [*orders, *self._drops()], run
+
+    def _drops(self) -> list[BookOrder]:
+        """What was dropped for what is planned now."""
+        return [SendCacheChange(change) for change in self.book.take_dropped()]
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -177,21 +200,23 @@ class HeadScheduler:
         self.prompts.join(sequence)
         return []
 
-    def _cancel(self, request_id: int) -> list[SendRelease]:
+    def _cancel(self, request_id: int) -> list[BookOrder]:
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return self._forget_kept(request_id)
+        if not sequence.cancelled:
+            self.prompts.forecast.ended(sequence, by_itself=False)
         sequence.cancelled = True
         return self._settle(sequence)
 
-    def _forget_kept(self, request_id: int) -> list[SendRelease]:
+    def _forget_kept(self, request_id: int) -> list[BookOrder]:
         """Of a request that does not go on after all; who holds none of it passes that on."""
         if self._kept.pop(request_id, None) is None and request_id not in self.missing:
             return []
-        self.kv.release(request_id)
+        self._free(request_id)
         return [SendRelease(Release(request_id))]
 
-    def _return(self, event: BatchReturned, now: float) -> abc.Sequence[SendRelease | Refuse]:
+    def _return(self, event: BatchReturned, now: float) -> abc.Sequence[BookOrder | Refuse]:
         if not self._is_awaited(event):
             return []  # The copy of a return, or nothing that ever left.
         departed = self.decode.departed(event.micro_batch)
@@ -201,7 +226,7 @@ class HeadScheduler:
         if event.batch_class is DECODE:
             self.decode.round_completed(event.micro_batch, event.stamps, self.prompts.load, now)
         sampled = {token.request_id: token for token in event.sampled}
-        releases: list[SendRelease] = []
+        orders: list[BookOrder] = []
         sequences, is_prefill = self._sequences, event.batch_class is PREFILL
         for span in event.spans:
             sequence = sequences[span.request_id]
@@ -209,11 +234,12 @@ class HeadScheduler:
             if is_prefill:
                 self.prompts.returned(span)
                 self._prompt_moved(sequence, now)
+                orders += map(SendCacheChange, self.book.computed(sequence))
             if (token := sampled.get(span.request_id)) is not None:
                 self._take_token(sequence, token)
             if sequence.cancelled or sequence.preempting:
-                releases += self._settle(sequence)
-        return releases
+                orders += self._settle(sequence)
+        return orders
 
     def _is_awaited(self, event: BatchReturned) -> bool:
         """Whether anything of it is under way: the copy of a return ends no round, and its slot
@@ -233,60 +259,83 @@ class HeadScheduler:
     def _take_token(self, sequence: Sequence, token: SampledToken) -> None:
         sequence.known.append(token.token_id)
         if token.finished:
+            used_up = sequence.generated_tokens >= sequence.request.sampling.max_tokens
+            self.prompts.forecast.ended(sequence, by_itself=not used_up)
             sequence.cancelled = True
         else:
             sequence.decoding = True
             self.decode.token_ready(sequence)
 
-    def _settle(self, sequence: Sequence) -> list[SendRelease]:
+    def _settle(self, sequence: Sequence) -> list[BookOrder]:
         """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
         if not sequence.stopping or sequence.in_flight:
             return []
         return self._end(sequence) if sequence.cancelled else self._preempt(sequence)
 
-    def _end(self, sequence: Sequence) -> list[SendRelease]:
+    def _end(self, sequence: Sequence) -> list[BookOrder]:
         del self._sequences[sequence.request_id]
         if not sequence.admitted and not sequence.is_kept:
             self.prompts.leave(sequence)
             return []
         return self._release(sequence)
 
-    def _preempt(self, sequence: Sequence) -> list[SendRelease]:
+    def _preempt(self, sequence: Sequence) -> list[BookOrder]:
         release = self._release(sequence)
         sequence.forget_computed()
         self.prompts.join(sequence)
         return release
 
-    def _release(self, sequence: Sequence) -> list[SendRelease]:
+    def _release(self, sequence: Sequence) -> list[BookOrder]:
         self.prompts.leave(sequence)
         self.decode.leave(sequence.request_id)
-        self.kv.release(sequence.request_id)
-        return [SendRelease(Release(sequence.request_id))]
+        kept = map(SendCacheChange, self.book.release(sequence))
+        self.prompts.released()
+        return [*kept, SendRelease(Release(sequence.request_id))]
+
+    def _free(self, request_id: int) -> None:
+        self.kv.release(request_id)
+        self.prompts.released()
 
     # -- planning -------------------------------------------------------------------------------
 
-    def _decode_batch(self, releases: list[SendRelease], now: float) -> RunBatch | None:
-        gone = self.decode.depart(lambda one: self._make_room(one, releases), now)
+    def _decode_batch(self, orders: list[BookOrder], now: float) -> RunBatch | None:
+        gone = self.decode.depart(lambda one: self._make_room(one, orders), now)
         if gone is None:
             return None
         return self._run(DECODE, gone.slot, gone.spans, result_due_at=now + self.clock.step_s)
 
-    def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
+    def _make_room(self, sequence: Sequence, orders: list[BookOrder]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for
         now."""
         if sequence.planned_tokens % BLOCK_TOKENS:
             return True  # The last block has room, and it is the sequence's since it was planned.
-        tokens = sequence.planned_tokens + 1
-        if not self.kv.blocks_missing(sequence.request_id, tokens):
+        request_id, tokens = sequence.request_id, sequence.planned_tokens + 1
+        missing = self.kv.blocks_missing(request_id, tokens)
+        if not missing:
             return True
-        while self.kv.blocks_missing(sequence.request_id, tokens) > self.kv.blocks_free:
+        sequence.sits_out = self._must_leave_it(sequence, missing)
+        if sequence.sits_out:
+            return False
+        while missing > self.book.blocks_available:
             victim = self._last_holder()
             victim.preempting = True
-            releases += self._settle(victim)
+            orders += self._settle(victim)
             if victim is sequence or victim.preempting:
                 return False
-        self.kv.grow(sequence.request_id, tokens)
+        self.book.grow(request_id, tokens)
         return True
+
+    def _must_leave_it(self, sequence: Sequence, blocks: int) -> bool:
+        """Whether older ones that decode need the last blocks more: they are nearer their end."""
+        left = self.book.blocks_available - blocks
+        if left >= self.running_count // OLDER_PER_BLOCK:
+            return False
+        order = sequence.request.order
+        older = sum(
+            one.decoding and not one.stopping and one.request.order < order
+            for one in self._sequences.values()
+        )
+        return older > 0 and left < older // OLDER_PER_BLOCK
 
     def _last_holder(self) -> Sequence:
         """Of the lowest priority, and of those the newest."""
@@ -294,7 +343,7 @@ class HeadScheduler:
         return max(holders, key=lambda sequence: sequence.request.order)
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
-        spans, admissions = self.prompts.next_spans(now, self.running_count)
+        spans, admissions = self.prompts.next_spans(now, self._sequences.values())
         if not spans:
             return None
         run = self._run(PREFILL, -1, spans, tuple(admissions))

@@ -4,6 +4,8 @@ compute them."""
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Span
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, token_bytes
 from molink_scheduler.request import Request
 
 __all__ = ["Sequence"]
@@ -27,15 +29,42 @@ class Sequence:
     """Whether the stages hold (or are about to hold) KV of it."""
     decoding: bool = False
     """Whether it circles with the micro-batches: its prompt is computed, its first token drawn."""
+    sits_out: bool = False
+    """Whether it decodes no further until others have given blocks back."""
     cancelled: bool = False
     preempting: bool = False
     """Chosen to give its blocks back as soon as nothing of it is in flight."""
     kept_tokens: int = 0
     """Its first tokens, of which the ring's survivors hold KV from the epoch before."""
+    cached_runs: tuple[tuple[int, int], ...] = ()
+    """Cached blocks that it has begun with."""
+    cached_blocks: int = 0
+    """Of its first blocks, those whose tokens are cached."""
+    pinned: int | None = None
+    """Node of the directory in which these end."""
+    _packed: bytes = b""
 
     def __post_init__(self) -> None:
         self.request_id = self.request.request_id
         self.known = [*self.request.prompt, *self.request.output]
+
+    @property
+    def packed(self) -> bytes:
+        """The known tokens as the directory of cached blocks compares them."""
+        packed_tokens = len(self._packed) // TOKEN_BYTES
+        if packed_tokens < len(self.known):
+            self._packed += token_bytes(self.known[packed_tokens:])
+        return self._packed
+
+    @property
+    def begun_tokens(self) -> int:
+        """Its first tokens, which were cached when it was admitted."""
+        return BLOCK_TOKENS * sum([blocks for _, blocks in self.cached_runs])
+
+    @property
+    def generated_tokens(self) -> int:
+        """Of its answer so far."""
+        return len(self.known) - len(self.request.prompt)
 
     @property
     def tokens_pending(self) -> int:
@@ -89,6 +118,12 @@ class Sequence:
         if not fresh:
             self.planned_tokens = self.returned_tokens = tokens
 
+    def begin_cached(self, runs: tuple[tuple[int, int], ...], node: int) -> None:
+        """Begin behind these cached blocks, which end in a node that is held for it."""
+        self.cached_runs, self.pinned = runs, node
+        self.planned_tokens = self.returned_tokens = self.begun_tokens
+        self.cached_blocks = self.begun_tokens // BLOCK_TOKENS
+
     def awaits(self, span: Span) -> bool:
         """Whether a span is the next one out."""
         return span.start == self.returned_tokens and span.end <= self.planned_tokens
@@ -104,6 +139,7 @@ class Sequence:
             prompt=request.prompt if request.sampling.needs_prompt else (),
             output=tuple(self.known[len(request.prompt) :]),
             kept_tokens=self.kept_tokens if self.goes_on else 0,
+            cached=self.cached_runs,
         )
 
     def forget_computed(self) -> None:
@@ -111,6 +147,9 @@ class Sequence:
         self.planned_tokens = 0
         self.returned_tokens = 0
         self.kept_tokens = 0
+        self.cached_runs = ()
+        self.cached_blocks = 0
         self.admitted = False
         self.decoding = False
+        self.sits_out = False
         self.preempting = False

@@ -58,6 +58,8 @@ class RingTerms:
     fed."""
     audited: bool = False
     """Whether stages report sketches of their rows, for audits."""
+    prefix_cache: bool = False
+    """Whether requests that begin alike share KV, and what was computed is kept for the next."""
 
     def __post_init__(self) -> None:
         for option, value, most in (

@@ -2,26 +2,38 @@
 
 Memory is cut into blocks of 16 tokens, as in vLLM, so that sequences grow without being moved.
 Our attention kernels read blocks wherever they are; torch on a CPU, where they do not suit, is
-fastest over one contiguous piece (a view, no gather). So a new sequence is placed in the smallest
-free run that fits all it may come to hold, and claims that run: others keep out of it while there
-is room elsewhere. A claim is only a wish. Under pressure claimed blocks are given away, and the
-sequence continues in any block, there merely slower. A buddy allocator was rejected: it rounds
-every sequence up to a power of two.
+fastest over one contiguous piece (a view, no gather). So a new sequence claims the smallest free
+run that fits all that it may come to hold: others keep out of it while there is room elsewhere. A
+claim is only a wish. Under pressure claimed blocks are given away, and the sequence continues in
+any block, there merely slower. A buddy allocator was rejected: it rounds every sequence up to a
+power of two.
+
+A block may have several users: requests that begin alike, and the cache, which holds blocks by the
+numbers that the head gave them (`prefix_tree`). It is free again when the last user has gone. The
+head alone decides what is cached; a stage does as it is told.
 
 How many KV blocks each request holds, where nobody asks which: the head's book.
 
 The head admits and preempts by numbers; which block is whose, every stage decides for itself
-(`KvBlocks`). Placing blocks in the head too cost a search over all free ones, a millisecond for
-every prompt and for every block that a growing sequence took out of order.
+(`blocks.KvBlocks`). Placing blocks in the head too cost a search over all free ones, a millisecond
+for every prompt and for every block that a growing sequence took out of order.
 
 Layers that keep a state instead of KV need the same room for every request, however long: a slot.
 Who holds blocks holds a slot, so the ledger counts both.
+
+Blocks that are cached belong to the cache, whoever else uses them: a request that begins with some
+shares them, one whose blocks are kept shares them from then on.
+
+Pure.
 """
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["BLOCK_TOKENS", "KvBlocks", "KvLedger", "OutOfBlocks", "blocks_for"]
+from molink_scheduler.kv.free_runs import FreeRuns
+
+__all__ = ["BLOCK_TOKENS", "KvBlocks", "KvLedger", "OutOfBlocks", "blocks_for", "number_runs"]
 
 BLOCK_TOKENS = 16
 """vLLM's default: small enough that half a block of waste per sequence does not matter, large
@@ -37,32 +49,56 @@ def blocks_for(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
+def number_runs(numbers: Iterable[int]) -> list[range]:
+    """Numbers as runs of consecutive ones."""
+    runs: list[range] = []
+    for number in numbers:
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
+
+
 @dataclass(slots=True)
 class KvBlocks:
     """The blocks of one stage, and for each live request its table: block numbers in token
     order."""
 
     blocks_total: int
-    _free: set[int] = field(init=False)
+    blocks_free: int = field(init=False)
+    """Blocks that belong to nobody."""
+    _free: FreeRuns = field(init=False, default_factory=FreeRuns)
+    """That nobody claims."""
     _tables: dict[int, "array[int]"] = field(init=False, default_factory=dict)
-    _reserved: dict[int, range] = field(init=False, default_factory=dict)
-    _strays: set[int] = field(init=False, default_factory=set)
-    """Blocks that somebody holds outside of what it claims."""
+    _claims: dict[int, range] = field(init=False, default_factory=dict)
+    """Free blocks that a request goes on in."""
+    _users: "array[int]" = field(init=False)
+    """Of each block."""
+    _cached: dict[int, int] = field(init=False, default_factory=dict)
+    """Blocks that the cache holds, by its numbers."""
+    _is_cached: bytearray = field(init=False)
+    """Of each block: 1 or 0."""
+    _idle: int = field(init=False, default=0)
+    """Blocks that only the cache uses."""
 
     def __post_init__(self) -> None:
         if self.blocks_total < 1:
             raise ValueError(f"a stage needs at least one KV block, got {self.blocks_total}")
-        self._free = set(range(self.blocks_total))
-
-    @property
-    def blocks_free(self) -> int:
-        """Blocks that belong to nobody."""
-        return len(self._free)
+        self.blocks_free = self.blocks_total
+        self._free.add(range(self.blocks_total))
+        self._users = array("i", bytes(4 * self.blocks_total))
+        self._is_cached = bytearray(self.blocks_total)
 
     @property
     def tokens_used(self) -> int:
-        """Tokens in blocks that belong to somebody, the unused rest of last blocks included."""
-        return (self.blocks_total - len(self._free)) * BLOCK_TOKENS
+        """Tokens in blocks that requests use, the unused rest of last blocks included."""
+        return (self.blocks_total - self.blocks_free - self._idle) * BLOCK_TOKENS
+
+    @property
+    def tokens_cached(self) -> int:
+        """Tokens in blocks that the cache holds, in use or not."""
+        return len(self._cached) * BLOCK_TOKENS
 
     @property
     def tokens_capacity(self) -> int:
@@ -73,6 +109,17 @@ class KvBlocks:
         """Blocks that `grow` would take from the free ones."""
         return max(0, blocks_for(tokens) - len(self._tables.get(request_id, ())))
 
+    def begin(self, request_id: int, numbers: Iterable[int]) -> None:
+        """Let a request that holds nothing begin with cached blocks, its first ones.
+
+        Raises KeyError, and changes nothing, for a number that the cache does not hold.
+        """
+        table = array("i", [self._cached[number] for number in numbers])
+        for block in table:
+            self._idle -= self._users[block] == 1
+            self._users[block] += 1
+        self._tables[request_id] = table
+
     def grow(self, request_id: int, tokens: int, tokens_expected: int = 0) -> None:
         """Let the request hold its first `tokens` tokens; `tokens_expected` guides where a new one
         is placed.
@@ -80,35 +127,54 @@ class KvBlocks:
         Raises OutOfBlocks, and changes nothing, when too few blocks are free.
         """
         missing = self.blocks_missing(request_id, tokens)
-        if missing > len(self._free):
+        if missing > self.blocks_free:
             raise OutOfBlocks(
                 f"request {request_id} needs {missing} more blocks, {self.blocks_free} are free"
             )
         table = self._tables.setdefault(request_id, array("i"))
-        if not table and missing:
-            start = self._place(blocks_for(max(tokens, tokens_expected)))
-            self._reserved[request_id] = range(start, start + blocks_for(tokens_expected))
+        if missing and request_id not in self._claims:
+            self._claim(request_id, blocks_for(max(tokens, tokens_expected)) - len(table))
         for _ in range(missing):
-            block = self._next_block(request_id)
-            self._free.remove(block)
+            block = self._next_block(request_id, table)
+            self._users[block] = 1
             table.append(block)
-            if block not in self._reserved[request_id]:
-                self._strays.add(block)
+        self.blocks_free -= missing
+
+    def keep(self, request_id: int, first_block: int, numbers: range) -> None:
+        """Cache blocks of a request, from its `first_block`-th on, under these numbers."""
+        table = self._tables[request_id]
+        for place, number in enumerate(numbers, first_block):
+            block = self._cached[number] = table[place]
+            self._is_cached[block] = 1
+            self._users[block] += 1
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Cache these no longer; whoever uses their blocks goes on with them.
+
+        Raises KeyError for a number that the cache does not hold.
+        """
+        blocks = [self._cached.pop(number) for number in numbers]
+        for block in blocks:
+            self._is_cached[block] = 0
+            self._idle -= self._users[block] == 1
+        self._leave(blocks)
+
+    def drop_all(self) -> None:
+        """Drop all cached blocks; who uses one goes on with it."""
+        self.drop(list(self._cached))
 
     def release(self, request_id: int) -> None:
         """Give the request's blocks back; a request that holds none is fine."""
-        table = self._tables.pop(request_id, array("i"))
-        self._free.update(table)
-        self._strays.difference_update(table)
-        self._reserved.pop(request_id, None)
+        claim = self._claims.pop(request_id, range(0))
+        self._free.add(claim)
+        self._leave(self._tables.pop(request_id, ()))
 
     def shrink(self, request_id: int, tokens: int) -> None:
         """Let the request hold no more than its first `tokens` tokens."""
         table = self._tables.get(request_id, array("i"))
         given_back = table[blocks_for(tokens) :]
         del table[blocks_for(tokens) :]
-        self._free.update(given_back)
-        self._strays.difference_update(given_back)
+        self._leave(given_back)
 
     def table(self, request_id: int) -> "array[int]":
         """Block numbers of the request in token order, a copy: 32 bits each, as kernels read
@@ -119,33 +185,61 @@ class KvBlocks:
         """Requests that hold blocks."""
         return frozenset(self._tables)
 
-    def _next_block(self, request_id: int) -> int:
-        table = self._tables[request_id]
-        wanted = table[-1] + 1 if table else self._reserved[request_id].start
-        return wanted if wanted in self._free else self._place(1)
+    def free_runs(self) -> list[tuple[int, int]]:
+        """Blocks that belong to nobody, as (first block, how many), ascending."""
+        claims = (claim for claim in self._claims.values() if claim)
+        runs = sorted((run.start, len(run)) for run in (*self._free.runs(), *claims))
+        joined: list[tuple[int, int]] = []
+        for start, length in runs:
+            if joined and sum(joined[-1]) == start:
+                joined[-1] = joined[-1][0], joined[-1][1] + length
+            else:
+                joined.append((start, length))
+        return joined
 
-    def _place(self, blocks_wanted: int) -> int:
-        """Start of the smallest unclaimed free run that fits, else of the largest, else any free
-        block."""
-        runs = self._unclaimed_runs()
-        fitting = [run for run in runs if run[1] >= blocks_wanted]
-        if fitting:
-            return min(fitting, key=lambda run: (run[1], run[0]))[0]
-        if runs:
-            return max(runs, key=lambda run: (run[1], -run[0]))[0]
-        return min(self._free)
+    def _claim(self, request_id: int, blocks: int) -> None:
+        """The smallest run that fits, else the largest."""
+        self._claims[request_id] = claim = self._free.fit(blocks)
+        self._free.take(claim)
 
-    def _unclaimed_runs(self) -> list[tuple[int, int]]:
-        """Maximal runs of free blocks that nobody claims, as (first block, length), ascending:
-        what lies between claims. To look at each free block would take 5 ms for 16,000."""
-        claims = [(claim.start, claim.stop) for claim in self._reserved.values() if claim]
-        strays = [(block, block + 1) for block in self._strays]
-        runs, end = [], 0
-        for start, stop in sorted([*claims, *strays, (self.blocks_total, self.blocks_total)]):
-            if start > end:
-                runs.append((end, start - end))
-            end = max(end, stop)
-        return runs
+    def _next_block(self, request_id: int, table: "array[int]") -> int:
+        if claim := self._claims[request_id]:
+            self._claims[request_id] = claim[1:]
+            return claim.start
+        if not self._free.blocks:
+            return self._claimed_by_another()
+        behind = table[-1] + 1 if table else -1
+        block = behind if self._free.starts_at(behind) else self._free.fit(1).start
+        self._free.take(range(block, block + 1))
+        return block
+
+    def _claimed_by_another(self) -> int:
+        """The last block of the largest claim."""
+        holder = max(self._claims, key=lambda one: len(self._claims[one]))
+        claim = self._claims[holder]
+        self._claims[holder] = claim[:-1]
+        return claim[-1]
+
+    def _leave(self, blocks: Iterable[int]) -> None:
+        """One user of each of these blocks has gone."""
+        free = []
+        for block in blocks:
+            self._users[block] -= 1
+            if not self._users[block]:
+                free.append(block)
+            elif self._users[block] == 1:
+                self._idle += self._is_cached[block]
+        self.blocks_free += len(free)
+        for run in number_runs(sorted(free)):
+            self._free.add(run)
+
+
+@dataclass(slots=True)
+class _Holder:
+    own: int = 0
+    """Blocks that nobody else uses."""
+    shared: int = 0
+    """Of the cache."""
 
 
 @dataclass(slots=True)
@@ -157,7 +251,8 @@ class KvLedger:
     """Requests whose states there is room for at a time; None: requests have no states."""
     blocks_free: int = field(init=False)
     """Blocks that belong to nobody."""
-    _held: dict[int, int] = field(init=False, default_factory=dict)
+    blocks_cached: int = field(init=False, default=0)
+    _holders: dict[int, _Holder] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.blocks_total < 1:
@@ -178,7 +273,9 @@ class KvLedger:
 
     def blocks_missing(self, request_id: int, tokens: int) -> int:
         """Blocks that `grow` would take from the free ones."""
-        return max(0, blocks_for(tokens) - self._held.get(request_id, 0))
+        holder = self._holders.get(request_id)
+        held = 0 if holder is None else holder.own + holder.shared
+        return max(0, blocks_for(tokens) - held)
 
     @property
     def requests_max(self) -> int:
@@ -188,7 +285,13 @@ class KvLedger:
     @property
     def has_slot(self) -> bool:
         """Whether one more request can be held, if blocks are free."""
-        return self.state_slots is None or len(self._held) < self.state_slots
+        return self.state_slots is None or len(self._holders) < self.state_slots
+
+    def begin(self, request_id: int, shared_blocks: int) -> None:
+        """Let a request that holds nothing begin with blocks of the cache."""
+        if not self.has_slot:
+            raise OutOfBlocks(f"request {request_id} needs a state slot, none is free")
+        self._holders[request_id] = _Holder(shared=shared_blocks)
 
     def grow(self, request_id: int, tokens: int) -> None:
         """Let the request hold its first `tokens` tokens.
@@ -196,20 +299,39 @@ class KvLedger:
         Raises OutOfBlocks, and changes nothing, when too few blocks are free, or no slot for a new
         request.
         """
-        if request_id not in self._held and not self.has_slot:
+        if request_id not in self._holders and not self.has_slot:
             raise OutOfBlocks(f"request {request_id} needs a state slot, none is free")
         missing = self.blocks_missing(request_id, tokens)
         if missing > self.blocks_free:
             raise OutOfBlocks(
                 f"request {request_id} needs {missing} more blocks, {self.blocks_free} are free"
             )
-        self._held[request_id] = self._held.get(request_id, 0) + missing
+        self._holders.setdefault(request_id, _Holder()).own += missing
         self.blocks_free -= missing
 
+    def own_blocks(self, request_id: int) -> int:
+        """Blocks of a request that nobody else uses."""
+        holder = self._holders.get(request_id)
+        return 0 if holder is None else holder.own
+
+    def keep(self, request_id: int, blocks: int) -> None:
+        """So many of a request's own blocks are the cache's from now on."""
+        holder = self._holders[request_id]
+        assert blocks <= holder.own, "only a request's own blocks are cached anew"
+        holder.own -= blocks
+        holder.shared += blocks
+        self.blocks_cached += blocks
+
+    def drop(self, blocks: int) -> None:
+        """The cache gives up blocks that no request uses."""
+        assert blocks <= self.blocks_cached, "more blocks are dropped than were cached"
+        self.blocks_cached -= blocks
+        self.blocks_free += blocks
+
     def release(self, request_id: int) -> None:
-        """Give the request's blocks back; a request that holds none is fine."""
-        self.blocks_free += self._held.pop(request_id, 0)
+        """Give the request's own blocks back; a request that holds none is fine."""
+        self.blocks_free += self._holders.pop(request_id, _Holder()).own
 
     def holders(self) -> frozenset[int]:
         """Requests that hold blocks."""
-        return frozenset(self._held)
+        return frozenset(self._holders)

@@ -52,6 +52,8 @@ class LinkPacer:
     memory: LinkMemory | None = None
     budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     """Shared by all links that leave this node."""
+    is_spare: bool = False
+    """Whether it takes of the budget only what all others leave."""
     acks_refused: int = field(init=False, default=0)
     """Acknowledgements of anything that is not in flight; they are dropped."""
     estimator: LinkEstimator = field(init=False)
@@ -124,7 +126,7 @@ class LinkPacer:
         is_due = urgent or now >= self._paced_until
         if not (is_open and is_due) and not self._stalled(now):
             return 0
-        sendable = self.budget.sendable_bytes(now, urgent=urgent)
+        sendable = self.budget.sendable_bytes(now, urgent=urgent, spare=self.is_spare)
         return sendable if sendable >= self._least_bytes(urgent) else 0
 
     def on_sent(self, sequence: int, size_bytes: int, now: float, *, urgent: bool = False) -> None:
@@ -165,7 +167,8 @@ class LinkPacer:
     def next_wake(self, now: float, *, urgent: bool = False) -> float | None:
         """When a chunk may leave without an acknowledgement before; None when one may leave now."""
         if self._open_bytes(now, urgent) >= self._window.piece_bytes:
-            at = self.budget.sendable_at(self._least_bytes(urgent), now, urgent=urgent)
+            least, spare = self._least_bytes(urgent), self.is_spare
+            at = self.budget.sendable_at(least, now, urgent=urgent, spare=spare)
             at = at if urgent else max(at, self._paced_until)
             return at if at > now else None
         return max(now, min(self._stall_at, self._window.phase_ends(now)))
@@ -215,7 +218,8 @@ class LinkPacer:
         """Bytes that the upload budget must have before anything leaves: a whole chunk of prefill,
         a piece of decode, and under a tiny cap, whose bucket never holds either, half of that."""
         wanted = self._window.piece_bytes if urgent else self.chunk_bytes
-        return max(1, min(wanted, self.budget.sendable_bytes_max(urgent=urgent) // 2))
+        most = self.budget.sendable_bytes_max(urgent=urgent, spare=self.is_spare)
+        return max(1, min(wanted, most // 2))
 
     def _open_bytes(self, now: float, urgent: bool) -> float:
         """What is left of the window, or what urgent data may overdraw it by."""

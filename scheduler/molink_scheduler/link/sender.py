@@ -21,12 +21,14 @@ Pure: bytes, sockets and clocks stay with the caller.
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.link.facts import LinkReport, Repeat
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import LinkSilence
+from molink_scheduler.link.spare import SpareTurn
 from molink_scheduler.link.transmission import Chunk, LinkView, Transfer, TransmissionQueue
 
 __all__ = ["LinkSender", "PrefillPause"]
@@ -106,10 +108,14 @@ class LinkSender:
 
     queue: TransmissionQueue
     pacer: LinkPacer
+    sent_bytes: int = field(init=False, default=0)
+    """All that was handed to the connection, but for what was repeated."""
     _next_decode_due_at: float | None = field(init=False, default=None)
     _pause: PrefillPause = field(init=False, default_factory=PrefillPause)
     silence: LinkSilence = field(init=False, default_factory=LinkSilence)
     """The link's driver calls `check` when it is due."""
+    _turn: SpareTurn | None = field(init=False, default=None)
+    """With which it gives way to other links; None: it does not."""
     _next_sequence: int = field(init=False, default=0)
     _again: deque[Repeat] = field(init=False, default_factory=deque)
     """What must leave once more, before anything else."""
@@ -124,6 +130,11 @@ class LinkSender:
     def rate_bytes_per_s(self) -> float:
         """The rate as acknowledgements show it."""
         return self.pacer.estimator.rate_bytes_per_s
+
+    def give_way_to(self, others: Sequence["LinkSender"]) -> None:
+        """Send only what these leave of the line and of the upload cap; nobody: take part again."""
+        self._turn = SpareTurn(others) if others else None
+        self.pacer.is_spare = bool(others)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
         """When the stage expects to want this link for decode again; the just-in-time rule asks."""
@@ -147,7 +158,7 @@ class LinkSender:
         """
         if self.queue.is_empty or self._again:
             return None
-        if self._paused_until(now) is not None:
+        if self._turn_at(now) is not None or self._paused_until(now) is not None:
             return None
         pacer = self.pacer
         sendable = pacer.sendable_bytes(now, urgent=self._is_urgent)
@@ -166,6 +177,9 @@ class LinkSender:
         """A chunk was handed to the connection as `size_bytes` bytes, its header among them."""
         urgent = chunk.batch_class is DECODE
         self.pacer.on_sent(sequence, size_bytes, now, urgent=urgent)
+        self.sent_bytes += size_bytes
+        if self._turn is not None:
+            self._turn.sent(size_bytes, self.rate_bytes_per_s, now)
 
     def on_ack(self, sequence: int, now: float) -> bool:
         """The far end has this chunk and all before it; False: it is not one that is under way."""
@@ -221,6 +235,8 @@ class LinkSender:
             return self.pacer.next_wake(now, urgent=self._again[0].urgent)
         if self.queue.is_empty:
             return None
+        if (turn_at := self._turn_at(now)) is not None:
+            return turn_at
         paused_until = self._paused_until(now)
         if paused_until is not None:
             return paused_until
@@ -249,6 +265,10 @@ class LinkSender:
     @property
     def _is_urgent(self) -> bool:
         return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
+
+    def _turn_at(self, now: float) -> float | None:
+        """When to ask again whether others leave room; None: they do."""
+        return self._turn.until(self.rate_bytes_per_s, now) if self._turn is not None else None
 
     def _paused_until(self, now: float) -> float | None:
         """Until when prefill waits for a decode step under way; None: it does not wait."""

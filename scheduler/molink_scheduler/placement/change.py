@@ -1,19 +1,21 @@
 """Is another plan worth its change?
 
-All users of a ring whose stages change wait while weights are loaded and their prompts are
-computed once more, and before that the layers have to be downloaded. Against that stands what the
-new plan serves more, for as long as it can be expected to last: PCs come and go, so nothing counts
-that lies beyond a horizon. Both are counted in seconds of users, and a change needs a margin,
-because forecasts err and a cluster that keeps changing serves nobody.
+Newcomers fetch and load their layers while the present plan serves. A node that serves already
+begins when its ring has ended: so all users of a ring whose stages change wait while the slowest of
+its nodes fetches what it lacks and loads, and then while the KV of their contexts, which is lost,
+is computed once more. Against that stands what the new plan serves more, for as long as it can be
+expected to last: PCs come and go, so nothing counts that lies beyond a horizon. Both are counted in
+seconds of users, and a change needs a margin, because forecasts err and a cluster that keeps
+changing serves nobody.
 
 Where as many users are served as before, a change must shorten what they wait for by a good deal.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from molink_scheduler.placement.evaluate import Forecast
+from molink_scheduler.placement.evaluate import Forecast, StageForecast
 from molink_scheduler.placement.facts import ModelCost
 from molink_scheduler.placement.plan import Plan
 
@@ -41,14 +43,15 @@ DOWNLOAD_FLOOR_BYTES_PER_S = 12_500.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """Pause, preparation and downloads of a change of plan."""
+    """Pause and preparation of a change of plan."""
 
     affected_users: int
     """Users on rings of the present plan that do not stay as they are."""
     pause_s: float
-    """Seconds without service, for those."""
+    """Seconds without service, for those: who serves now fetches and loads, contexts are computed
+    again."""
     prepare_s: float = 0.0
-    """Seconds of downloads before the change can be made; the present plan serves meanwhile."""
+    """Seconds until newcomers have fetched and loaded; the present plan serves meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +68,47 @@ def change_cost(
     new: Plan,
     model: ModelCost,
     download_bytes_per_s: Mapping[str, float],
+    kept_tokens: Sequence[int] = (),
 ) -> ChangeCost:
-    """Cost of the step from one plan to the other.
+    """Cost of the step from one plan to the other; `kept_tokens`: of how many tokens each present
+    ring holds KV of live requests.
 
     A node has the layers of the present plan and downloads all others. One without a rate downloads
     for ever, so a plan that needs it is never worth its change.
     """
     stay = {_shape(ring) for ring in present.rings} & {_shape(ring) for ring in new.rings}
-    loads, slowest_s = [0], 0.0
-    for stage in (one for ring in new.rings if _shape(ring) not in stay for one in ring.stages):
-        start, end = stage.layers
-        has = range(*present.layers_of.get(stage.node_id, (0, 0)))
-        missing = sum(model.fetched_layers[n] for n in range(start, end) if n not in has)
+    coming = [ring for ring in new.rings if _shape(ring) not in stay]
+    has, pauses, preparations = present.layers_of, [0.0], [0.0]
+    for stage in (one for ring in coming for one in ring.stages):
         rate = download_bytes_per_s.get(stage.node_id, 0.0)
-        if missing:
-            slow = rate < DOWNLOAD_FLOOR_BYTES_PER_S
-            slowest_s = max(slowest_s, inf if slow else missing / rate)
-        loads.append(stage.weights_bytes)
-    changed = [ring for ring in present.rings if _shape(ring) not in stay]
-    affected = sum(ring.users for ring in changed)
-    again_s = max([ring.ttft_s for ring in new.rings], default=0.0)
-    pause_s = max(loads) / LOAD_BYTES_PER_S + again_s if changed else 0.0
-    return ChangeCost(affected, pause_s, slowest_s)
+        ready_s = _fetch_s(stage, has.get(stage.node_id, (0, 0)), model, rate)
+        ready_s += stage.weights_bytes / LOAD_BYTES_PER_S
+        (pauses if stage.node_id in has else preparations).append(ready_s)
+    changed = [_shape(ring) not in stay for ring in present.rings]
+    affected = sum(ring.users for ring, one in zip(present.rings, changed, strict=True) if one)
+    lost_tokens = sum(tokens for tokens, one in zip(kept_tokens, changed, strict=False) if one)
+    again_s = _again_s(coming, lost_tokens, new.goal.prompt_tokens)
+    return ChangeCost(affected, max(pauses) + again_s if any(changed) else 0.0, max(preparations))
+
+
+def _fetch_s(
+    stage: StageForecast, has: tuple[int, int], model: ModelCost, bytes_per_s: float
+) -> float:
+    """How long a node that has some layers downloads those that its stage also needs."""
+    needed = range(*stage.layers)
+    missing = sum(model.fetched_layers[layer] for layer in needed if layer not in range(*has))
+    if not missing:
+        return 0.0
+    return inf if bytes_per_s < DOWNLOAD_FLOOR_BYTES_PER_S else missing / bytes_per_s
+
+
+def _again_s(coming: Sequence[Forecast], lost_tokens: int, prompt_tokens: int) -> float:
+    """How long users wait for their contexts to be computed anew, in the mean: they are computed
+    one after the other, so that half of them all are before one's own; a prompt at least."""
+    if not coming:
+        return 0.0
+    ttft_s = max(ring.ttft_s for ring in coming)
+    return max(ttft_s, lost_tokens / 2 / len(coming) * ttft_s / max(1, prompt_tokens))
 
 
 def _shape(ring: Forecast) -> tuple[tuple[str, tuple[int, int]], ...]:
@@ -122,7 +144,7 @@ def _decided(
         return Decision(
             False,
             f"{new.users - present.users} users more are not worth the change: less than "
-            f"{GAIN_MIN:.0%} over the next half hour, its pause and downloads taken off",
+            f"{GAIN_MIN:.0%} over the next half hour, its pause, loads and downloads taken off",
         )
     return Decision(False, f"it would serve {_users(new)}, the present plan {present.users}")
 

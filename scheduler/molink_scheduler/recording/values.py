@@ -7,7 +7,9 @@ A reader makes values of the classes below and of no others, whatever a file say
 rejected: it makes whatever a file says.
 """
 
+from array import array
 from collections import deque
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import ModuleType
@@ -16,6 +18,8 @@ from typing import Any
 from molink_scheduler import batch, events, request, resume
 from molink_scheduler.head import (
     decode_batcher,
+    kv_book,
+    kv_forecast,
     micro_batch_choice,
     micro_batches,
     prompt_queue,
@@ -23,15 +27,16 @@ from molink_scheduler.head import (
     sequence,
     settings,
 )
-from molink_scheduler.kv import blocks
-from molink_scheduler.stage import book, core, queue
+from molink_scheduler.kv import blocks, prefix_tree
+from molink_scheduler.stage import book, core, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
 __all__ = ["decode", "encode"]
 
 _MODULES: tuple[ModuleType, ...] = (
-    *(batch, events, request, resume, blocks, book, core, queue, round_tracker, steps),
-    *(decode_batcher, micro_batch_choice, micro_batches),
+    *(batch, events, request, resume, blocks, prefix_tree),
+    *(book, core, queue, shadow_queue, round_tracker, steps),
+    *(decode_batcher, kv_book, kv_forecast, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings),
 )
 _CLASSES = {
@@ -45,12 +50,29 @@ IDS_MIN = 16
 """From so many on token ids are written as one string: JSON takes 1 us for each number, and a head
 holds some ten thousand."""
 
+CACHED_BLOCKS_MAX = 8192
+"""Of a directory of cached blocks that is written: a megabyte of hexadecimal digits. A head that
+caches more serves as well, and its log cannot be played again."""
+
+UNWRITTEN = "unwritten"
+
 _CONTAINERS: dict[str, type] = {
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
     "deque": deque,
-    "range": range,
+}
+
+
+_WRITTEN: dict[type, Callable[[Any], Any]] = {
+    bytes: bytes.hex,
+    array: lambda value: [value.typecode, value.tobytes().hex()],
+    range: lambda value: [value.start, value.stop, value.step],
+}
+_READ: dict[str, Callable[[Any], Any]] = {
+    "bytes": bytes.fromhex,
+    "array": lambda held: array(held[0], bytes.fromhex(held[1])),
+    "range": lambda held: range(*held),
 }
 
 
@@ -83,8 +105,8 @@ class _Encoder:
             return [self.encoded(one) for one in value]
         if kind is dict:
             return {"dict": [[self.encoded(k), self.encoded(v)] for k, v in value.items()]}
-        if kind is range:
-            return {"range": [value.start, value.stop, value.step]}
+        if kind in _WRITTEN:
+            return {kind.__name__: _WRITTEN[kind](value)}
         if kind in (set, frozenset):
             value = sorted(value)  # Their order says nothing.
         if kind.__name__ in _CONTAINERS:
@@ -98,6 +120,8 @@ class _Encoder:
         return self._instance(value)
 
     def _instance(self, value: Any) -> Any:
+        if isinstance(value, prefix_tree.PrefixTree) and value.blocks > CACHED_BLOCKS_MAX:
+            return {UNWRITTEN: "PrefixTree"}
         if type(value).__dataclass_params__.frozen:
             held = {field.name: self.encoded(getattr(value, field.name)) for field in fields(value)}
             return {type(value).__name__: held}
@@ -127,10 +151,12 @@ class _Decoder:
             return self._instances[held]
         if name == "dict":
             return {self.decoded(key): self.decoded(value) for key, value in held}
-        if name == "range":
-            return range(*held)
+        if name in _READ:
+            return _READ[name](held)
         if name in _CONTAINERS:
             return _CONTAINERS[name](self.decoded(one) for one in held)
+        if name == UNWRITTEN:
+            raise ValueError(f"more than {CACHED_BLOCKS_MAX} cached blocks: not to be played again")
         kind = _CLASSES[name]
         if issubclass(kind, Enum):
             return kind(held)

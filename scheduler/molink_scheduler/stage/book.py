@@ -15,6 +15,7 @@ a stage (`resume`) is admitted again, and goes on from the position that was kep
 Pure: says what is wrong, drops nothing itself.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -24,6 +25,8 @@ from molink_scheduler.batch import (
     Admission,
     Batch,
     BatchClass,
+    CacheChange,
+    KeptBlocks,
     Release,
     Span,
 )
@@ -53,6 +56,8 @@ class _Held:
     computed_tokens: int = 0
     blocks_tokens: int = 0
     """Tokens for which its blocks have room."""
+    cached: tuple[range, ...] = ()
+    """Numbers of its blocks that are cached."""
 
     @property
     def is_idle(self) -> bool:
@@ -81,6 +86,8 @@ class StageBook:
     kv: KvLedger
     limits: ModelLimits
     _held: dict[int, _Held] = field(init=False, default_factory=dict)
+    _cached: dict[int, int] = field(init=False, default_factory=dict)
+    """By the number of each cached block: requests that use it."""
 
     def computed_tokens(self) -> dict[int, int]:
         """Of how many tokens of each request the stage holds KV."""
@@ -88,7 +95,7 @@ class StageBook:
 
     def resume(self, resume: Resume) -> None:
         """Begin an empty book with what the stage keeps from the epoch before."""
-        for request_id, tokens in () if resume.fresh else resume.requests:
+        for request_id, tokens in resume.keeps:
             self.kv.grow(request_id, tokens)
             blocks_tokens = blocks_for(tokens) * BLOCK_TOKENS
             self._held[request_id] = _Held(None, False, PREFILL, tokens, tokens, blocks_tokens)
@@ -109,6 +116,7 @@ class StageBook:
         for admission in batch.admissions:
             self._held[admission.request_id] = held = self._admitted(admission, batch)
             held.is_waiting = True
+            self._begin_cached(held, admission)
         for span in batch.spans:
             held = self._held[span.request_id]
             held.received_tokens, held.latest = span.end, batch.batch_class
@@ -132,14 +140,52 @@ class StageBook:
 
     def released(self, release: Release) -> None:
         """Note that a request was forgotten."""
-        self._held.pop(release.request_id, None)
+        held = self._held.pop(release.request_id, None)
+        self._use(() if held is None else held.cached, -1)
         self.kv.release(release.request_id)
+
+    def change_objection(self, change: CacheChange) -> str | None:
+        """Why the cache cannot change so; None: it can."""
+        for kept in change.keep:
+            if (objection := self._kept_objection(kept)) is not None:
+                return objection
+        if sum(blocks for _, blocks in change.drop) > len(self._cached):
+            return "more blocks are to be dropped than are cached"
+        for number in change.dropped:
+            if self._cached.get(number) != 0:
+                return f"cached block {number} is to be dropped, and is not here or in use"
+        return None
+
+    def changed(self, change: CacheChange) -> None:
+        """Note a change of the cache against which there is no objection."""
+        for kept in change.keep:
+            held = self._held[kept.request_id]
+            held.cached += (kept.numbers,)
+            self._cached.update(dict.fromkeys(kept.numbers, 1))
+            self.kv.keep(kept.request_id, kept.blocks)
+        for number in change.dropped:
+            del self._cached[number]
+        self.kv.drop(sum(blocks for _, blocks in change.drop))
+
+    def _begin_cached(self, held: _Held, admission: Admission) -> None:
+        """A request begins with cached blocks."""
+        if admission.cached:
+            held.cached = tuple(range(first, first + blocks) for first, blocks in admission.cached)
+            self._use(held.cached, 1)
+            self.kv.begin(admission.request_id, admission.cached_blocks)
+
+    def _use(self, cached: Iterable[range], more: int) -> None:
+        """So many more requests use these cached blocks."""
+        for numbers in cached:
+            for number in numbers:
+                self._cached[number] += more
 
     def _admitted(self, admission: Admission, batch: Batch) -> _Held:
         """A new request, or one that was kept, as the batch that admits it finds it."""
         held = self._held.get(admission.request_id) if admission.kept_tokens else None
         if held is None:
-            return _Held(admission, False, batch.batch_class)
+            begun = admission.cached_tokens
+            return _Held(admission, False, batch.batch_class, begun, begun, begun)
         return replace(held, admission=admission)
 
     # -- objections -----------------------------------------------------------------------------
@@ -154,8 +200,32 @@ class StageBook:
                 return f"request {admission.request_id} is admitted twice"
             if kept and (held is None or held.received_tokens != kept):
                 return f"{kept} tokens of request {admission.request_id} were not kept"
+            if admission.cached and (objection := self._begun_objection(admission)) is not None:
+                return objection
             if not self._is_possible(admission):
                 return f"request {admission.request_id} is none of this model's"
+        return None
+
+    def _begun_objection(self, admission: Admission) -> str | None:
+        blocks = admission.cached_blocks
+        if blocks * BLOCK_TOKENS >= admission.tokens_expected or blocks > len(self._cached):
+            return f"request {admission.request_id} is to begin with {blocks} cached blocks"
+        if admission.kept_tokens or not all(
+            one in self._cached for one in admission.cached_numbers
+        ):
+            return (
+                f"request {admission.request_id} is to begin with blocks that are not cached here"
+            )
+        return None
+
+    def _kept_objection(self, kept: KeptBlocks) -> str | None:
+        held, end = self._held.get(kept.request_id), kept.first_block + kept.blocks
+        if held is None or kept.blocks < 1 or end * BLOCK_TOKENS > held.computed_tokens:
+            return f"blocks of request {kept.request_id} are to be cached that are not computed"
+        if kept.blocks > self.kv.own_blocks(kept.request_id):
+            return f"blocks of request {kept.request_id} are to be cached twice"
+        if any(number in self._cached for number in kept.numbers):
+            return f"cached blocks from {kept.first_number} on are to be cached twice"
         return None
 
     def _is_possible(self, admission: Admission) -> bool:

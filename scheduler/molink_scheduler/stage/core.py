@@ -26,11 +26,11 @@ from molink_scheduler.batch import DECODE, Admission, Batch
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BookOrder,
     Decision,
     KeepRows,
     Refuse,
     RunBatch,
-    SendRelease,
     SendRows,
     SendTokens,
     StageEvent,
@@ -60,15 +60,15 @@ class WorkSource(Protocol):
     def computed_tokens(self) -> dict[int, int]:
         """Of how many tokens of each request the stage holds KV."""
 
-    def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
+    def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
         """Take one event into account."""
 
     def next_batch(
         self, link_bytes_per_s: float, now: float
-    ) -> tuple[list[SendRelease], RunBatch | None]:
+    ) -> tuple[Sequence[BookOrder], RunBatch | None]:
         """The next batch for a free device, and the releases that go out before it."""
 
-    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+    def next_decode(self, now: float) -> tuple[Sequence[BookOrder], RunBatch | None]:
         """Decode that may interrupt a prefill step, and the releases that go out before it."""
 
     def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:

@@ -30,6 +30,8 @@ from molink_scheduler.batch import (
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BookOrder,
+    CacheChanged,
     CodecChosen,
     Piece,
     Refuse,
@@ -37,6 +39,7 @@ from molink_scheduler.events import (
     RequestCancelled,
     RequestSubmitted,
     RunBatch,
+    SendCacheChange,
     SendRelease,
     StageEvent,
 )
@@ -57,9 +60,16 @@ class StageQueue:
     book: StageBook
 
     @classmethod
-    def for_steps_of(cls, rows_max: int, book: StageBook, cut_tokens: int = 1) -> "StageQueue":
-        """A queue whose prefill steps have at most `rows_max` rows, and cut as the ring does."""
-        budget = PrefillBudget(rows_max, DecodeClock(), StepProfile())
+    def for_steps_of(
+        cls,
+        rows_max: int,
+        book: StageBook,
+        cut_tokens: int = 1,
+        replay_rows_max: int | None = None,
+    ) -> "StageQueue":
+        """A queue whose prefill steps have at most `rows_max` rows, and cut as the ring does;
+        `replay_rows_max`: of those that are replayed to this stage only."""
+        budget = PrefillBudget(rows_max, DecodeClock(), StepProfile(), replay_rows_max)
         return cls(StageOrder(budget, cut_tokens), book)
 
     @property
@@ -76,7 +86,7 @@ class StageQueue:
         """Of how many tokens of each request the stage holds KV."""
         return self.book.computed_tokens()
 
-    def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
+    def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
         """Queue a batch or pass a release on, unless the book objects."""
         match event:
             case BatchArrived(batch):
@@ -90,6 +100,11 @@ class StageQueue:
                 if objection is None:
                     self.book.released(release)
                     return (SendRelease(release),)
+            case CacheChanged(change):
+                objection = self.book.change_objection(change)
+                if objection is None:
+                    self.book.changed(change)
+                    return (SendCacheChange(change),)
             case RequestSubmitted() | RequestCancelled() | CodecChosen() | BatchReturned():
                 objection = f"{type(event).__name__} is for the head of the ring"
             case _:
@@ -98,11 +113,11 @@ class StageQueue:
 
     def next_batch(
         self, link_bytes_per_s: float, now: float
-    ) -> tuple[list[SendRelease], RunBatch | None]:
+    ) -> tuple[list[BookOrder], RunBatch | None]:
         """Decode first, then prefill rows that fit before the next decode."""
         return [], self.order.next_batch(now)
 
-    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+    def next_decode(self, now: float) -> tuple[list[BookOrder], RunBatch | None]:
         """The micro-batch that has waited longest."""
         return [], self.order.next_decode(now)
 
@@ -146,7 +161,8 @@ class StageOrder:
         if not self._prefill:
             return None
         self._decodes_in_a_row = 0
-        return self._take_rows(self.budget.rows_now(now))
+        stay = self._prefill[0].batch.replay
+        return self._take_rows(self.budget.rows_now(now, stay=stay))
 
     def next_decode(self, now: float) -> RunBatch | None:
         """What may interrupt a prefill step that is under way; None when no decode waits."""

@@ -1,4 +1,5 @@
-"""Log of the rows that a stage has sent of live requests, from which a replaced neighbour is fed.
+"""Log of the rows that a stage has sent of live requests, which feeds a replaced neighbour or the
+shadow of one (`shadow_feed`).
 
 In host memory, up to a bound. Over it the request that has been here longest loses its log as a
 whole: half of one is worth nothing, and what is short is quickly sent again. What has been promised
@@ -8,14 +9,23 @@ the ring went back, are kept as they were sent last.
 Pure: rows are bytes.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from molink_scheduler.batch import PREFILL, Admission, Batch, Span
+from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, Span
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.resume import Resume
 
-__all__ = ["ReplayLog", "SentRows"]
+__all__ = ["Lengths", "ReplayLog", "SentRows"]
+
+
+class Lengths(NamedTuple):
+    """How long a request is, and how long it may become."""
+
+    prompt_tokens: int
+    tokens_expected: int
 
 
 class SentRows(NamedTuple):
@@ -28,13 +38,15 @@ class SentRows(NamedTuple):
     token_ids: tuple[int, ...] = ()
     """Of the rows, where the model's layers read them."""
 
-    def before(self, end: int) -> "SentRows":
-        """Its rows of tokens before `end`."""
-        if end >= self.end:
+    def between(self, start: int, end: int) -> "SentRows":
+        """Its rows of tokens from `start` on and before `end`."""
+        if start <= self.start and end >= self.end:
             return self
-        tokens = end - self.start
+        start, end = max(start, self.start), min(end, self.end)
+        first, last = start - self.start, end - self.start
         row_bytes = len(self.rows) // (self.end - self.start)
-        return SentRows(self.start, end, self.rows[: tokens * row_bytes], self.token_ids[:tokens])
+        rows = self.rows[first * row_bytes : last * row_bytes]
+        return SentRows(start, end, rows, self.token_ids[first:last])
 
 
 @dataclass(slots=True)
@@ -46,6 +58,49 @@ class ReplayLog:
     _sent: dict[int, list[SentRows]] = field(init=False, default_factory=dict)
     """In order and without a gap from token 0, oldest request first."""
     _promised: set[int] = field(init=False, default_factory=set)
+    _lengths: dict[int, Lengths] = field(init=False, default_factory=dict)
+    """Of the requests whose rows are here, as they were admitted."""
+    _cached: dict[int, SentRows] = field(init=False, default_factory=dict)
+    """Rows of each cached block, by its number, the longest kept first."""
+    _held: dict[int, int] = field(init=False, default_factory=dict)
+    """Tokens of each request that the replaced neighbour holds and is not sent again."""
+
+    def admit(self, admissions: Iterable[Admission]) -> None:
+        """Note how long requests may become, before rows of them are kept; those that begin with
+        cached blocks begin with the rows of these."""
+        for one in admissions:
+            self._lengths[one.request_id] = Lengths(one.prompt_tokens, one.tokens_expected)
+            begun = [self._cached.get(number) for number in one.cached_numbers]
+            for place, rows in enumerate(begun if all(begun) else ()):
+                assert rows is not None
+                start = place * BLOCK_TOKENS
+                self.add(one.request_id, rows._replace(start=start, end=start + BLOCK_TOKENS))
+
+    def change_cache(self, change: CacheChange) -> None:
+        """Keep the rows of blocks that are cached, for requests that will begin with them."""
+        for kept in change.keep:
+            for place, number in enumerate(kept.numbers, kept.first_block):
+                self._keep_block(kept.request_id, place * BLOCK_TOKENS, number)
+        for number in change.dropped:
+            self._drop_block(number)
+
+    def _keep_block(self, request_id: int, start: int, number: int) -> None:
+        end = start + BLOCK_TOKENS
+        if self.has(request_id, end):
+            self._cached[number] = _joined([*self.between(request_id, start, end, BLOCK_TOKENS)])
+            self.bytes_held += len(self._cached[number].rows)
+
+    def _drop_block(self, number: int) -> None:
+        if (dropped := self._cached.pop(number, None)) is not None:
+            self.bytes_held -= len(dropped.rows)
+
+    def lengths(self, request_id: int) -> Lengths | None:
+        """How long a request is; None: it was not noted."""
+        return self._lengths.get(request_id)
+
+    def ends(self) -> Iterator[tuple[int, int]]:
+        """(request, how many tokens have their rows here), oldest request first."""
+        return ((one, pieces[-1].end) for one, pieces in self._sent.items() if pieces)
 
     def add(self, request_id: int, sent: SentRows) -> None:
         """Keep rows that leave. Those of a request whose first ones are not here are of no use."""
@@ -60,6 +115,8 @@ class ReplayLog:
             return
         pieces.append(sent)
         self.bytes_held += len(sent.rows)
+        while self.bytes_held > self.bytes_max and self._cached:
+            self._drop_block(next(iter(self._cached)))
         while self.bytes_held > self.bytes_max and self._sent.keys() - self._promised:
             self.forget(next(one for one in self._sent if one not in self._promised))
 
@@ -68,16 +125,18 @@ class ReplayLog:
         pieces = self._sent.get(request_id, ())
         return any(piece.end >= tokens for piece in pieces[-1:])
 
-    def first(self, request_id: int, tokens: int, rows_max: int) -> Iterator[SentRows]:
-        """The rows of a request's first `tokens` tokens, at most `rows_max` at a time."""
+    def between(self, request_id: int, start: int, end: int, rows_max: int) -> Iterator[SentRows]:
+        """The rows of a request's tokens [start, end), at most `rows_max` at a time unless they
+        were sent as more."""
         waiting: list[SentRows] = []
-        for piece in self._sent[request_id]:
-            if piece.start >= tokens:
+        pieces = self._sent[request_id]
+        for piece in pieces[bisect_right(pieces, start, key=_end) :]:
+            if piece.start >= end:
                 break
             if waiting and piece.end - waiting[0].start > rows_max:
                 yield _joined(waiting)
                 waiting = []
-            waiting.append(piece.before(tokens))
+            waiting.append(piece.between(start, end))
         if waiting:
             yield _joined(waiting)
 
@@ -86,8 +145,12 @@ class ReplayLog:
     ) -> Iterator[tuple[Batch, SentRows]]:
         """What a replaced neighbour lacks of a request that `batch` admits, before that is sent: a
         batch for each piece of at most `rows_max` rows."""
-        admissions: tuple[Admission, ...] = (replace(admission, kept_tokens=0),)
-        for sent in self.first(admission.request_id, admission.kept_tokens, rows_max):
+        held = self._held.pop(admission.request_id, 0)
+        if held == admission.kept_tokens:
+            self._promised.discard(admission.request_id)
+            return
+        admissions: tuple[Admission, ...] = (replace(admission, kept_tokens=held),)
+        for sent in self.between(admission.request_id, held, admission.kept_tokens, rows_max):
             span = Span(admission.request_id, sent.start, sent.end, samples=False)
             piece = Batch(
                 batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True
@@ -98,20 +161,28 @@ class ReplayLog:
 
     def go_on(self, resume: Resume) -> None:
         """Keep the rows of the requests that go on, and surely those that are to be sent again."""
+        self._drop_blocks()
         kept = {request_id for request_id, _ in resume.requests}
         for request_id in self._sent.keys() - kept:
             self.forget(request_id)
         self._promised = kept if resume.replays else set()
+        self._held = dict(resume.held) if resume.replays else {}
 
     def forget(self, request_id: int) -> None:
         """Drop a request's rows; one that is unknown is fine."""
         self._promised.discard(request_id)
+        self._lengths.pop(request_id, None)
         self.bytes_held -= sum(len(piece.rows) for piece in self._sent.pop(request_id, ()))
 
     def shed(self) -> None:
         """Drop all rows but those that have been promised: their memory is needed."""
+        self._drop_blocks()
         for request_id in self._sent.keys() - self._promised:
             self.forget(request_id)
+
+    def _drop_blocks(self) -> None:
+        for number in list(self._cached):
+            self._drop_block(number)
 
     def _go_back(self, pieces: list[SentRows], start: int) -> None:
         """Drop rows from token `start` on."""
@@ -119,8 +190,12 @@ class ReplayLog:
             last = pieces.pop()
             self.bytes_held -= len(last.rows)
             if last.start < start:
-                pieces.append(last.before(start))
+                pieces.append(last.between(0, start))
                 self.bytes_held += len(pieces[-1].rows)
+
+
+def _end(piece: SentRows) -> int:
+    return piece.end
 
 
 def _joined(pieces: list[SentRows]) -> SentRows:

@@ -25,7 +25,14 @@ Pure: times and durations are arguments.
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["PREFILL_ROWS_MIN", "DecodeClock", "PrefillBudget", "PrefillLoad", "StepProfile"]
+__all__ = [
+    "PREFILL_ROWS_MIN",
+    "REPLAY_ROWS_MAX",
+    "DecodeClock",
+    "PrefillBudget",
+    "PrefillLoad",
+    "StepProfile",
+]
 
 FORGET = 0.98
 """Weight of a step after one newer one: half is forgotten after 34 steps, four seconds of
@@ -177,6 +184,10 @@ class DecodeClock:
 PREFILL_ROWS_MIN = 16
 """One KV block: smaller steps cost nearly the same, because their weights are read all the same."""
 
+REPLAY_ROWS_MAX = 512
+"""Rows of a step that stay on the stage, and need not be cut for a link: the longest step for which
+a card's memory is known to suffice (`molink.executor.cards.room`)."""
+
 WAIT_MAX_S = 0.02
 """Longest that a device idles for a decode step that is due; predictions are rarely better."""
 
@@ -190,16 +201,19 @@ class PrefillBudget:
     clock: DecodeClock
     profile: StepProfile
     """Of this stage's prefill steps."""
+    replay_rows_max: int | None = None
+    """Of a step whose rows stay on the stage; None: as of any other."""
     _waiting_since: float | None = None
 
-    def rows_now(self, now: float) -> int:
+    def rows_now(self, now: float, *, stay: bool = False) -> int:
         """Rows that may be computed now; 0 means: wait for the decode step that is about to
-        come."""
+        come. `stay`: whether they go nowhere from here."""
+        rows_max = (self.replay_rows_max if stay else None) or self.rows_max
         due_at = self.clock.due_at(now)
         if due_at is None or not self.profile.known:
-            return self._go(self.rows_max)
-        rows = min(self.rows_max, self.profile.rows_within(due_at - now))
-        smallest = min(self.rows_max, PREFILL_ROWS_MIN)
+            return self._go(rows_max)
+        rows = min(rows_max, self.profile.rows_within(due_at - now))
+        smallest = min(rows_max, PREFILL_ROWS_MIN)
         if rows >= smallest:
             return self._go(rows)
         if self._waiting_since is None:

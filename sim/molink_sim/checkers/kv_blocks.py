@@ -41,6 +41,10 @@ class KvBlocksKept(Checker):
         """Free what is not kept, as the stage's loop does."""
         if resume.fresh:
             self._begin(place)
+            for request_id, tokens in resume.held:
+                self._expected[place][request_id] = tokens
+                self._blocks[place].grow(request_id, tokens, tokens)
+                self._own(place, request_id)
             return
         kept, owners = dict(resume.requests), self._owners[place]
         for request_id in self._blocks[place].holders() - kept.keys():
@@ -69,6 +73,7 @@ class KvBlocksKept(Checker):
         """Grow the blocks of each span, as `StageExecutor.step` does."""
         for admission in run.batch.admissions:
             if admission.kept_tokens:
+                self._expected[place][admission.request_id] = admission.tokens_expected
                 continue
             if admission.request_id in self._expected[place]:
                 self.mistake(f"{place} admitted request {admission.request_id} and holds it")

@@ -42,9 +42,9 @@ class TokensInOrder(Checker):
         self._draws_at[life] = {}
 
     def joined(self, place: Place, resume: Resume) -> None:
-        """It goes on from what it keeps."""
-        computed, kept = self._computed[place], {} if resume.fresh else dict(resume.requests)
-        for request_id, tokens in kept.items():
+        """It goes on from what it keeps; what a shadow held is not looked into."""
+        computed, kept = self._computed[place], dict(resume.keeps)
+        for request_id, tokens in () if resume.fresh else kept.items():
             if computed.get(request_id, 0) < tokens:
                 self.mistake(f"{place} keeps {tokens} tokens of request {request_id} it lacks")
         self._computed[place] = kept

@@ -6,9 +6,11 @@ from typing import assert_never
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import (
+    BookOrder,
     Refuse,
     RunBatch,
     SampledToken,
+    SendCacheChange,
     SendRelease,
     StageEvent,
 )
@@ -120,8 +122,8 @@ class _Events:
         return cls(*[_listeners(checkers, field.name) for field in fields(cls)])
 
     def steps(
-        self, place: Place, found: tuple[list[SendRelease], RunBatch | None]
-    ) -> tuple[list[SendRelease], RunBatch | None]:
+        self, place: Place, found: tuple[Sequence[BookOrder], RunBatch | None]
+    ) -> tuple[Sequence[BookOrder], RunBatch | None]:
         """Report what a stage does next."""
         releases, run = found
         self.releases(place, releases)
@@ -130,13 +132,15 @@ class _Events:
                 listener(place, run)
         return found
 
-    def releases(self, place: Place, decisions: Sequence[SendRelease | Refuse]) -> None:
+    def releases(self, place: Place, decisions: Sequence[BookOrder | Refuse]) -> None:
         """Report what a stage forgets or refuses."""
         for decision in decisions:
             match decision:
                 case SendRelease(release):
                     for listener in self.released:
                         listener(place, release.request_id)
+                case SendCacheChange():
+                    pass
                 case Refuse(reason):
                     for listener in self.refused:
                         listener(place, reason)
@@ -173,7 +177,7 @@ class _WatchedSource:
     def computed_tokens(self) -> dict[int, int]:
         return self.inner.computed_tokens()
 
-    def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
+    def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
         for listener in self.events.taken:
             listener(self.place, event)
         decisions = self.inner.handle(event, now)
@@ -182,10 +186,10 @@ class _WatchedSource:
 
     def next_batch(
         self, link_bytes_per_s: float, now: float
-    ) -> tuple[list[SendRelease], RunBatch | None]:
+    ) -> tuple[Sequence[BookOrder], RunBatch | None]:
         return self.events.steps(self.place, self.inner.next_batch(link_bytes_per_s, now))
 
-    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+    def next_decode(self, now: float) -> tuple[Sequence[BookOrder], RunBatch | None]:
         return self.events.steps(self.place, self.inner.next_decode(now))
 
     def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:

@@ -15,11 +15,13 @@ from typing import Any, assert_never
 from molink_scheduler.batch import DECODE, PREFILL, Batch, BatchClass, Release
 from molink_scheduler.events import (
     BatchArrived,
+    CacheChanged,
     Decision,
     KeepRows,
     Refuse,
     ReleaseArrived,
     RunBatch,
+    SendCacheChange,
     SendRelease,
     SendRows,
     SendTokens,
@@ -155,6 +157,9 @@ class Stage:
                     begun = True
                 case SendRelease(release):
                     self._release(release)
+                case SendCacheChange(change):
+                    if not self.core.is_tail:
+                        self._send(CacheChanged(change), DECODE, FORGET_BYTES, 0)
                 case WaitUntil(at):
                     self._sleep(at, now)
                 case Refuse():

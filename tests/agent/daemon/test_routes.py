@@ -13,6 +13,7 @@ from molink.transport.paths.choose import Path
 from molink.transport.paths.reach import Reach
 from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
 from molink.transport.relay.server import RelayServer
+from molink_agent.daemon import routes as routes_module
 from molink_agent.daemon.routes import (
     ListenAddress,
     LocalPorts,
@@ -27,6 +28,7 @@ from molink_agent.network.port_mapping import PortMapper
 from tests.transport.relay.nodes import ANNA, BERT, SECRET, EchoPort, caller_of, free_address
 
 RELAYED = Path("relay", "127.0.0.1:9")
+NEAR = Path("direct", "127.0.0.1:7")
 
 
 NEARBY = Reach.of(["203.0.113.9"], [("192.168.1.7", "255.255.255.0")])
@@ -151,3 +153,28 @@ async def test_a_relay_whose_name_is_not_found_at_first_is_tried_again(routes, m
     assert routes.caller.address.startswith("localhost:")
     assert routes._receiver._ports == {"peer": "127.0.0.1:7000"}
     await routes.close()
+
+
+@dataclass
+class QuickKeeper:
+    """Finds a path at once."""
+
+    moved: object
+    path: Path = NEAR
+    trouble: str = ""
+
+    async def run(self) -> None:
+        await self.moved(self.path)
+        await asyncio.Event().wait()
+
+
+async def test_the_way_to_a_shadow_is_beside_those_that_the_ring_needs(routes, monkeypatch):
+    monkeypatch.setattr(routes_module, "keeper_of", lambda link, caller, moved: QuickKeeper(moved))
+    before, moves = dict(routes.paths), []
+    link = StageLink(to=BERT, public_key="k" * 40, addresses=(), port_name="ring")
+    for _ in range(2):
+        found = await routes.shadow_address(link, lambda *move: moves.append(move))
+        assert found == ("tcp://127.0.0.1:7", "k" * 40)
+    assert routes.paths == before and moves == []
+    del routes._routes["next"]
+    await routes.leave()

@@ -133,6 +133,26 @@ async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
     assert begun == [3] * spare
 
 
+async def test_of_a_stage_that_takes_more_only_what_it_takes_is_fetched(tmp_path, monkeypatch):
+    fetched = []
+
+    async def ensure_weights(source, layers, directory, limits, progress):
+        fetched.append(layers)
+        return tmp_path
+
+    launcher = agent_with_two_nodes(tmp_path / "agent").nodes[0].stage.launcher
+    launcher.cache.pc.stages[0].device = "cpu"
+    lent = lambda self: (Lent("cpu", "Ryzen", 32 * GB, GB, FREE_MEMORY),)  # noqa: E731
+    monkeypatch.setattr(ThisPc, "lent", lent)
+    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(process.WarmStage, "begin", None)
+    load = await launcher.more(
+        asked(device="cpu", layers=(2, 4)), ("k" * 40,), lambda fraction: None
+    )
+    assert fetched == [range(2, 4)] and load.work.layers == (2, 4)
+    assert (load.memory_bytes, load.keys.allowed) == (GB, ("k" * 40,))
+
+
 def asked(**changes):
     source = WeightsSource(model="m")
     return AssignedWork(

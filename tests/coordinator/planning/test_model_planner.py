@@ -6,8 +6,9 @@ import pytest
 
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
-from molink.coordinator.members.discrepancies import STEPS_MIN, UPLOAD_UNSEEN_MBPS, StepsSeen
-from molink.coordinator.members.node_book import NodeBook, Slowdown
+from molink.coordinator.members.discrepancies import UPLOAD_UNSEEN_MBPS
+from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.members.slowdown import AS_REPORTED, STEPS_MIN, Slowdown, StepsSeen
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink_scheduler.placement import Goal, ModelCost
@@ -97,6 +98,20 @@ async def test_a_ring_whose_place_another_takes_keeps_its_forecast():
     assert then.stages[0].node_id == CARL and then.tokens_per_s == ring.tokens_per_s
 
 
+async def test_a_stage_of_more_layers_is_forecast_by_those_that_have_held_them():
+    nodes = list(cluster(ANNA, BERT))
+    plan = await PLANNER.plan(nodes)
+    (ring,) = plan.rings
+    first, last = ring.stages
+    wide = replace(first, work=replace(first.work, layers=(0, last.work.layers[1]), kv_tokens=16))
+    then = ring.moved([wide])
+    (one,), was = then.forecast.stages, ring.forecast.stages
+    assert (one.node_id, one.layers, one.kv_tokens) == (first.node_id, wide.work.layers, 16)
+    assert one.weights_bytes == sum(stage.weights_bytes for stage in was)
+    assert one.memory_bytes == was[0].memory_bytes
+    assert PLANNER.is_worth([then], plan, nodes, [0]), "two PCs that are there do better than one"
+
+
 def test_who_was_found_slow_is_planned_so():
     book = cluster(ANNA, BERT)
     book.node(ANNA).slowdown = Slowdown(5.0, 7.0)
@@ -120,6 +135,34 @@ async def test_a_pace_is_held_against_the_stage_that_serves():
         assert PLANNER.slowdown(stage, node, rows, replace(seen, steps=1)) is None
 
 
+async def test_a_link_is_planned_as_it_was_measured_until_it_carries_far_less():
+    book = cluster(ANNA, BERT, mbps=40.0)
+    nodes = list(book)
+    assert PLANNER.link_rates_mbps(nodes) == pytest.approx([40.0, 40.0])
+    book.node(ANNA).slowdown = Slowdown(link_mbps=5.0)
+    assert facts(book)[0][ANNA].upload_bytes_per_s == pytest.approx(5e6 / 8)
+    assert PLANNER.link_rates_mbps(nodes) == pytest.approx([40.0, 40.0]), "what it was planned with"
+
+
+@pytest.mark.parametrize(
+    ("slow", "gains"),
+    [
+        (Slowdown(9.0, 9.0), True),
+        (Slowdown(link_mbps=0.5), True),
+        (Slowdown(1.0, 1.1), False),
+        (AS_REPORTED, False),
+    ],
+)
+async def test_another_node_takes_a_slow_one_s_place_only_where_users_wait_less(slow, gains):
+    book = cluster(ANNA, BERT, CARL)
+    (ring,) = (await PLANNER.plan([book.node(ANNA), book.node(BERT)])).rings
+    members = [book.node(stage.node_id) for stage in ring.stages]
+    members[0].slowdown = slow
+    assert PLANNER.gains_by(ring, 0, book.node(CARL), members) is gains
+    book.node(CARL).slowdown = Slowdown(50.0, 50.0, 0.1)
+    assert not PLANNER.gains_by(ring, 0, book.node(CARL), members)
+
+
 async def test_a_ring_is_served_with_what_was_promised_of_it():
     (ring,) = (await PLANNER.plan(list(cluster(ANNA, BERT)))).rings
     forecast = ring.forecast
@@ -139,12 +182,12 @@ async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     before = await PLANNER.plan(nodes)
     (ring,) = before.rings
     assert ANNA in {stage.node_id for stage in ring.stages}
-    assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes)
+    assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes, [0])
     book.node(ANNA).slowdown = Slowdown(200.0, 200.0)
     after = await PLANNER.plan(nodes)
     assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
     assert "200.0 times as long as it has told" in after.standbys[ANNA]
-    assert PLANNER.is_worth(before.rings, after, nodes)
+    assert PLANNER.is_worth(before.rings, after, nodes, [0])
 
 
 @pytest.mark.parametrize(
@@ -211,4 +254,4 @@ async def test_what_serves_is_compared_on_shared_lines_as_it_was_planned():
     book.node(CARL).pc = CARL
     (apart,) = PLANNER._as_known(plan.rings, nodes).rings
     assert apart.ttft_s < planned.ttft_s
-    assert not PLANNER.is_worth(plan.rings, plan, nodes)
+    assert not PLANNER.is_worth(plan.rings, plan, nodes, [0])

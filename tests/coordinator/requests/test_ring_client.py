@@ -162,7 +162,7 @@ async def test_the_wait_comes_with_the_first_token_and_is_never_longer(
         request = GenerationRequest((1, 2), SamplingParams(max_tokens=1), timeline=timeline)
         answer = asyncio.create_task(s.drain(request))
         token = TokenSample(await s.submitted(), 7, LENGTH)
-        waits = ((token.request_id, waited_s), (99, 1.0))
+        waits = ((token.request_id, waited_s, 0), (99, 1.0, 0))
         sampled = Sampled(BatchClass.DECODE, 0, (), (token,), (), waits)
         s.links.events.put_nowait(sampled)
         await answer
@@ -263,6 +263,26 @@ async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
         assert s.links.sent[-1] == Cancel(request_id)
 
 
+async def test_the_newest_is_given_up_where_memory_runs_short_but_never_the_last():
+    """To another ring if there is one, else with a sentence; its tokens leave the short one."""
+    async with Serving() as s:
+        s.client.short_of_memory = "pc-2"
+        answers, ids = [], []
+        for count in (1, 2, 3):
+            answers.append(s.ask())
+            ids.append(await s.submitted(count))
+        s.client.shed_newest(lambda tokens: False)
+        s.client.shed_newest(lambda tokens: True)
+        s.client.shed_newest(lambda tokens: True)
+        with pytest.raises(RingError, match=r"The memory of pc-2 runs short: send the request"):
+            await answers[2]
+        with pytest.raises(RequestStalledError):
+            await answers[1]
+        assert s.links.sent[3:] == [Cancel(ids[2]), Cancel(ids[1])]
+        s.links.tell(TokenSample(ids[0], 7), TokenSample(ids[0], 8, LENGTH))
+        assert await answers[0] == [7, 8]
+
+
 async def test_a_full_link_refuses_and_keeps_nothing():
     async with Serving() as s:
         s.links.is_full = True
@@ -319,8 +339,10 @@ async def test_a_request_goes_on_under_its_number_from_the_tokens_that_came():
         s.client.pause()
         listed = dict(s.client.to_resume())
         assert listed == {request_id: 2}, "two of the prompt; the drawn token is not computed yet"
+        assert (s.client.served().held_tokens, s.client.served().interrupted) == (2, 0)
         s.links.sent.clear()
         s.client.go_on(next_ring(s), listed, (), "lost")
+        assert (s.client.served().held_tokens, s.client.served().interrupted) == (0, 1)
         _, again = s.links.sent
         assert isinstance(s.links.sent[0], SetCodec)
         assert (again.request.request_id, again.request.output) == (request_id, (7,))
@@ -359,39 +381,3 @@ async def test_who_goes_away_or_comes_during_a_loss_is_told_afterwards():
         assert cancelled == Cancel(gone_id)
         s.links.tell(TokenSample(submitted.request.request_id, 5, LENGTH))
         assert await new == [5]
-
-
-async def test_a_request_without_a_token_since_the_last_loss_is_computed_anew():
-    async with Serving() as s:
-        _, request_id = await asked(s)
-        s.links.tell(TokenSample(request_id, 7))
-        await until(lambda: s.client.tokens_sent == 1)
-        s.client.pause()
-        s.client.go_on(next_ring(s), dict(s.client.to_resume()), (), "lost")
-        s.client.pause()
-        assert s.client.to_resume() == ()
-
-
-async def test_states_of_recurrent_layers_do_not_go_back():
-    async with Serving() as s:
-        _, request_id = await asked(s)
-        s.links.tell(TokenSample(request_id, 7))
-        await until(lambda: s.client.tokens_sent == 1)
-        s.client.ring = SimpleNamespace(
-            stages=s.stages, terms=SimpleNamespace(ring=RingTerms(64, state_slots=4))
-        )
-        assert s.client.to_resume() == ()
-
-
-async def test_a_request_that_has_met_too_many_losses_fails():
-    async with Serving() as s:
-        answer, _ = await asked(s)
-        for _ in range(ring_client.LOSSES_MAX):
-            s.client.pause()
-            s.client.go_on(next_ring(s), (), (), "lost")
-        assert not answer.done()
-        s.client.pause()
-        s.client.go_on(next_ring(s), (), (), "lost")
-        with pytest.raises(StageError, match="losses of a stage"):
-            await answer
-        assert not s.client.outstanding_tokens

@@ -131,11 +131,10 @@ async def test_what_was_refused_in_a_ring_before_says_nothing_of_this_one(monkey
         assert w.members() == [["a", "b"]]
 
 
-def health(reports, stalled_s=0.0):
+def health(reports, stalled_s=0.0, *, host_is_short=False):
     progress = StageProgress(reports=reports, stalled_s=stalled_s)
-    return NodeHealth(
-        incarnation="a" * 12, state="serving", uptime_s=1, stage=replace(REPORT, progress=progress)
-    )
+    stage = replace(REPORT, progress=progress, host_is_short=host_is_short)
+    return NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=stage)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +193,20 @@ async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch
         assert await answer == [5]
         assert len(w.serving) == 2, "the ring goes on with the others"
         assert (lying.patience, other.patience) == (1.0, 2.0), "an honest ring may need longer"
+
+
+async def test_a_ring_sheds_while_a_stage_s_pc_has_too_little_memory(monkeypatch):
+    monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.members() == [["a", "b"]])
+        client = w.clients[0]
+        assert client.shed == []
+        w.book.take("b", health(2, host_is_short=True), 1.0)
+        await w.until(lambda: client.shed)
+        assert set(client.shed) == {"b"}
+        w.book.take("b", health(3), 2.0)
+        await w.until(lambda: not client.short_of_memory)
 
 
 async def test_a_request_may_move_only_where_another_ring_can_take_it(monkeypatch):

@@ -12,7 +12,7 @@ from molink.coordinator.rings.ring_supervisor import SILENT_LOST_S, RingState, R
 from molink.stage_protocol.messages import StageProgress
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
-from tests.coordinator.rings.world import REPORT, World, collect, request, world
+from tests.coordinator.rings.world import LOADED, REPORT, World, collect, request, world
 
 ANNA, BERT, CARL = "a" * 16, "b" * 16, "c" * 16
 
@@ -33,7 +33,7 @@ def end_stage(w: World, name: str) -> None:
 def told(w: World, name: str) -> list:
     """What it was told to do; not that its ring will go on."""
     given = [assignment for node, assignment in w.told if node == name]
-    return [one for one in given if one.join is not None or one.resume is None]
+    return [one for one in given if one.join is not None or one.resume != Resume()]
 
 
 async def test_survivors_join_again_and_load_nothing(monkeypatch):
@@ -95,8 +95,26 @@ async def test_a_stage_that_is_lost_meanwhile_is_loaded_again_too(monkeypatch):
         assert len([one for one in told(w, CARL) if one.join is None]) == 1
 
 
+async def test_nobody_joins_beside_a_stage_that_was_lost_while_another_loaded(monkeypatch):
+    """Who is told to join beside it would wait for its answer, and fail for want of one."""
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        w.stuck.add(BERT)
+        end_stage(w, BERT)
+        await w.until(lambda: told(w, BERT))
+        end_stage(w, CARL)
+        w.stuck.clear()
+        loading = w.book.node(BERT).assignment.revision
+        w.say(BERT, StageFact(revision=loading, kind="loaded", line=LOADED))
+        await w.until(lambda: w.clients[0].went_on)
+        load, join = told(w, CARL)
+        assert (load.join, join.resume.fresh) == (None, True)
+        assert len([one for _, one in w.told if one.join is not None]) == 3
+
+
 async def test_a_ring_without_one_of_its_pcs_ends(monkeypatch):
     async with world(monkeypatch, size=3) as w:
+        w.planner.small = {ANNA, BERT, CARL}
         await serving_three(w)
         (ring,) = w.manager.rings
         w.say(BERT, HERE.model_copy(update={"name": BERT, "online": False}))
@@ -106,6 +124,7 @@ async def test_a_ring_without_one_of_its_pcs_ends(monkeypatch):
 
 async def test_a_stage_that_has_lost_its_link_is_not_loaded_again(monkeypatch):
     async with world(monkeypatch, size=3) as w:
+        w.planner.small = {ANNA, BERT, CARL}
         await serving_three(w)
         (ring,) = w.manager.rings
         revision = w.book.node(ANNA).assignment.revision
@@ -117,6 +136,7 @@ async def test_a_stage_that_has_lost_its_link_is_not_loaded_again(monkeypatch):
 
 async def test_a_stage_that_is_lost_again_at_once_ends_its_ring(monkeypatch):
     async with world(monkeypatch, size=3) as w:
+        w.planner.small = {ANNA, BERT, CARL}
         await serving_three(w)
         (ring,) = w.manager.rings
         end_stage(w, BERT)
@@ -190,6 +210,7 @@ async def test_a_stage_that_stays_silent_behind_a_lively_agent_is_loaded_again(m
 
 async def test_a_pc_that_vanishes_ends_its_ring_before_its_heartbeats_are_missed(monkeypatch):
     async with world(monkeypatch, size=3) as w:
+        w.planner.small = {ANNA, BERT, CARL}
         ring = await silent_bert(w, monkeypatch)
         report(w, ANNA, 3, next_silent_s=SILENT_LOST_S)
         await w.until(lambda: ring.state is RingState.ENDED)

@@ -6,7 +6,7 @@ from molink.control.messages.payloads import NodeHealth, NodeWish, StageFact
 from molink.coordinator.members.node_book import NodeState
 from molink.coordinator.rings import ring_supervisor
 from molink.coordinator.rings.ring_supervisor import SILENT_LOST_S, RingState
-from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.messages import ShadowProgress, StageProgress
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
 from tests.coordinator.rings.world import REPORT, world
@@ -148,7 +148,7 @@ async def test_without_a_standby_a_free_node_with_room_loads_in_time(monkeypatch
 
 async def test_a_ring_ends_where_no_free_node_has_room_or_could_load_in_time(monkeypatch):
     async with world(monkeypatch, size=3) as w:
-        w.planner.fetches, w.planner.small = {DORA: 60.0}, {EMIL}
+        w.planner.fetches, w.planner.small = {DORA: 60.0}, {ANNA, CARL, EMIL}
         await serving_three(w, DORA, EMIL)
         (ring,) = w.manager.rings
         switch_off(w, BERT)
@@ -189,3 +189,69 @@ async def test_nobody_stands_by_unasked_or_for_a_ring_that_is_gone(monkeypatch):
         await serving_three(w, DORA, EMIL)
         await covering(w, EMIL)
         assert not [one for one in told(w, DORA) if one.work is not None]
+
+
+def report_of_shadow(w, name, epoch, held):
+    """What a shadow says of the KV that it holds."""
+    stage = replace(REPORT, shadow=ShadowProgress(epoch, held))
+    w.say(name, NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=stage))
+
+
+async def shadowing(w, name, before):
+    """The epoch in which a standby is a shadow, once rows are led to it."""
+    await w.until(lambda: w.shadows.get(before, (0, ""))[1] == name)
+    joined = w.book.node(name).assignment
+    assert (joined.join, joined.next_link, joined.resume) != (None, None, None)
+    assert joined.next_link is None and w.book.node(name).state is NodeState.STANDBY
+    assert w.shadows[before] == (joined.epoch, name)
+    return joined.epoch
+
+
+async def test_a_shadow_is_sent_only_what_it_has_not_reported(monkeypatch):
+    async with world(monkeypatch, size=3, standbys=1) as w:
+        await serving_three(w)
+        w.book.node(BERT).changes = 9
+        w.join(DORA)
+        w.book.node(DORA).public_key = "d" * 40
+        epoch = await shadowing(w, DORA, before=ANNA)
+        assert epoch == w.serving[0].epoch
+        report_of_shadow(w, DORA, epoch, ((4, 9), (5, 21), (6, 3)))
+        w.told.clear()
+        switch_off(w, BERT)
+        await w.until(lambda: w.clients[0].went_on)
+        (anna,), (join,), (carl,) = (told(w, name) for name in (ANNA, DORA, CARL))
+        held = ((4, 7), (5, 21))
+        assert anna.resume == Resume(LISTED, next_fresh=True, held=held)
+        assert join.resume == Resume(LISTED, fresh=True, held=held)
+        assert carl.resume == Resume(LISTED)
+        assert w.serving and members(w) == [ANNA, DORA, CARL]
+
+
+async def test_in_another_epoch_a_shadow_begins_anew_and_old_reports_count_for_nothing(monkeypatch):
+    async with world(monkeypatch, size=3, standbys=1) as w:
+        w.manager.blame.first_s = w.manager.blame.max_s = 0.0
+        await serving_three(w)
+        w.book.node(BERT).changes = 9
+        w.join(DORA)
+        first = await shadowing(w, DORA, before=ANNA)
+        report_of_shadow(w, DORA, first, ((5, 21),))
+        end_stage(w, CARL)
+        await w.until(lambda: w.clients[0].went_on)
+        await w.until(lambda: w.shadows[ANNA][0] > first)
+        assert w.book.node(DORA).assignment.resume == Resume(), "it forgets what it held"
+        w.told.clear()
+        switch_off(w, BERT)
+        await w.until(lambda: any(one.resume.fresh for one in told(w, DORA)))
+        assert told(w, DORA)[0].resume.held == ()
+
+
+async def test_who_fed_a_shadow_that_is_gone_is_told(monkeypatch):
+    async with world(monkeypatch, size=3, standbys=1) as w:
+        await serving_three(w)
+        w.book.node(BERT).changes = 9
+        w.join(DORA)
+        epoch = await shadowing(w, DORA, before=ANNA)
+        w.manager.blame.first_s = w.manager.blame.max_s = 1000.0
+        end_stage(w, DORA)
+        await w.until(lambda: w.shadows[ANNA] == (epoch, None))
+        assert w.serving and not w.book.node(DORA).covers

@@ -33,6 +33,7 @@ from molink.tasks import background_tasks
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
+from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
 
 TERMS = JoinTerms(
@@ -64,6 +65,10 @@ class EvenPlanner:
     small: set = field(default_factory=set)
     """Nodes without room for what another one has held."""
     fetches: dict = field(default_factory=dict)
+    rates: dict = field(default_factory=dict)
+    """Of links, in Mbps, by their senders."""
+    no_better: set = field(default_factory=set)
+    """Nodes in whose hands a ring would be no quicker."""
     plans: int = 0
     kv_tokens: int | None = None
 
@@ -74,6 +79,12 @@ class EvenPlanner:
         whole = [self._ring(ring) for ring in rings if len(ring) == self.size]
         left = {name: "one too many" for ring in rings if len(ring) < self.size for name in ring}
         return ClusterPlan(tuple(whole), left, "" if whole else "2 GiB are missing.")
+
+    def link_rates_mbps(self, nodes):
+        return [self.rates.get(node.node_id, 0.0) for node in nodes]
+
+    def gains_by(self, ring, place, node, members):
+        return node.node_id not in self.no_better
 
     def outgrown(self, ring, node):
         return node.node_id in self.shrunk
@@ -87,7 +98,7 @@ class EvenPlanner:
     def slowdown(self, stage, node, rows, seen):
         return self.slowdowns.get(node.node_id)
 
-    def is_worth(self, present, plan, nodes):
+    def is_worth(self, present, plan, nodes, kept_tokens):
         return self.worth
 
     def _ring(self, names):
@@ -118,6 +129,9 @@ class FakeClient:
     listed: tuple = ()
     went_on: list = field(default_factory=list)
     adopted: list = field(default_factory=list)
+    short_of_memory: str = ""
+    shed: list = field(default_factory=list)
+    """Names of the PCs for whose memory requests were given up."""
 
     def __post_init__(self):
         self.idle.set()
@@ -165,6 +179,9 @@ class FakeClient:
     def give_up_stalled(self, now, may_move):
         self.may_move = may_move
 
+    def shed_newest(self, may_move):
+        self.shed.append(self.short_of_memory)
+
     async def generate(self, request, output=(), patience=1.0):
         self.seen.append((request, output))
         self.patience = patience
@@ -200,6 +217,9 @@ class FakeEndpoint:
     async def reroute(self, routes):
         return routes
 
+    async def reroute_one(self, link):
+        return link
+
     async def connect(self, ring):
         return self.client(ring)
 
@@ -234,6 +254,8 @@ class World:
         self.admitted = []
         """Tails whose links the coordinator has accepted."""
         self.allowed = {}
+        self.shadows = {}
+        """Where the shadows are to which nodes send, and in which epoch."""
         self.asked = {}
         """Whom each node shall measure."""
         self.numbers = numbers
@@ -274,11 +296,14 @@ class World:
     async def allow_links(self, node, keys):
         self.allowed[node.node_id] = keys
 
+    async def lead_to_shadow(self, node, epoch, link):
+        self.shadows[node.node_id] = (epoch, link and link.to)
+
     async def assign(self, node, assignment):
         assignment = assignment.model_copy(update={"revision": next(self.numbers)})
         node.assignment = assignment
         self.told.append((node.node_id, assignment))
-        is_held = assignment.join is None and assignment.resume is not None
+        is_held = assignment.join is None and assignment.resume == Resume()
         if node.node_id in self.stuck or is_held:
             return
         if assignment.work is None:
@@ -292,7 +317,7 @@ class World:
             fact = StageFact(revision=assignment.revision, kind="loaded", line=line)
         elif node.node_id in self.deaf:
             return
-        elif (about := assignment.next_link.to) in self.deaf:
+        elif assignment.next_link and (about := assignment.next_link.to) in self.deaf:
             failed = {"kind": "failed", "message": "got no answer", "about": about}
             fact = StageFact(revision=assignment.revision, **failed)
         else:

@@ -1,3 +1,5 @@
+import sys
+
 import psutil
 import pytest
 import torch
@@ -48,6 +50,22 @@ def test_memory_is_committed_only_when_written():
     pool.write(0, torch.tensor([5]), torch.ones(1, 4, 32), torch.ones(1, 4, 32))
     assert psutil.Process().memory_info().rss - before < 50_000_000
     assert pool.token_bytes == 2 * 4 * 32 * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the process keeps it")
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_memory_of_free_blocks_goes_back_to_the_system(kv_dtype):
+    """Others' keys stay; what was given back can be written again."""
+    pool, ones = KvPool(1 << 16, kv_dtype), torch.ones(1 << 16, 4, 64)
+    layer = pool.write(0, torch.arange(1 << 16), ones, ones)
+    before = psutil.Process().memory_info().rss
+    pool.give_back([(0, 1), (3, (1 << 12) - 3)])
+    given_back = before - psutil.Process().memory_info().rss
+    assert given_back > 0.9 * pool.token_bytes * (1 << 16)
+    assert torch.allclose(layer.keys.numbers(torch.float32)[16:48], ones[:32], atol=0.01)
+    assert not layer.values.numbers(torch.float32)[1024:-256].any(), "but for parts of pages"
+    pool.write(0, torch.tensor([5000]), ones[:1], ones[:1])
+    assert torch.allclose(layer.keys.numbers(torch.float32)[5000], ones[0], atol=0.01)
 
 
 def test_a_resized_pool_keeps_shapes_and_starts_empty():

@@ -69,3 +69,11 @@ def test_never_faster_than_the_rate_in_order_and_none_twice(packets):
         last_s = at_s
     assert out == [packet for _, packet in taken]
     assert line.dropped_count == len(packets) - len(taken)
+
+
+def test_a_packet_that_is_late_holds_up_those_behind_it():
+    line = a_line()
+    line.offer(b"a" * 1000, 0.0, late_s=0.2)
+    line.offer(b"b" * 1000, 0.0)
+    assert not list(line.arrived(0.23))
+    assert len(list(line.arrived(0.2311))) == 2

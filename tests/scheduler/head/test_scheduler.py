@@ -20,6 +20,8 @@ from molink_scheduler.request import (
     Request,
     SamplingParams,
 )
+from molink_scheduler.resume import Resume
+from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12)
 
@@ -49,6 +51,20 @@ def test_a_prompt_is_cut_into_spans_and_only_the_last_one_samples(make_request):
     assert head.next_batch(0.0, 0.0) == ([], None)
 
 
+def test_a_fresh_head_replays_to_itself_in_larger_steps_than_it_sends(make_request):
+    """On a slow link a step has 32 rows; rows that do not cross it have what memory allows."""
+    settings = HeadSettings(RingTerms(kv_tokens_capacity=2048), row_bytes=8192)
+    head = HeadScheduler(settings, Resume(((1, 1000),), fresh=True))
+    head.handle(RequestSubmitted(make_request(1, 1100, 8)), 0.0)
+    runs = [head.next_batch(1e6, 0.0)[1] for _ in range(4)]
+    assert [(run.batch.tokens, run.batch.replay) for run in runs] == [
+        (REPLAY_ROWS_MAX, True),
+        (1000 - REPLAY_ROWS_MAX, True),
+        (32, False),
+        (32, False),
+    ]
+
+
 def test_short_prompts_share_a_prefill_batch(make_request):
     head = head_of(span_tokens=16)
     for request_id in (1, 2, 3):
@@ -68,7 +84,10 @@ def test_what_grammars_take_in_a_header_is_bounded_on_every_link(make_ring):
     carried = []
     for stage in ring.stages:
         compute = stage.compute
-        stage.compute = lambda batch, compute=compute: (carried.append(batch), compute(batch))
+        stage.compute = lambda batch, chains, compute=compute: (
+            carried.append(batch),
+            compute(batch, chains),
+        )
     for number in range(1, 129):
         ring.submit_at(0.0, Request(number, (1,), sampling))
     ring.run()
@@ -195,7 +214,7 @@ def test_a_request_that_can_never_fit_is_the_callers_mistake(make_request):
 
 
 def test_the_newest_is_preempted_and_keeps_its_tokens(make_ring, make_request):
-    ring = make_ring(seed=1, stage_count=3, kv_tokens=64)
+    ring = make_ring(seed=1, stage_count=3, kv_tokens=64, forecasts=False)
     ring.submit_at(0.0, make_request(1, 16, 40))
     ring.submit_at(0.1, make_request(2, 16, 40))
     ring.run()
@@ -220,7 +239,7 @@ def test_nobody_enters_without_a_state_slot(make_ring, make_request, seed):
 
 
 def test_slots_and_blocks_run_out_together(make_ring, make_request):
-    ring = make_ring(seed=1, stage_count=3, kv_tokens=64, state_slots=2)
+    ring = make_ring(seed=1, stage_count=3, kv_tokens=64, state_slots=2, forecasts=False)
     for request_id in (1, 2, 3):
         ring.submit_at(0.1 * request_id, make_request(request_id, 16, 40))
     ring.run()
@@ -248,7 +267,7 @@ def test_a_prompt_under_way_is_not_interrupted(make_request):
 
 
 def test_the_last_in_order_is_preempted_not_the_newest(make_ring, make_request):
-    ring = make_ring(seed=1, stage_count=3, kv_tokens=64)
+    ring = make_ring(seed=1, stage_count=3, kv_tokens=64, forecasts=False)
     ring.submit_at(0.0, make_request(1, 16, 40, priority=1))
     ring.submit_at(0.1, make_request(2, 16, 40))
     ring.run()
@@ -268,6 +287,7 @@ def test_the_last_in_order_is_preempted_not_the_newest(make_ring, make_request):
     micro_batch_count=st.integers(1, 4),
     kv_tokens=st.integers(96, 400),
     span_tokens=st.integers(1, 40),
+    forecasts=st.booleans(),
 )
 def test_every_request_gets_all_its_tokens_in_order(
     make_ring,
@@ -279,8 +299,10 @@ def test_every_request_gets_all_its_tokens_in_order(
     micro_batch_count,
     kv_tokens,
     span_tokens,
+    forecasts,
 ):
-    ring = make_ring(seed, stage_count, kv_tokens, micro_batch_count, span_tokens)
+    options = {"span_tokens": span_tokens, "forecasts": forecasts}
+    ring = make_ring(seed, stage_count, kv_tokens, micro_batch_count, **options)
     for number, (prompt_tokens, max_tokens) in enumerate(requests, 1):
         at, priority = ring.random.uniform(0, 2), priorities[number - 1]
         ring.submit_at(at, make_request(number, prompt_tokens, max_tokens, priority))
@@ -292,11 +314,16 @@ def test_every_request_gets_all_its_tokens_in_order(
 
 
 @settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 2**32), requests=lengths, micro_batch_count=st.integers(1, 3))
+@given(
+    seed=st.integers(0, 2**32),
+    requests=lengths,
+    micro_batch_count=st.integers(1, 3),
+    forecasts=st.booleans(),
+)
 def test_cancelled_requests_leave_nothing_and_disturb_nobody(
-    make_ring, make_request, seed, requests, micro_batch_count
+    make_ring, make_request, seed, requests, micro_batch_count, forecasts
 ):
-    ring = make_ring(seed, 3, 128, micro_batch_count)
+    ring = make_ring(seed, 3, 128, micro_batch_count, forecasts=forecasts)
     cancelled = set()
     for number, (prompt_tokens, max_tokens) in enumerate(requests, 1):
         at = ring.random.uniform(0, 2)

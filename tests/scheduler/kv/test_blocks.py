@@ -1,7 +1,5 @@
 """Blocks: never shared, never lost, in one piece while there is room."""
 
-from itertools import count
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,12 +9,6 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, OutOfBlocks, bloc
 steps = st.lists(
     st.tuples(st.integers(1, 6), st.integers(0, 120), st.integers(0, 160)), max_size=60
 )
-
-
-def runs_of(blocks: set[int]) -> list[tuple[int, int]]:
-    """Each run as its first block and its length."""
-    firsts = sorted(block for block in blocks if block - 1 not in blocks)
-    return [(one, next(n for n in count(1) if one + n not in blocks)) for one in firsts]
 
 
 @given(steps)
@@ -39,7 +31,73 @@ def test_a_block_has_one_owner_and_none_is_lost(steps):
         assert len(owned) == len(set(owned)) == sum(held.values())
         assert kv.blocks_free == 24 - len(owned)
         assert kv.tokens_used == len(owned) * BLOCK_TOKENS
-        assert kv._unclaimed_runs() == runs_of(kv._free.difference(*kv._reserved.values()))
+        free = [block for first, count in kv.free_runs() for block in range(first, first + count)]
+        assert free == sorted(set(range(24)) - set(owned))
+
+
+shares = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.integers(1, 5), st.integers(0, 8)),
+        st.tuples(st.just("grow"), st.integers(1, 5), st.integers(1, 120)),
+        st.tuples(st.just("keep"), st.integers(1, 5), st.integers(0, 8)),
+        st.tuples(st.just("shrink"), st.integers(1, 5), st.integers(0, 120)),
+        st.tuples(st.just("release"), st.integers(1, 5), st.none()),
+        st.tuples(st.just("drop"), st.integers(0, 60), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@given(shares)
+def test_a_block_is_free_when_its_last_user_has_gone(steps):
+    kv = KvBlocks(24)
+    tables: dict[int, list[int]] = {}
+    cached: dict[int, int] = {}
+    for what, one, other in steps:
+        table = tables.get(one)
+        if what == "begin" and table is None:
+            kv.begin(one, list(cached)[:other])
+            tables[one] = list(cached.values())[:other]
+        elif what == "grow" and kv.blocks_missing(one, other) <= kv.blocks_free:
+            kv.grow(one, other, other + 16)
+            assert list(kv.table(one))[: len(table or ())] == (table or [])
+            tables[one] = list(kv.table(one))
+        elif what == "keep" and table is not None:
+            new = [block for block in table[other:] if block not in cached.values()]
+            if new == table[other:]:
+                numbers = range(max(cached, default=0) + 1, max(cached, default=0) + 1 + len(new))
+                kv.keep(one, other, numbers)
+                cached.update(zip(numbers, new, strict=True))
+        elif what == "shrink" and table is not None:
+            kv.shrink(one, other)
+            tables[one] = table[: blocks_for(other)]
+        elif what == "release":
+            kv.release(one)
+            tables.pop(one, None)
+        elif what == "drop" and one in cached:
+            kv.drop([one])
+            del cached[one]
+        used = {block for blocks in (*tables.values(), cached.values()) for block in blocks}
+        in_use = {block for table in tables.values() for block in table}
+        assert kv.blocks_free == 24 - len(used)
+        assert kv.tokens_used == len(in_use) * BLOCK_TOKENS
+        assert kv.tokens_cached == len(cached) * BLOCK_TOKENS
+    kv.drop_all()
+    for one in tables:
+        kv.release(one)
+    assert kv.blocks_free == 24
+    assert kv._free.fit(24) == range(24)
+
+
+def test_what_the_cache_does_not_hold_changes_nothing():
+    kv = KvBlocks(4)
+    kv.grow(1, 16)
+    kv.keep(1, 0, range(7, 8))
+    with pytest.raises(KeyError):
+        kv.begin(2, [7, 8])
+    assert kv.holders() == {1}
+    kv.release(1)
+    assert kv.blocks_free == 3
 
 
 def test_sequences_that_grow_in_turn_stay_in_one_piece():

@@ -4,6 +4,8 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from molink_scheduler.placement import (
     ChangeCost,
@@ -92,7 +94,7 @@ def test_a_ring_beside_the_others_costs_nobody_a_pause():
     new = plan(NOW.rings[0], ring("cd", [2, 2]))
     cost = change_cost(NOW, new, MODEL, {"c": 1e7, "d": 2e7})
     assert (cost.affected_users, cost.pause_s) == (0, 0.0)
-    assert cost.prepare_s == 200.0, "2 GB for c, 2 GB at twice the rate for d"
+    assert cost.prepare_s == 204.0, "2 GB for c, 2 GB at twice the rate for d, then to load"
     assert worth_changing(NOW, new, cost).change
 
 
@@ -100,15 +102,46 @@ def test_what_is_downloaded_is_counted_as_it_is_fetched():
     """Memory and file differ where weights are quantized."""
     model = replace(MODEL, layer_file_bytes=(9 * 10**8,) * 4)
     new = plan(NOW.rings[0], ring("cd", [2, 2]))
-    assert change_cost(NOW, new, model, {"c": 1e7, "d": 2e7}).prepare_s == 180.0
+    assert change_cost(NOW, new, model, {"c": 1e7, "d": 2e7}).prepare_s == 184.0
 
 
 def test_layers_that_a_node_has_are_not_downloaded():
     new = plan(ring("abc", [1, 2, 1]))  # b had layers 2 and 3 and takes 1 and 2; c comes in
-    cost = change_cost(NOW, new, MODEL, {"b": 1e7, "c": 1e9})
-    assert cost.prepare_s == 100.0
+    cost = change_cost(NOW, new, MODEL, {"b": 1e7, "c": 1e8})
+    assert cost.prepare_s == 10.0 + 2.0, "the newcomer fetches and loads while the others serve"
     assert cost.affected_users == 20
-    assert cost.pause_s == pytest.approx(2 * 10**9 / 500e6 + new.rings[0].ttft_s)
+    pause_s = 100.0 + 2 * 10**9 / 500e6 + new.rings[0].ttft_s
+    assert cost.pause_s == pytest.approx(pause_s), "b fetches a layer and loads while users wait"
+
+
+def test_a_survivor_s_download_is_a_pause_that_few_plans_are_worth():
+    """Ten more users of half an hour; b would fetch 1 GB at 1 MB/s while all 20 wait."""
+    quick, slow = ({"b": rate, "c": 1e9} for rate in (1e9, 1e6))
+    new = plan(replace(ring("abc", [1, 2, 1]), users=30))
+    assert worth_changing(NOW, new, change_cost(NOW, new, MODEL, quick)).change
+    assert not worth_changing(NOW, new, change_cost(NOW, new, MODEL, slow)).change
+
+
+def test_contexts_that_are_lost_are_computed_again_one_after_the_other():
+    """A prompt of 256 tokens takes a second; half of all contexts are before one's own."""
+    new = plan(replace(ring("abc", [2, 1, 1]), ttft_s=1.0))
+    rates = {"b": 1e9, "c": 1e9}
+    without, some, many = (
+        change_cost(NOW, new, MODEL, rates, [tokens]).pause_s for tokens in (0, 256, 20 * 512)
+    )
+    assert some == without, "a prompt at least"
+    assert many - without == pytest.approx(20.0 - 1.0)
+    beside = plan(NOW.rings[0], ring("cd", [2, 2]))
+    assert change_cost(NOW, beside, MODEL, {"c": 1e9, "d": 1e9}, [9999]).pause_s == 0.0
+
+
+@given(st.integers(0, 10**6), st.floats(1e5, 1e9))
+def test_what_users_lose_never_makes_a_change_cheaper(tokens, rate):
+    new = plan(ring("abc", [1, 2, 1]))
+    rates = {"b": rate, "c": rate}
+    nothing, much = (change_cost(NOW, new, MODEL, rates, [kept]) for kept in (0, tokens))
+    assert nothing.pause_s <= much.pause_s
+    assert nothing.prepare_s == much.prepare_s
 
 
 def test_a_node_that_cannot_download_is_never_ready():

@@ -97,7 +97,7 @@ def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request):
     head = decode(encode(ring.stages[0].core)).source
     assert head.running_count
     assert head.clock is head.prompts.clock is head.decode.clock
-    assert head.kv is head.prompts.kv
+    assert head.book is head.prompts.book
 
 
 def idle_for(recorded: RecordedCore, calls: int, every_s: float) -> None:

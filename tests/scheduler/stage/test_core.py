@@ -136,9 +136,11 @@ def test_messages_for_the_other_end_of_the_ring_are_refused():
         assert isinstance(refusal, Refuse)
 
 
-def test_a_head_releases_before_it_computes():
+def test_a_head_releases_before_it_computes(nothing_grows):
     """Two requests outgrow the ring: the newest gives its blocks back before the next batch."""
-    core = StageCore(HeadScheduler(HeadSettings(RingTerms(64, micro_batch_count=1))), is_tail=True)
+    head = HeadScheduler(HeadSettings(RingTerms(64, micro_batch_count=1)))
+    head.prompts.forecast = nothing_grows
+    core = StageCore(head, is_tail=True)
     for request_id in (1, 2):
         request = Request(request_id, tuple(range(16)), SamplingParams(max_tokens=40))
         core.received(RequestSubmitted(request), 0.0)

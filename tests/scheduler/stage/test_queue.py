@@ -1,5 +1,6 @@
 """Decode first, prefill never starved, rows in order and none lost, also when they are cut."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -51,6 +52,16 @@ def test_spans_that_have_arrived_are_computed_together():
     assert messages(run) == [0, 1, 2]
     assert run.batch.spans == (Span(1, 0, 24, False),)
     assert len(order) == 0
+
+
+def test_replayed_rows_go_nowhere_and_take_larger_steps():
+    budget = PrefillBudget(10, DecodeClock(), StepProfile(), replay_rows_max=24)
+    order = StageOrder(budget)
+    replayed = replace(a_prefill(1, 0, 30).batch, replay=True)
+    order.push(BatchArrived(replayed, 1), 0.0)
+    order.push(a_prefill(2, 30, 50), 0.0)
+    runs = iter(lambda: order.next_batch(0.0), None)
+    assert [run.batch.tokens for run in runs] == [24, 6, 10, 10]
 
 
 def test_a_span_that_would_take_too_long_is_cut():

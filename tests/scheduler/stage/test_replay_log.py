@@ -22,7 +22,7 @@ def test_rows_come_back_in_order_laid_together():
     log = ReplayLog(1e9)
     for start, end in [(0, 5), (5, 6), (6, 7), (7, 8)]:
         log.add(1, sent(start, end, ids=True))
-    assert list(log.first(1, 7, rows_max=6)) == [sent(0, 6, ids=True), sent(6, 7, ids=True)]
+    assert list(log.between(1, 0, 7, rows_max=6)) == [sent(0, 6, ids=True), sent(6, 7, ids=True)]
     assert log.has(1, 8) and not log.has(1, 9) and not log.has(2, 1)
 
 
@@ -31,7 +31,7 @@ def test_rows_that_are_sent_again_take_the_place_of_the_first():
     log.add(1, sent(0, 10))
     log.add(1, SentRows(4, 6, b"abcd"))
     assert log.bytes_held == 12 and not log.has(1, 7)
-    assert list(log.first(1, 6, 128)) == [SentRows(0, 6, sent(0, 4).rows + b"abcd")]
+    assert list(log.between(1, 0, 6, 128)) == [SentRows(0, 6, sent(0, 4).rows + b"abcd")]
 
 
 def test_rows_behind_a_gap_are_of_no_use():

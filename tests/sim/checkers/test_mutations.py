@@ -8,7 +8,8 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.blocks import KvBlocks, KvLedger
+from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.free_runs import FreeRuns
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.queue import StageOrder
 from molink_scheduler.stage.replay_log import ReplayLog
@@ -152,13 +153,7 @@ def test_a_head_that_does_not_count_overfills_the_stages(mistakes, monkeypatch):
 
 
 def test_a_block_given_to_two_is_noticed(mistakes, monkeypatch):
-    grow = KvBlocks.grow
-
-    def grow_and_keep_free(self, request_id, tokens, tokens_expected=0):
-        grow(self, request_id, tokens, tokens_expected)
-        self._free.add(self._tables[request_id][-1])
-
-    monkeypatch.setattr(KvBlocks, "grow", grow_and_keep_free)
+    monkeypatch.setattr(FreeRuns, "take", lambda self, run: None)
     assert "gave block" in mistakes(KvBlocksKept)[0]
 
 

@@ -59,6 +59,15 @@ def test_a_ring_goes_on_where_it_was(suffer, place):
     assert world.rings[0].epoch == 1
 
 
+@pytest.mark.parametrize("lacks", [0, 5, 500])
+@pytest.mark.parametrize("places", [(1,), (2,), (1, 2)])
+def test_a_shadow_in_the_place_goes_on_from_what_it_holds(suffer, places, lacks):
+    world = suffer(*(NodeLoss(0, place, 5.1, 7.1, lacks) for place in places))
+    assert all_finish(world)
+    assert 2.0 < pause_s(world) < 2.7
+    assert world.rings[0].epoch == 1
+
+
 def test_a_loss_that_is_noticed_late_costs_that_much_more(suffer):
     world = suffer(NodeLoss(0, 1, 5.1, 5.2), detect_s=3.0)
     assert all_finish(world)

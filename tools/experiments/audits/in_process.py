@@ -111,7 +111,7 @@ class InProcessRing:
 
 
 def _sketches_of(stage: StageExecutor) -> RowSketches:
-    return RowSketches(stage.model, stage.layers, stage.hidden_size, stage.device)
+    return RowSketches([(stage.model, stage.layers)], stage.hidden_size, stage.device)
 
 
 def flip(stage: StageExecutor, layer: int) -> None:

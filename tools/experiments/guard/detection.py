@@ -8,7 +8,6 @@ cluster's own ledger of events; a line that vanishes is emulated by stopping pro
 sockets the kernel then keeps open.
 """
 
-import signal
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 
 from molink.errors import UserError
 from tools.experiments.dashboard.stories import members, slowed, stage_process, users
 from tools.experiments.harness.agents import AgentsRun, agents_run, get_json
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
+from tools.experiments.harness.processes import suspended
 
 __all__ = ["main"]
 
@@ -43,40 +42,24 @@ POLL_S = 0.1
 Harm = Callable[[AgentsRun, int], Iterator[None]]
 
 
-def _send(processes: list[psutil.Process], how: signal.Signals) -> None:
-    for one in processes:
-        one.send_signal(how)
-
-
-def _family(run: AgentsRun, agent: int) -> list[psutil.Process]:
-    own = psutil.Process(run.agents[agent].pid)
-    return [*own.children(recursive=True), own]
-
-
 def _stage_killed(run: AgentsRun, agent: int) -> Iterator[None]:
     stage_process(run, agent).kill()
     yield
 
 
 def _pc_killed(run: AgentsRun, agent: int) -> Iterator[None]:
-    _send(_family(run, agent), signal.SIGKILL)
+    run.kill(agent)
     yield
 
 
-def _stopped(processes: list[psutil.Process]) -> Iterator[None]:
-    _send(processes, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        _send([one for one in processes if one.is_running()], signal.SIGCONT)
-
-
 def _pc_vanishes(run: AgentsRun, agent: int) -> Iterator[None]:
-    yield from _stopped(_family(run, agent))
+    with suspended(run.family(agent)):
+        yield
 
 
 def _stage_stands(run: AgentsRun, agent: int) -> Iterator[None]:
-    yield from _stopped([stage_process(run, agent)])
+    with suspended([stage_process(run, agent)]):
+        yield
 
 
 def _stage_slow(run: AgentsRun, agent: int) -> Iterator[None]:

@@ -5,11 +5,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from molink.api.server import free_ports
 from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts, StageAddress
 from molink.errors import UserError
 from tools.experiments.harness.processes import MOLINK, Running, running
@@ -17,6 +20,8 @@ from tools.experiments.harness.processes import MOLINK, Running, running
 __all__ = ["AgentsRun", "agents_run", "get_json", "is_timed"]
 
 POLL_S = 0.1
+KILLED_WITHIN_S = 10.0
+PORTS = ("--port", "--broker-port", "--relay-port", "--agents-port")
 
 Report = dict[str, Any]
 """The answer of GET /cluster."""
@@ -31,20 +36,50 @@ class AgentsRun:
     url: str
     invite: str
     _stack: ExitStack
+    _start: Callable[[], Running]
+    """Starts the coordinator."""
     log: Path
     """Standard error of the coordinator."""
     homes: Sequence[StageAddress] = ()
     """Where agents run, in the order in which they join; empty: all on loopback."""
     agents: list[Running] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """Of the agents."""
 
     def join(self, name: str, *options: str) -> Running:
         """Start an agent that listens at its home's address."""
-        home = self.homes[len(self.agents)] if self.homes else StageAddress()
+        home = self.home(len(self.agents))
         place = ("--data-dir", str(self.folder / name), "--listen", home.address, "--no-map-ports")
         words = ("agent", "join", self.invite, "--name", name, *place, *options)
-        agent = running(MOLINK, *words, within=home.command, quiet=True)
+        agent = running(MOLINK, *words, within=home.command, log=self.folder / f"{name}.log")
+        self.names.append(name)
         self.agents.append(self._stack.enter_context(agent))
         return self.agents[-1]
+
+    def home(self, agent: int) -> StageAddress:
+        """Where an agent runs."""
+        return self.homes[agent] if self.homes else StageAddress()
+
+    def family(self, agent: int) -> list[psutil.Process]:
+        """An agent's process, behind those that it has started."""
+        own = psutil.Process(self.agents[agent].pid)
+        return [*own.children(recursive=True), own]
+
+    def kill(self, agent: int) -> None:
+        """As when a PC is switched off, but for its connections, which its kernel closes."""
+        _kill(self.family(agent))
+
+    def run_again(self, agent: int) -> None:
+        """Start an agent that was killed, as its PC does when it is switched on."""
+        place = ("--data-dir", str(self.folder / self.names[agent]))
+        within, log = self.home(agent).command, self.folder / f"{self.names[agent]}.log"
+        again = running(MOLINK, "agent", "run", *place, within=within, log=log)
+        self.agents[agent] = self._stack.enter_context(again)
+
+    def start_again(self) -> None:
+        """Kill the coordinator, and start it anew at the same ports; agents stay as they are."""
+        _kill([*psutil.Process(self.up.pid).children(recursive=True), psutil.Process(self.up.pid)])
+        self.up = self._start()
 
     def wait(self, done: Callable[[Report], bool], within_s: float) -> Report:
         """Ask GET /cluster until `done`. Raises UserError when that takes too long."""
@@ -63,17 +98,28 @@ def agents_run(
     """Run a coordinator on free ports, with data that are thrown away; on loopback, or at home."""
     listen = hosts.coordinator_address if hosts is not None else LOCAL_ADDRESS
     with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
-        names = ("--port", "--broker-port", "--relay-port", "--agents-port")
-        ports = (*(word for name in names for word in (name, "0")), "--host", listen)
+        numbers = zip(PORTS, free_ports(listen, len(PORTS)), strict=True)
+        ports = (*(word for name, port in numbers for word in (name, str(port))), "--host", listen)
         place = ("--data-dir", f"{folder}/coordinator", "--no-keys")
         log = Path(folder, "up.log")
-        up = running(MOLINK, "up", model, *ports, *place, *up_options, log=log)
-        up_running = stack.enter_context(up)
+        words = ("up", model, *ports, *place, *up_options)
+
+        def start() -> Running:
+            return stack.enter_context(running(MOLINK, *words, log=log))
+
+        up_running = start()
         invite = up_running.line("molink agent join")[1].split()[-1]
         url = up_running.line("listening")[1].split()[-1]
         agents = stack.enter_context(ExitStack())
         homes = hosts.stages if hosts is not None else ()
-        yield AgentsRun(Path(folder), up_running, url, invite, agents, log, homes)
+        yield AgentsRun(Path(folder), up_running, url, invite, agents, start, log, homes)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(processes, timeout=KILLED_WITHIN_S)
 
 
 def get_json(url: str) -> dict[str, Any]:

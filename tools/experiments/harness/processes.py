@@ -18,12 +18,12 @@ import psutil
 
 from molink.errors import UserError
 
-__all__ = ["MOLINK", "Running", "cpu_s", "driven", "line_of", "running"]
+__all__ = ["MOLINK", "Running", "cpu_s", "driven", "line_of", "running", "suspended"]
 
 MOLINK = "molink.cli.main"
 
 LINE_WITHIN_S = 180.0
-STOP_WITHIN_S = 20.0
+STOP_WITHIN_S = 60.0
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def running(
     `within` is a command that runs it, such as `ip netns exec NAME`; `quiet` drops what it prints
     on standard error, `log` keeps that in a file.
     """
-    errors = log.open("w") if log is not None else None
+    errors = log.open("a") if log is not None else None
     process = subprocess.Popen(
         [*within, sys.executable, "-m", module, *words],
         stdin=subprocess.PIPE,
@@ -98,6 +98,19 @@ def running(
         process.terminate()
         process.wait(STOP_WITHIN_S)
         psutil.wait_procs(children, timeout=STOP_WITHIN_S)
+
+
+@contextmanager
+def suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Let processes stand still until the block is left; their sockets stay open."""
+    for one in processes:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in processes:
+            if one.is_running():
+                one.resume()
 
 
 @asynccontextmanager

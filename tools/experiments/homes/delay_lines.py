@@ -3,8 +3,9 @@
     python -m tools.experiments.homes.delay_lines MBPS:MS QUEUE_BYTES STAGES CONGESTION
 
 Makes the homes, prints a line `ready`, and forwards packets. Each line that it reads from standard
-input is answered with the packets lost so far; when the input closes it ends, and the homes with
-it. Root only. The kernel's own delay (netem) is not built into every kernel; TUN is.
+input is an order (`line_faults`), an empty one too, and is answered with the packets that found a
+queue full so far; when the input closes it ends, and the homes with it. Root only. The kernel's own
+delay (netem) is not built into every kernel; TUN is.
 
 At a thousand packets a second waking up for each is what costs, so the process wakes at most every
 half millisecond and then handles all that is there; packets are handed over up to half of that
@@ -24,10 +25,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import NoReturn
 
 from molink.config.link_schedule import LinkShape
 from tools.experiments.homes.home_network import HomeNetwork, open_tun, run_ip
+from tools.experiments.homes.line_faults import LineFaults
 
 __all__ = ["DelayLines", "PacketLine", "main"]
 
@@ -63,10 +66,11 @@ class PacketLine:
     _under_way: deque[tuple[float, bytes]] = field(default_factory=deque)
     """(when it arrives, packet), in order."""
 
-    def offer(self, packet: bytes, now_s: float) -> bool:
+    def offer(self, packet: bytes, now_s: float, late_s: float = 0.0) -> bool:
         """Take a packet behind those that wait; False when it is lost.
 
-        The packet on the wire counts as waiting with what is left of it.
+        The packet on the wire counts as waiting with what is left of it. One that is late holds up
+        those behind it.
         """
         begins_s = max(self._wire_free_s, now_s)
         rate = self.shape.bytes_per_s
@@ -74,7 +78,10 @@ class PacketLine:
             self.dropped_count += 1
             return False
         self._wire_free_s = begins_s + len(packet) / rate
-        self._under_way.append((self._wire_free_s + self.shape.one_way_s, packet))
+        arrives_s = self._wire_free_s + self.shape.one_way_s + late_s
+        if self._under_way:
+            arrives_s = max(arrives_s, self._under_way[-1][0])
+        self._under_way.append((arrives_s, packet))
         return True
 
     def arrived(self, now_s: float) -> Iterator[bytes]:
@@ -95,6 +102,7 @@ class DelayLines:
     def __init__(self, shape: LinkShape, devices: dict[str, int]) -> None:
         self._uploads = {device: PacketLine(shape) for device in devices.values()}
         self._devices = {socket.inet_aton(address): device for address, device in devices.items()}
+        self.faults = LineFaults(Random(0))
 
     @property
     def dropped_count(self) -> int:
@@ -122,7 +130,9 @@ class DelayLines:
         line = self._uploads[device]
         try:
             for _ in range(PACKETS_AT_ONCE):
-                line.offer(os.read(device, PACKET_BYTES_MAX), now_s)
+                packet = self.faults.passed(os.read(device, PACKET_BYTES_MAX), now_s)
+                if packet is not None:
+                    line.offer(packet, now_s, self.faults.late_s(packet, now_s))
         except BlockingIOError:
             return
 
@@ -172,10 +182,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _serve(lines: DelayLines) -> None:
-    """Forward, and answer each line of input, until it closes."""
+    """Forward, and take and answer each line of input, until it closes."""
     print("ready", flush=True)
     lines.forward(sys.stdin.fileno())
-    while os.read(sys.stdin.fileno(), PACKET_BYTES_MAX):
+    while order := os.read(sys.stdin.fileno(), PACKET_BYTES_MAX):
+        lines.faults.order(order.decode())
         print(lines.dropped_count, flush=True)
         lines.forward(sys.stdin.fileno())
 

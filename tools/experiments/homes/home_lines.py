@@ -35,7 +35,12 @@ class HomeLines:
 
     async def packets_lost(self) -> int:
         """Packets lost in all queues so far. Raises UserError when the lines have ended."""
-        self.process.write_line(b"\n")
+        return await self.order("")
+
+    async def order(self, words: str) -> int:
+        """Have an order of `line_faults` obeyed; packets lost so far. Raises UserError when the
+        lines have ended."""
+        self.process.write_line(f"{words}\n".encode())
         return int(await _line(self.process))
 
 

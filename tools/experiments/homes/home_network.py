@@ -83,10 +83,11 @@ class HomeNetwork:
                     ["link", "set", home.device, "netns", home.namespace],
                     [*within, "link", "set", "lo", "up"],
                 ]
+            place = [f"{home.address}/{SUBNET_BITS}"]  # Neighbours of a network are tried directly.
             size = ["mtu", str(MTU_BYTES), "txqueuelen", str(WAITING_PACKETS_MAX)]
             route = ["dev", home.device, "src", home.address, "congctl", congestion]
             commands += [
-                [*within, "addr", "add", f"{home.address}/32", "dev", home.device],
+                [*within, "addr", "add", *place, "dev", home.device, "noprefixroute"],
                 [*within, "link", "set", home.device, *size, "up"],
                 [*within, "route", "add", self.subnet, *route],
             ]

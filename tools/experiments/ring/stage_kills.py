@@ -2,18 +2,22 @@
 
     python -m tools.experiments.ring.stage_kills MODEL --out DIR
 
-Each stage is killed in turn, all users' answers under way: once where its own node loads it again,
-in the process that waits there, and once where a standby holds its layers. Half of the users are
-greedy, half seeded; every answer is compared with that to the same request with nothing killed. A
-pause is the longest time between two tokens of a user from the kill on; the cluster's own events
-say which part of it was loading. About two minutes for each condition and round.
+Each stage is killed in turn, all users' answers under way: where its own node loads it again, in
+the process that waits there; where a standby holds its layers; where that standby is a shadow,
+which holds KV too; and where a neighbour takes them beside its own: there a stage is killed twice
+within a minute, after which its own node does not load it again, and the second pause counts. Half
+of the users are greedy, half seeded; every answer is compared with that to the same request with
+nothing killed. A pause is the longest time between two tokens of a user from the kill on. The
+cluster's own events split it: detection, from the kill to the loss that was noted; joining, until
+all stages are in the next epoch, and the part of that which was loading; lag, the rest: what is
+computed again, and the first token. About two minutes for each condition and round.
 """
 
 import asyncio
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import psutil
@@ -39,10 +43,14 @@ WARM_UP_TOKENS = (64, 8)
 BEFORE_TOKENS = 10
 """Of every answer, when the stage is killed."""
 
+BESIDE = "what a neighbour holds"
+
 SETTLED_S = 20.0
 """Before each kill: by then a process waits that has imported torch, and standbys hold all."""
 
-RESUMED = re.compile(r"goes on ([\d.]+) s after a loss, ([\d.]+) of them to load")
+RESUMED = re.compile(
+    r"goes on ([\d.]+) s after a loss, ([\d.]+) of them to load, .* (\d+) tokens behind"
+)
 
 
 @dataclass(slots=True)
@@ -58,6 +66,29 @@ class Answer:
         return max(after - before for before, after in pairs if after > killed_at)
 
 
+class Moment(NamedTuple):
+    """Moment of a kill, on two clocks."""
+
+    at_s: float
+    """As answers are timed."""
+    unix_s: float
+    """As the cluster's events are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What one kill cost all users; seconds."""
+
+    place: int
+    pauses_s: list[float]
+    detection_s: float
+    joining_s: float
+    loading_s: float
+    """Of joining."""
+    behind_tokens: int
+    """That were sent again."""
+
+
 @ring_experiment(link="100:30")
 @click.option("--nodes", default=4, show_default=True, help="Stages, each of which is killed.")
 @click.option("--users", default=4, show_default=True, help="At once.")
@@ -67,10 +98,14 @@ def main(setup: Setup, **own: Any) -> None:
     every = str(own["nodes"])
     conditions = [
         Condition("its own node", ("--nodes", every)),
-        Condition("a standby", ("--nodes", every, "--standby", every)),
+        Condition("a standby", ("--nodes", every, "--standby", every, "--no-shadow")),
+        Condition("a shadow standby", ("--nodes", every, "--standby", every)),
+        Condition(BESIDE, ("--nodes", every)),
     ]
 
     async def measure(condition: Condition, number: int) -> Measured:
+        if condition.name == BESIDE:
+            return await _measure_beside(setup, condition, number, **own)
         return await _measure(setup, condition, number, **own)
 
     middle = write_results("stage_kills", setup, own, in_turn(conditions, setup.rounds, measure))
@@ -84,14 +119,37 @@ async def _measure(
     async with serve_ring(setup.model, options, number, WARM_UP_TOKENS) as ring:
         bodies = [_body(ring, user, tokens) for user in range(users)]
         expected = await _answers(ring, bodies, None)
-        pauses_s: list[float] = []
+        kills: list[Kill] = []
         for place in range(nodes):
             await asyncio.sleep(SETTLED_S)
-            answers = await _answers(ring, bodies, place)
-            if [one.tokens for one in answers[1]] != [one.tokens for one in expected[1]]:
+            killed, answers = await _answers(ring, bodies, place)
+            if [one.tokens for one in answers] != [one.tokens for one in expected[1]]:
                 raise UserError(f"an answer is another one where stage {place} was killed")
-            pauses_s += [one.pause_s(answers[0]) for one in answers[1]]
-        return Measured(_figures(pauses_s, await _resumed(ring)))
+            pauses_s = [one.pause_s(killed.at_s) for one in answers]
+            kills.append(await _kill(ring, place, killed.unix_s, pauses_s))
+        return Measured(_figures(kills))
+
+
+async def _measure_beside(
+    setup: Setup, condition: Condition, number: int, *, nodes: int, users: int, tokens: int
+) -> Measured:
+    """One of the middle, the head and the tail, in rings of one place less each."""
+    options = ("--link", setup.link, "--dtype", "float32", *setup.serve_options, *condition.options)
+    async with serve_ring(setup.model, options, number, WARM_UP_TOKENS) as ring:
+        bodies = [_body(ring, user, tokens) for user in range(users)]
+        expected = await _answers(ring, bodies, None)
+        kills: list[Kill] = []
+        for place in (1, 0, -1)[: nodes - 1]:
+            await asyncio.sleep(SETTLED_S)
+            before = len((await ring.cluster())["stages"])
+            for killed, answers in [await _answers(ring, bodies, place) for _ in range(2)]:
+                if [one.tokens for one in answers] != [one.tokens for one in expected[1]]:
+                    raise UserError(f"an answer is another one where stage {place} was killed")
+                pauses_s = [one.pause_s(killed.at_s) for one in answers]
+            if len((await ring.cluster())["stages"]) != before - 1:
+                raise UserError("no neighbour has taken the layers: the PC was too slow for it")
+            kills.append(await _kill(ring, place, killed.unix_s, pauses_s))
+        return Measured(_figures(kills))
 
 
 def _body(ring: ServedRing, user: int, tokens: int) -> dict[str, Any]:
@@ -103,9 +161,9 @@ def _body(ring: ServedRing, user: int, tokens: int) -> dict[str, Any]:
 
 async def _answers(
     ring: ServedRing, bodies: list[dict[str, Any]], place: int | None
-) -> tuple[float, list[Answer]]:
+) -> tuple[Moment, list[Answer]]:
     """All users' answers, and when the stage at `place` was killed while they came."""
-    answers, killed_at = [Answer() for _ in bodies], 0.0
+    answers, killed = [Answer() for _ in bodies], Moment(0.0, 0.0)
     async with asyncio.TaskGroup() as group:
         for body, answer in zip(bodies, answers, strict=True):
             group.create_task(_read(ring, body, answer))
@@ -113,9 +171,9 @@ async def _answers(
             stage = (await ring.cluster())["stages"][place]
             while min(len(one.tokens) for one in answers) < BEFORE_TOKENS:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-            killed_at = time.perf_counter()
+            killed = Moment(time.perf_counter(), time.time())
             psutil.Process(stage["pid"]).kill()
-    return killed_at, answers
+    return killed, answers
 
 
 async def _read(ring: ServedRing, body: dict[str, Any], answer: Answer) -> None:
@@ -125,29 +183,47 @@ async def _read(ring: ServedRing, body: dict[str, Any], answer: Answer) -> None:
         answer.at_s += [time.perf_counter()] * len(tokens)
 
 
-async def _resumed(ring: ServedRing) -> list[tuple[float, float]]:
-    """Seconds from each loss to the ring's next epoch, and how many of them were loading."""
+async def _kill(ring: ServedRing, place: int, unix_s: float, pauses_s: list[float]) -> Kill:
+    """A kill by what the cluster has noted of it since."""
     events = (await ring.client.get("/cluster/events"))["events"]
-    found = [RESUMED.search(one["text"]) for one in events if one["kind"] == "ring_resumed"]
-    return [(float(one[1]), float(one[2])) for one in found if one is not None]
+    since = [one for one in events if one["unix_s"] >= unix_s]
+    lost = next(one["unix_s"] for one in since if one["kind"] == "stage_lost")
+    resumed = next(one["text"] for one in since if one["kind"] == "ring_resumed")
+    found = RESUMED.search(resumed)
+    assert found is not None, f"an event of another form: {resumed}"
+    times = float(found[1]), float(found[2])
+    return Kill(place, pauses_s, lost - unix_s, *times, int(found[3]))
 
 
-def _figures(pauses_s: list[float], resumed: list[tuple[float, float]]) -> Figures:
-    ordered = sorted(pauses_s)
+def _figures(kills: list[Kill]) -> Figures:
+    ordered = sorted(pause_s for kill in kills for pause_s in kill.pauses_s)
+    detection_s, joining_s = _mean(kills, "detection_s"), _mean(kills, "joining_s")
     return {
         "pause_p50_s": percentile(ordered, 50),
         "pause_p95_s": percentile(ordered, 95),
-        "resumed_mean_s": sum(one for one, _ in resumed) / len(resumed),
-        "loading_mean_s": sum(one for _, one in resumed) / len(resumed),
-        "resumed_count": float(len(resumed)),
+        "detection_mean_s": detection_s,
+        "joining_mean_s": joining_s,
+        "loading_mean_s": _mean(kills, "loading_s"),
+        "lag_mean_s": sum(ordered) / len(ordered) - detection_s - joining_s,
+        "behind_mean_tokens": _mean(kills, "behind_tokens"),
+        "kills_count": float(len(kills)),
+        **{f"pause_{kill.place}_worst_s": max(kill.pauses_s) for kill in kills},
     }
 
 
+def _mean(kills: list[Kill], name: str) -> float:
+    return float(sum(getattr(kill, name) for kill in kills) / len(kills))
+
+
 def _table(middle: dict[str, Figures]) -> str:
-    head = ("goes on with", "pause p50, s", "pause p95, s", "of it until joined", "of that loading")
-    keys = ("pause_p50_s", "pause_p95_s", "resumed_mean_s", "loading_mean_s")
-    rows = [[name, *(f"{one[key]:.2f}" for key in keys)] for name, one in middle.items()]
-    return markdown_table(head, rows)
+    head = ("goes on with", "pause p50, s", "p95", "detection", "joining", "of that loading", "lag")
+    keys = ("pause_p50_s", "pause_p95_s", "detection_mean_s", "joining_mean_s", "loading_mean_s")
+    rows = [
+        [name, *(f"{one[key]:.2f}" for key in (*keys, "lag_mean_s")), f"{behind:.0f}"]
+        for name, one in middle.items()
+        for behind in [one["behind_mean_tokens"]]
+    ]
+    return markdown_table((*head, "tokens sent again"), rows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 The server is the API in a process of its own, in front of stages that do no arithmetic
 (`paced_server`), or of a ring's client whose ring computes nothing (`--ring`, `paced_ring`); each
 of its tokens says when it was made. Readers are another process. Slow readers open a stream, take
-its head and then read nothing, from addresses of their own.
+its head and then read nothing, from addresses of their own. Readers are watched once all that is on
+the way of the slow ones is full: until then these are a thousand users more.
 """
 
 import asyncio
@@ -50,6 +51,14 @@ SLOW_ADDRESSES = 20
 """The server lets one address hold a quarter of its connections."""
 
 SLOW_BUFFER_BYTES = 4096
+SLOW_SEGMENT_BYTES = 1448
+"""As over Ethernet. Segments of loopback are 64 KiB, for which a system lets 2.5 MB wait in each
+connection: at this pace they were not full until the connection was closed."""
+
+SLOW_FILL_S = 15.0
+"""From the last one's head on: 64 KiB of a connection, as much of an answer and what the system
+holds, at SLOW_PACE, and half as long again."""
+
 OPEN_WITHIN_S = 60.0
 AIM_S = 0.005
 """At p99, of 200 streams that are read."""
@@ -114,6 +123,7 @@ async def _slow_readers(url: str, count: int) -> AsyncIterator[None]:
     for first in range(0, count, SLOW_AT_ONCE):
         some = sources[first : first + SLOW_AT_ONCE]
         opened += await asyncio.gather(*(_unread(url, source) for source in some))
+    await asyncio.sleep(SLOW_FILL_S if count else 0.0)
     try:
         yield
     finally:
@@ -126,6 +136,7 @@ async def _unread(url: str, source: str) -> socket.socket:
     place, loop = urlsplit(url), asyncio.get_running_loop()
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BUFFER_BYTES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SLOW_SEGMENT_BYTES)
     connection.setblocking(False)
     connection.bind((source, 0))
     await loop.sock_connect(connection, (place.hostname, place.port))

@@ -8,8 +8,10 @@ drawn and whether blanks follow it.
 """
 
 import asyncio
+import heapq
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -74,6 +76,8 @@ class PacedLinks:
     """Links to a ring that computes nothing."""
 
     _drawing: dict[int, _Drawing] = field(default_factory=dict)
+    _due: list[tuple[float, int]] = field(default_factory=list)
+    """When each answer's next token is, the first of them at the head; of ended ones too."""
 
     def send(self, message: Submit | Cancel | SetCodec) -> None:
         """Begin an answer, or end it."""
@@ -83,6 +87,7 @@ class PacedLinks:
                 left = request.sampling.max_tokens - len(request.output)
                 due_at = time.monotonic() + 1 / pace
                 self._drawing[request.request_id] = _Drawing(1 / pace, kib, left, due_at)
+                heapq.heappush(self._due, (due_at, request.request_id))
             case Cancel(request_id):
                 self._drawing.pop(request_id, None)
 
@@ -91,10 +96,15 @@ class PacedLinks:
         while True:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
-            due = [(one, of) for one, of in self._drawing.items() if of.due_at <= now]
-            if due:
-                tokens = tuple(self._drawn(one, of, now) for one, of in due)
+            if tokens := tuple(self._drawn_until(now)):
                 return Sampled(BatchClass.DECODE, 0, (), tokens)
+
+    def _drawn_until(self, now: float) -> Iterator[TokenSample]:
+        while self._due and self._due[0][0] <= now:
+            _, request_id = heapq.heappop(self._due)
+            if (drawing := self._drawing.get(request_id)) is not None:
+                yield self._drawn(request_id, drawing, now)
+                heapq.heappush(self._due, (drawing.due_at, request_id))
 
     def _drawn(self, request_id: int, drawing: _Drawing, now: float) -> TokenSample:
         drawing.due_at += drawing.every_s

@@ -14,6 +14,7 @@ from typing import Any
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
 from molink.api.chat.typed_answer import Event, Spent, TypedPart
 from molink.api.errors import ApiError
+from molink.api.headers.serving import cached_tokens
 from molink.api.openai.logprobs import TokenTexts, positions
 
 __all__ = ["ResponseWriter"]
@@ -243,7 +244,10 @@ def _logprobs(kind: _Kind, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]
 def _usage(spent: Spent) -> dict[str, Any]:
     return {
         "input_tokens": spent.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": cached_tokens(spent.prompt_tokens),
+            "cache_write_tokens": 0,
+        },
         "output_tokens": spent.answer_tokens,
         "output_tokens_details": {"reasoning_tokens": spent.reasoning_tokens},
         "total_tokens": spent.prompt_tokens + spent.answer_tokens,

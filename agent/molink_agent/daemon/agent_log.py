@@ -1,0 +1,60 @@
+"""Log of an agent: a file of its own, and whoever looks on."""
+
+import logging
+import logging.handlers
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from molink.printable import PrintableFormatter
+
+__all__ = ["LOG_FILE", "StatusListener", "logged"]
+
+LOG_FILE = "agent.log"
+LOG_BYTES_MAX, LOG_FILES_MAX = 2**20, 3
+"""A year of an agent that has nothing to complain about."""
+
+
+class StatusListener(Protocol):
+    """Terminal or journal that shows what the agent does."""
+
+    def event(self, sentence: str) -> None:
+        """Show something that happened."""
+
+    def status(self, sentence: str) -> None:
+        """Show the state as it is now."""
+
+
+class _ListenerHandler(logging.Handler):
+    """Log handler that shows the agent's own warnings, too; a lost broker is shown anyhow."""
+
+    def __init__(self, listener: StatusListener) -> None:
+        super().__init__(logging.WARNING)
+        self.addFilter(logging.Filter("molink_agent"))
+        self._listener = listener
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._listener.event(record.getMessage())
+
+
+@contextmanager
+def logged(data_dir: Path, listener: StatusListener) -> Iterator[None]:
+    """What the agent logs goes to a file, and to a listener, until the end of the block."""
+    file = logging.handlers.RotatingFileHandler(
+        data_dir / LOG_FILE, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_MAX - 1
+    )
+    file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handlers = (file, _ListenerHandler(listener))
+    root = logging.getLogger()
+    before = root.level
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(before)

@@ -1,0 +1,327 @@
+"""Directory of cached KV blocks: which beginnings of prompts are held, and in which blocks?
+
+A cached block is worth something only behind all blocks before it, so what is known are chains: a
+radix tree of whole blocks for each salt, as in SGLang. Requests that begin alike share nodes; where
+they part, a node is split. A prompt is looked up by comparing memory, a few comparisons for
+thousands of tokens, and two prompts can never be taken for each other. Keys that are hashed block
+by block (vLLM, Mooncake) were rejected: 125 hashes of a prompt of 2,000 tokens take 70 us, this
+takes a few, and a table of a million hashes is larger than the tokens are.
+
+Every cached block has a number, which the stages of a ring know it by. Who uses a chain pins its
+last node, and with it all before. Room is made at the ends of chains that nobody pins, in an order
+of `eviction`. Nodes are dropped lazily from a heap: an entry counts only if its node was not used
+since.
+
+Nodes name each other by ids, so that the whole is flat and can be logged.
+
+Pure; tokens are bytes, `token_bytes` makes them.
+"""
+
+import heapq
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.eviction import EVICTION_ORDERS, CachedUse
+
+__all__ = ["TOKEN_BYTES", "CachedPrefix", "PrefixTree", "token_bytes"]
+
+TOKEN_BYTES = 4
+
+STALE_ENTRIES_MAX = 1024
+"""Heap entries beside twice one for each node, before those that do not count are swept out."""
+
+
+def token_bytes(tokens: Sequence[int]) -> bytes:
+    """Tokens as the tree compares them."""
+    return struct.pack(f"={len(tokens)}i", *tokens)
+
+
+@dataclass(slots=True)
+class _Node:
+    """Run of cached blocks that every chain through it shares."""
+
+    parent: int | None
+    """None: it is the root of a salt, and has no blocks."""
+    salt: str
+    tokens: bytes = b""
+    numbers: "array[int]" = field(default_factory=lambda: array("Q"))
+    """One for each block."""
+    children: dict[bytes, int] = field(default_factory=dict)
+    """By their first block."""
+    pins: int = 0
+    """Requests that use the chain that ends here."""
+    holds: int = 0
+    """Own pins and children that are held: while there are any, nothing here is dropped."""
+    depth_blocks: int = 0
+    """Blocks from the root to its last."""
+    last_used: int = 0
+    uses: int = 1
+    entry: int = 0
+    """The newest of its entries in the heap."""
+
+    @property
+    def use(self) -> CachedUse:
+        """What an eviction order asks for."""
+        return CachedUse(self.last_used, self.uses, self.depth_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """Beginning of a prompt that is cached."""
+
+    blocks: int = 0
+    node: int = -1
+    """In which it ends; -1: nothing is cached."""
+    node_blocks: int = 0
+    """Of that node's."""
+
+
+@dataclass(slots=True)
+class PrefixTree:
+    """Cached chains of all salts."""
+
+    order: str = "lru"
+    """One of `EVICTION_ORDERS`."""
+    block_tokens: int = BLOCK_TOKENS
+    blocks: int = field(init=False, default=0)
+    """Cached."""
+    blocks_held: int = field(init=False, default=0)
+    """Of those, the ones that may not be dropped."""
+    _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
+    _roots: dict[str, int] = field(init=False, default_factory=dict)
+    _heap: list[tuple[tuple[int, ...], int, int]] = field(init=False, default_factory=list)
+    """Ends of chains that nobody held when they were entered: rank, number of the entry, node."""
+    _entries: int = field(init=False, default=0)
+    _now: int = field(init=False, default=0)
+    _next_node: int = field(init=False, default=0)
+    _next_number: int = field(init=False, default=0)
+
+    @property
+    def blocks_droppable(self) -> int:
+        """Blocks that `drop` could drop."""
+        return self.blocks - self.blocks_held
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the tokens of a block."""
+        return self.block_tokens * TOKEN_BYTES
+
+    def find(self, salt: str, tokens: bytes, blocks_max: int | None = None) -> CachedPrefix:
+        """The longest cached prefix of the tokens, of whole blocks, at most `blocks_max` of them;
+        looking changes nothing."""
+        size = self.block_bytes
+        wanted = len(tokens) // size if blocks_max is None else min(blocks_max, len(tokens) // size)
+        here, found, in_node = self._roots.get(salt, -1), 0, 0
+        while found < wanted and here >= 0:
+            start = found * size
+            child = self._nodes[here].children.get(tokens[start : start + size])
+            if child is None:
+                break
+            run = self._nodes[child].tokens
+            in_node = _common_blocks(run, tokens[start : wanted * size], size)
+            here, found = child, found + in_node
+            if in_node * size < len(run):
+                break
+        return CachedPrefix(found, here, in_node) if found else CachedPrefix()
+
+    def numbers(self, prefix: CachedPrefix) -> list[int]:
+        """Numbers of the blocks of a prefix, just found, the first one first."""
+        parts: list[array[int]] = []
+        here: int | None = prefix.node if prefix.blocks else None
+        while here is not None:
+            node = self._nodes[here]
+            parts.append(node.numbers if parts else node.numbers[: prefix.node_blocks])
+            here = node.parent
+        return [number for part in reversed(parts) for number in part]
+
+    def unheld_blocks(self, prefix: CachedPrefix) -> int:
+        """Blocks of a prefix, just found, that could be dropped."""
+        unheld, here = 0, prefix.node if prefix.blocks else None
+        blocks: int | None = prefix.node_blocks
+        while here is not None and not self._nodes[here].holds:
+            node = self._nodes[here]
+            unheld += len(node.numbers) if blocks is None else blocks
+            here, blocks = node.parent, None
+        return unheld
+
+    def pin(self, prefix: CachedPrefix) -> int:
+        """Hold a prefix, just found and not empty, and count it as used; give the node that is
+        returned to `unpin`."""
+        here = self._cut(prefix.node, prefix.node_blocks)
+        self._use(here, 1)
+        self._nodes[here].pins += 1
+        self._hold(here)
+        return here
+
+    def unpin(self, here: int) -> None:
+        """Give a prefix back: it stays cached until room is wanted."""
+        node = self._nodes[here]
+        assert node.pins > 0, "a prefix is given back once for each time that it was pinned"
+        node.pins -= 1
+        self._let_go(here)
+
+    def extend(self, salt: str, tokens: bytes) -> tuple[int, range]:
+        """Cache all whole blocks of the tokens: how many were cached before, and the numbers of
+        those behind them, which are new."""
+        total = len(tokens) // self.block_bytes
+        prefix = self.find(salt, tokens)
+        numbers = range(self._next_number, self._next_number + total - prefix.blocks)
+        if numbers:
+            self._next_number = numbers.stop
+            here = self._cut(prefix.node, prefix.node_blocks) if prefix.blocks else self._root(salt)
+            behind = tokens[prefix.blocks * self.block_bytes : total * self.block_bytes]
+            here = self._append(here, behind, numbers)
+            self._use(here, 0)
+            self._enter(here)
+        return prefix.blocks, numbers
+
+    def drop(self, blocks: int) -> list[int]:
+        """Drop so many blocks, or all that nobody holds: their numbers."""
+        dropped: list[int] = []
+        while len(dropped) < blocks and self._heap:
+            _, entry, here = heapq.heappop(self._heap)
+            if self._counts(entry, here):
+                dropped += self._shorten(here, blocks - len(dropped))
+        return dropped
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def _root(self, salt: str) -> int:
+        if salt not in self._roots:
+            self._roots[salt] = self._add(_Node(None, salt))
+        return self._roots[salt]
+
+    def _add(self, node: _Node) -> int:
+        here, self._next_node = self._next_node, self._next_node + 1
+        self._nodes[here] = node
+        return here
+
+    def _cut(self, here: int, blocks: int) -> int:
+        """The node of the first `blocks` blocks of a node, which keeps the others."""
+        node = self._nodes[here]
+        if blocks == len(node.numbers) or node.parent is None:
+            return here
+        size = blocks * self.block_bytes
+        upper = replace(
+            node,
+            tokens=node.tokens[:size],
+            numbers=node.numbers[:blocks],
+            children={node.tokens[size : size + self.block_bytes]: here},
+            pins=0,
+            holds=1 if node.holds else 0,
+            depth_blocks=node.depth_blocks - len(node.numbers) + blocks,
+        )
+        there = self._add(upper)
+        self._nodes[node.parent].children[node.tokens[: self.block_bytes]] = there
+        node.parent, node.tokens, node.numbers = there, node.tokens[size:], node.numbers[blocks:]
+        return there
+
+    def _append(self, here: int, tokens: bytes, numbers: range) -> int:
+        """Blocks behind a node: in the node itself where its chain ends and was used by nobody
+        else, else in a new one."""
+        node = self._nodes[here]
+        if node.children or node.parent is None or node.uses > 1:
+            child = _Node(here, node.salt, depth_blocks=node.depth_blocks)
+            here = node.children[tokens[: self.block_bytes]] = self._add(child)
+            node = child
+        node.tokens += tokens
+        node.numbers.extend(numbers)
+        node.depth_blocks += len(numbers)
+        self.blocks += len(numbers)
+        if node.holds:
+            self.blocks_held += len(numbers)
+        return here
+
+    def _shorten(self, here: int, blocks: int) -> "array[int]":
+        """Drop at most so many of a node's last blocks; their numbers."""
+        node = self._nodes[here]
+        kept = max(0, len(node.numbers) - blocks)
+        dropped, first_block = node.numbers[kept:], node.tokens[: self.block_bytes]
+        del node.numbers[kept:]
+        node.tokens = node.tokens[: kept * self.block_bytes]
+        node.depth_blocks -= len(dropped)
+        self.blocks -= len(dropped)
+        if kept:
+            self._enter(here)
+        elif node.parent is not None:
+            self._remove(here, node.parent, first_block)
+        return dropped
+
+    def _remove(self, here: int, parent: int, first_block: bytes) -> None:
+        """Forget a node that has no blocks left, and a root that has no chains left."""
+        del self._nodes[here], self._nodes[parent].children[first_block]
+        node = self._nodes[parent]
+        if node.parent is None and not node.children:
+            del self._nodes[parent], self._roots[node.salt]
+        else:
+            self._enter(parent)
+
+    # -- use ------------------------------------------------------------------------------------
+
+    def _chain(self, here: int | None) -> Iterator[_Node]:
+        """A node and those before it, up to the root."""
+        while here is not None:
+            node = self._nodes[here]
+            yield node
+            here = node.parent
+
+    def _use(self, here: int, uses: int) -> None:
+        """The chain that ends here is used now, and by so many more requests."""
+        self._now += 1
+        for node in self._chain(here):
+            node.last_used = self._now
+            node.uses += uses
+
+    def _hold(self, here: int) -> None:
+        """One more reason to keep a node, and with it those before."""
+        for node in self._chain(here):
+            node.holds += 1
+            if node.holds > 1:
+                return
+            self.blocks_held += len(node.numbers)
+
+    def _let_go(self, here: int | None) -> None:
+        while here is not None:
+            node = self._nodes[here]
+            node.holds -= 1
+            if node.holds:
+                return
+            self.blocks_held -= len(node.numbers)
+            self._enter(here)
+            here = node.parent
+
+    def _enter(self, here: int) -> None:
+        """Let a node be dropped when its turn comes, if its chain ends with it and nobody holds
+        it."""
+        node = self._nodes[here]
+        if node.holds or node.children or node.parent is None:
+            return
+        self._entries += 1
+        node.entry = self._entries
+        heapq.heappush(self._heap, (EVICTION_ORDERS[self.order](node.use), node.entry, here))
+        if len(self._heap) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
+            self._heap = [one for one in self._heap if self._counts(one[1], one[2])]
+            heapq.heapify(self._heap)
+
+    def _counts(self, entry: int, here: int) -> bool:
+        """Whether an entry of the heap still stands for an end that may go."""
+        node = self._nodes.get(here)
+        return node is not None and node.entry == entry and not node.children and not node.holds
+
+
+def _common_blocks(one: bytes, other: bytes, size: int) -> int:
+    """How many whole blocks two runs of tokens begin with alike; the first one is known to be."""
+    common = min(len(one), len(other)) // size
+    if one[: common * size] == other[: common * size]:
+        return common
+    low, high = 1, common  # [0, low) are alike, those before `high` are not all.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low * size : middle * size] == other[low * size : middle * size]:
+            low = middle
+        else:
+            high = middle
+    return low

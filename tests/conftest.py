@@ -1,0 +1,22 @@
+"""Order of the files: those that take long come first, so that two workers end together.
+
+Each worker takes the next whole file (`--dist loadfile`). Left to itself xdist sorts files by their
+number of tests, and those that start real processes have few: they came last, one worker was done
+and the other had a long file to itself.
+
+No example has a deadline: how long one takes says more about the machine than about the code.
+"""
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("molink", deadline=None)
+settings.load_profile("molink")
+
+LONG_FIRST = ("tests/end_to_end/", "tests/executor/")
+"""Where single files take a minute; all others follow in their own order."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort files, and leave what is in each as it is."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))

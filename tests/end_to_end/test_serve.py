@@ -1,0 +1,148 @@
+"""One ring of three processes: what the REST API gives and tells of it, token for token."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from tests.end_to_end.conftest import prompts_of_mixed_length, serving
+
+MAX_TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def tiny_server(tiny_llama):
+    """Three stages with uneven splits, two decode groups, short spans, fp32, little KV."""
+    options = ("--nodes", "3", "--layers", "0-1,1-4,4-6", "--dtype", "float32")
+    small = ("--span-tokens", "7", "--micro-batches", "2", "--kv-tokens", "416")
+    with serving(str(tiny_llama), *options, *small) as server:
+        yield server
+
+
+async def test_eight_requests_in_flight_are_each_as_alone(tools, tiny_server, tiny_llama):
+    prompts = prompts_of_mixed_length()
+    body = {"max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+    answers = await asyncio.gather(
+        *(
+            tools.post(tiny_server.url, "/generate", {"prompt_token_ids": prompt, **body})
+            for prompt in prompts
+        )
+    )
+    assert [status for status, _ in answers] == [200] * len(prompts)
+    expected = tools.greedy_reference(tiny_llama, prompts, MAX_TOKENS)
+    assert [answer["token_ids"] for _, answer in answers] == expected
+    assert {answer["finish_reason"] for _, answer in answers} == {"length"}
+    assert {answer["text"] for _, answer in answers} == {""}
+
+
+@pytest.mark.parametrize("chosen", [{"temperature": 0}, {"temperature": 0.9, "seed": 4}])
+async def test_a_next_turn_begins_with_what_is_cached(tools, tiny_server, chosen):
+    """The same tokens as of a request that shares nothing with those before."""
+    body = {"max_tokens": MAX_TOKENS, "ignore_eos": True, **chosen}
+    system = [7 + len(chosen)] * 40
+    first = {"prompt_token_ids": [*system, 5, 6], **body}
+    _, answer = await tools.post(tiny_server.url, "/generate", first)
+    turn = {"prompt_token_ids": [*system, 5, 6, *answer["token_ids"], 9, 9, 9], **body}
+    answers = [
+        await tools.post(tiny_server.url, "/generate", turn | own)
+        for own in ({"cache_salt": "mine"}, {}, {})
+    ]
+    cached = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for _, told in answers]
+    assert cached == [0, 48, 48]
+    assert len({str(told["token_ids"]) for _, told in answers}) == 1
+
+
+async def test_a_seed_draws_the_same_alone_and_in_company(tools, tiny_server):
+    body = {
+        "prompt_token_ids": [5, 6, 7, 8],
+        "max_tokens": 20,
+        "temperature": 1.3,
+        "top_p": 0.9,
+        "repetition_penalty": 1.2,
+        "seed": 42,
+        "ignore_eos": True,
+    }
+    _, alone = await tools.post(tiny_server.url, "/generate", body)
+    company = [{**body, "seed": seed, "prompt_token_ids": [9] * seed} for seed in range(1, 6)]
+    together = await asyncio.gather(
+        *(tools.post(tiny_server.url, "/generate", b) for b in (*company, body))
+    )
+    assert together[-1][1]["token_ids"] == alone["token_ids"]
+    assert together[0][1]["token_ids"] != alone["token_ids"]
+
+
+async def test_preempted_requests_lose_no_token(tools, tiny_server, tiny_llama):
+    """KV for two or three of the five sequences: they are preempted, recomputed, and exact."""
+    prompts = [[3 + i] * 20 for i in range(5)]
+    body = {"max_tokens": 130, "temperature": 0, "ignore_eos": True}
+    answers = await asyncio.gather(
+        *(
+            tools.post(tiny_server.url, "/generate", {"prompt_token_ids": prompt, **body})
+            for prompt in prompts
+        )
+    )
+    cluster = await tools.get(tiny_server.url, "/cluster")
+    expected = tools.greedy_reference(tiny_llama, prompts, 130)
+    assert [answer["token_ids"] for _, answer in answers] == expected
+    assert cluster["stages"][0]["kv_tokens_capacity"] == 416
+
+
+async def test_a_sampled_end_token_ends_the_answer(tools, tiny_server, tiny_llama):
+    prompt = [5, 6, 7, 8]
+    expected = tools.greedy_reference(tiny_llama, [prompt], 10)[0]
+    ending = expected[3]
+    body = {"prompt_token_ids": prompt, "max_tokens": 10, "temperature": 0, "ignore_eos": True}
+    _, answer = await tools.post(tiny_server.url, "/generate", {**body, "stop_token_ids": [ending]})
+    assert answer["token_ids"] == expected[: expected.index(ending) + 1]
+    assert answer["finish_reason"] == "stop"
+
+
+async def test_cluster_lists_stages_links_and_requests(tools, tiny_server):
+    await tools.post(
+        tiny_server.url, "/generate", {"prompt_token_ids": [5], "max_tokens": 3, "temperature": 0}
+    )
+
+    async def all_reported():
+        cluster = await tools.get(tiny_server.url, "/cluster")
+        return cluster if len(cluster["links"]) == 5 else None
+
+    cluster = await tools.eventually(all_reported)
+    assert [stage["layers"] for stage in cluster["stages"]] == [[0, 1], [1, 4], [4, 6]]
+    assert {stage["pid"] for stage in cluster["stages"]} <= {
+        child.pid for child in tiny_server.children()
+    }
+    assert cluster["epoch"] >= 1
+    assert cluster["model"].endswith("tiny-llama")
+    assert [(link["from"], link["to"]) for link in cluster["links"]] == [
+        ("coordinator", "stage 0"),
+        ("stage 0", "stage 1"),
+        ("stage 1", "stage 2"),
+        ("stage 2", "stage 0"),
+        ("stage 2", "coordinator"),
+    ]
+    assert set(cluster["requests"]) == {"running", "waiting"}
+    assert [(node["name"], node["state"], node["layers"]) for node in cluster["nodes"]] == [
+        ("stage 0", "serving", [0, 1]),
+        ("stage 1", "serving", [1, 4]),
+        ("stage 2", "serving", [4, 6]),
+    ]
+
+
+async def test_a_client_that_goes_away_frees_its_place(tools, tiny_server):
+    body = {"prompt_token_ids": [5], "max_tokens": 400, "ignore_eos": True, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(tiny_server.url + "/generate", json=body) as answer,
+    ):
+        await answer.content.readline()
+
+    async def nothing_held():
+        cluster = await tools.get(tiny_server.url, "/cluster")
+        held = [stage["kv_tokens_used"] for stage in cluster["stages"]]
+        return not any(held) and cluster["requests"] == {"running": 0, "waiting": 0}
+
+    assert await tools.eventually(nothing_held)
+    status, _ = await tools.post(
+        tiny_server.url, "/generate", {"prompt_token_ids": [5], "max_tokens": 2}
+    )
+    assert status == 200

@@ -1,0 +1,105 @@
+"""What a stage is told of its cache, and what of that cannot be."""
+
+import pytest
+
+from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, KeptBlocks, Release, Span
+from molink_scheduler.events import BatchArrived, CacheChanged, Refuse, RunBatch, SendCacheChange
+from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.request import ModelLimits, SamplingParams
+from molink_scheduler.stage.book import StageBook
+from molink_scheduler.stage.queue import StageQueue
+
+ONCE = SamplingParams(max_tokens=16)
+
+
+@pytest.fixture
+def queue():
+    """Of a stage that has computed 40 tokens of request 1, and caches its blocks 3 and 4."""
+    limits = ModelLimits(sequence_tokens_max=1000, vocabulary_size=1000)
+    queue = StageQueue.for_steps_of(128, StageBook(KvLedger(8), limits))
+    arrived(queue, 1, 0, 40)
+    assert changed(queue, CacheChange((KeptBlocks(1, 0, 3, 2),))) is None
+    return queue
+
+
+def arrived(queue, request_id, start, end, **admission):
+    """A batch of one span came and was computed; the objection, if there is one."""
+    new = (
+        (Admission(request_id, end, end + 8, ONCE, **admission),) if start == 0 or admission else ()
+    )
+    batch = Batch(0, PREFILL, -1, (Span(request_id, start, end, False),), new)
+    decided = queue.handle(BatchArrived(batch), 0.0)
+    if decided and isinstance(decided[0], Refuse):
+        return decided[0].reason
+    _, run = queue.next_batch(0.0, 0.0)
+    queue.computed(RunBatch(run.batch), 0.01, 0.0)
+    return None
+
+
+def changed(queue, change):
+    (decided,) = queue.handle(CacheChanged(change), 0.0)
+    if isinstance(decided, Refuse):
+        return decided.reason
+    assert decided == SendCacheChange(change)
+    return None
+
+
+def test_a_request_begins_with_what_is_cached(queue):
+    assert arrived(queue, 2, 32, 48, cached=((3, 2),)) is None
+    assert queue.book.computed_tokens() == {1: 40, 2: 48}
+    assert queue.book.kv.blocks_free == 8 - 3 - 1
+
+
+def test_the_cache_outlives_who_computed_it(queue):
+    queue.book.released(Release(1))
+    assert queue.book.kv.blocks_free == 6
+    assert arrived(queue, 2, 32, 40, cached=((3, 2),)) is None
+    queue.book.released(Release(2))
+    assert changed(queue, CacheChange(drop=((3, 2),))) is None
+    assert queue.book.kv.blocks_free == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (CacheChange((KeptBlocks(1, 2, 9, 1),)), "that are not computed"),
+        (CacheChange((KeptBlocks(7, 0, 9, 1),)), "that are not computed"),
+        (CacheChange((KeptBlocks(1, 0, 9, 2),)), "cached twice"),
+        (CacheChange(drop=((3, 2),)), "not here or in use"),
+        (CacheChange(drop=((5, 1),)), "not here or in use"),
+        (CacheChange(drop=((0, 10**12),)), "more blocks are to be dropped"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(queue, change, why):
+    assert why in changed(queue, change)
+    assert queue.book.kv.blocks_cached == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "cached", "why"),
+    [
+        (32, ((3, 3),), "is to begin with 3"),
+        (32, ((4, 2),), "not cached here"),
+        (24, ((3, 2),), "cannot go on from 24"),
+        (32, ((3, 10**12),), "is to begin with"),
+    ],
+)
+def test_a_request_cannot_begin_with_what_is_not_there(queue, start, cached, why):
+    assert why in arrived(queue, 2, start, start + 8, cached=cached)
+    assert queue.book.kv.holders() == {1}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: CacheChange(),
+        lambda: CacheChange(drop=((0, 0),)),
+        lambda: CacheChange(drop=((-1, 2),)),
+        lambda: CacheChange(drop=tuple((one, 1) for one in range(2000))),
+        lambda: KeptBlocks(1, 0, 0, -1),
+        lambda: Admission(1, 1, 1, ONCE, cached=((0, -1),)),
+    ],
+)
+def test_what_no_cache_can_mean_is_no_message(made):
+    with pytest.raises(ValueError, match="cache"):
+        made()

@@ -1,0 +1,231 @@
+"""A toy stage: its layers' row at a position is a hash of all rows before it.
+
+So one wrong, missing or doubled row of KV anywhere changes every later token. A token also depends
+on all that the tail has drawn before, as penalties do.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from molink_scheduler.batch import Batch, CacheChange, Span
+from molink_scheduler.events import RunBatch, SampledToken
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.request import SamplingParams
+from molink_scheduler.resume import Resume
+from molink_scheduler.stage.core import StageCore
+from molink_scheduler.stage.extension import Extension
+from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.shadow_feed import ShadowFeed
+
+VOCABULARY = 50_000
+ROW_BYTES = 4
+
+
+def mixed(*values: int) -> int:
+    return crc32(repr(values).encode())
+
+
+def toy_answer(prompt: tuple[int, ...], max_tokens: int, seed: int, stages: int) -> list[int]:
+    """What a ring answers that loses nobody."""
+    chains, drawn = [0] * stages, list[int]()
+    for token in prompt:
+        row = feed(chains, token)
+    while True:
+        drawn.append(draw(row, drawn, seed))
+        if len(drawn) == max_tokens:
+            return drawn
+        row = feed(chains, drawn[-1])
+
+
+def feed(chains: list[int], row: int) -> int:
+    for index, chain in enumerate(chains):
+        chains[index] = row = mixed(chain, row, index)
+    return row
+
+
+def draw(row: int, drawn: list[int], seed: int) -> int:
+    return mixed(row, *drawn, seed) % VOCABULARY
+
+
+@dataclass
+class ToyLayers:
+    """Layers that were loaded together, and their KV: a number of each layer at a position."""
+
+    indices: tuple[int, ...]
+    kv: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    kept: dict[int, int] = field(default_factory=dict)
+    """Tokens that they held when their ring lost another stage, of requests that were not released
+    since."""
+    rows_again: int = 0
+    """Computed of positions that they held already when their ring lost another stage."""
+    cached: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    """KV of each cached block, by its number."""
+
+    def compute(self, batch: Batch, inputs: list[int]) -> list[int]:
+        for admission in batch.admissions:
+            if not admission.kept_tokens:
+                blocks = [self.cached[number] for number in admission.cached_numbers]
+                self.kv[admission.request_id] = [row for block in blocks for row in block]
+        outputs = list[int]()
+        for span in batch.spans:
+            outputs += self.compute_span(span, inputs[len(outputs) : len(outputs) + span.tokens])
+        assert len(outputs) == len(inputs) == batch.tokens
+        return outputs
+
+    def compute_span(self, span: Span, inputs: list[int]) -> list[int]:
+        chain = self.kv[span.request_id]
+        assert span.start <= len(chain), "a gap in the KV"
+        kept = self.kept.get(span.request_id, 0)
+        self.rows_again += max(0, min(span.end, kept) - span.start)
+        del chain[span.start :]
+        for row in inputs:
+            before = chain[-1] if chain else (0,) * len(self.indices)
+            here = list[int]()
+            for number, index in zip(before, self.indices, strict=True):
+                here.append(row := mixed(number, row, index))
+            chain.append(tuple(here))
+        return [here[-1] for here in chain[span.start :]]
+
+    def go_on(self, resume: Resume, computed: dict[int, int], has_rows) -> tuple[int, ...]:
+        return resume.missing(computed, has_rows)
+
+    def keep(self, resume: Resume) -> None:
+        """Keep what was promised, and no more of it."""
+        for request_id, tokens in resume.keeps:
+            del self.kv.get(request_id, [])[tokens:]
+        self.kept = {one: tokens for one, tokens in resume.keeps if one in self.kv}
+
+    def change_cache(self, change: CacheChange) -> None:
+        for kept in change.keep:
+            for place, number in enumerate(kept.numbers, kept.first_block):
+                chain = self.kv[kept.request_id]
+                self.cached[number] = chain[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
+        for number in change.dropped:
+            del self.cached[number]
+
+    def release(self, request_id: int) -> None:
+        self.kv.pop(request_id, None)
+        self.kept.pop(request_id, None)
+
+    def parts(self) -> list["ToyLayers"]:
+        return [self]
+
+
+@dataclass
+class ToyExtended:
+    """Layers that a stage holds, and others that it has taken beside them."""
+
+    first: "ToyLayers | ToyExtended"
+    second: "ToyLayers | ToyExtended"
+    extension: Extension
+    sent: ReplayLog
+    """Rows that leave the stage."""
+
+    @property
+    def kept(self) -> "ToyLayers | ToyExtended":
+        return self.second if self.extension.is_before else self.first
+
+    def compute(self, batch: Batch, inputs: list[int]) -> list[int] | None:
+        if self.extension.begins(batch):
+            self.first.compute(batch, inputs)
+            return None
+        rows = self.first.compute(batch, inputs)
+        for piece, sent in self.extension.fed(batch, 8):
+            log_rows(self.sent, piece, self.second.compute(piece, unpacked(sent.rows)))
+        return None if rows is None else self.second.compute(batch, rows)
+
+    def go_on(self, resume: Resume, computed: dict[int, int], has_rows) -> tuple[int, ...]:
+        held = dict(self.extension.held) if resume.fresh else computed
+        missing = self.extension.go_on(resume, computed, has_rows)
+        if isinstance(self.kept, ToyExtended):
+            missing += self.kept.go_on(Resume(resume.requests), held, has_rows)
+        return tuple(dict.fromkeys(missing))
+
+    def keep(self, resume: Resume) -> None:
+        is_recomputed = resume.fresh and resume.next_fresh
+        for part in (self.first, self.second):
+            part.keep(Resume(resume.requests, is_recomputed, is_recomputed))
+
+    def release(self, request_id: int) -> None:
+        self.extension.released(request_id)
+        self.first.release(request_id)
+        self.second.release(request_id)
+
+    def parts(self) -> list[ToyLayers]:
+        return [*self.first.parts(), *self.second.parts()]
+
+
+@dataclass
+class ToyStage:
+    """One stage process: its core, its layers with their KV, its log."""
+
+    index: int
+    core: StageCore
+    log: ReplayLog
+    blocks: int
+    layers: ToyLayers | ToyExtended
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    histories: dict[int, tuple[list[int], SamplingParams]] = field(default_factory=dict)
+    busy: bool = False
+    feed: ShadowFeed | None = None
+    """Of a shadow of the stage behind it."""
+
+    def compute(self, run: RunBatch) -> list[int] | None:
+        inputs = list(run.token_ids)
+        for message, start, end in run.pieces:
+            inputs += self.rows[message][start:end]
+        for admission in run.batch.admissions:
+            self.histories[admission.request_id] = list(admission.output), admission.sampling
+        outputs = self.layers.compute(run.batch, inputs)
+        for part in self.layers.parts():
+            held = sum(blocks_for(len(chain)) for chain in part.kv.values())
+            assert held <= self.blocks or part.cached, "the head has planned too much"
+        return outputs
+
+    def change_cache(self, change: CacheChange) -> None:
+        for part in self.layers.parts():
+            part.change_cache(change)
+        self.log.change_cache(change)
+
+    def sampled(self, spans: Iterable[Span], rows: list[int]) -> tuple[SampledToken, ...]:
+        tokens, row = [], 0
+        for span in spans:
+            row += span.tokens
+            if span.samples:
+                drawn, sampling = self.histories[span.request_id]
+                drawn.append(draw(rows[row - 1], drawn, sampling.seed))
+                is_last = len(drawn) == sampling.max_tokens
+                tokens.append(SampledToken(span.request_id, drawn[-1], is_last))
+        return tuple(tokens)
+
+    def release(self, request_id: int) -> None:
+        self.layers.release(request_id)
+        self.histories.pop(request_id, None)
+        self.log.forget(request_id)
+        if self.feed is not None:
+            self.feed.release(request_id)
+
+    def extend(self, lost: ToyLayers, *, behind: bool, computed: dict[int, int]) -> None:
+        """Take the layers of a lost stage beside its own, all of them empty."""
+        if not behind:
+            extension = Extension(None, computed)
+            self.layers = ToyExtended(lost, self.layers, extension, self.log)
+            return
+        sent, self.log = self.log, ReplayLog(self.log.bytes_max)
+        self.layers = ToyExtended(self.layers, lost, Extension(sent, {}), self.log)
+
+
+def log_rows(log: ReplayLog, batch: Batch, rows: list[int]) -> None:
+    row = 0
+    log.admit(batch.admissions)
+    for span in batch.spans:
+        values = rows[row : row + span.tokens]
+        packed = b"".join(value.to_bytes(ROW_BYTES, "big") for value in values)
+        log.add(span.request_id, SentRows(span.start, span.end, packed))
+        row += span.tokens
+
+
+def unpacked(rows: bytes) -> list[int]:
+    starts = range(0, len(rows), ROW_BYTES)
+    return [int.from_bytes(rows[start : start + ROW_BYTES], "big") for start in starts]

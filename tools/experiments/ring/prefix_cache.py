@@ -1,0 +1,139 @@
+"""What does the prefix cache save: in a chat, for a crowd with one system prompt, and where nothing
+is shared?
+
+    python -m tools.experiments.ring.prefix_cache MODEL --out DIR
+
+One ring after the other with the cache and without it, in turn. A chat of eight turns sends its
+whole history each time. A crowd of 16 users comes within two seconds, with one system prompt of
+1,500 tokens and 20 of their own. Then eight users at a time ask for what nobody has asked, to see
+what the cache costs. Prompts are random tokens from the round's seed. About two minutes for each
+condition and round.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from molink.bench.served_ring import ServedRing
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Setup,
+    in_turn,
+    markdown_table,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.serving import link_of, serving
+
+__all__ = ["main"]
+
+CONDITIONS = (Condition("cache"), Condition("no cache", ("--no-prefix-cache",)))
+
+TURNS, TURN_TOKENS, ANSWER_TOKENS = 8, 300, 100
+
+CROWD, SYSTEM_TOKENS, OWN_TOKENS, ARRIVING_S = 16, 1500, 20, 2.0
+
+APART_USERS, APART_REQUESTS, APART_TOKENS, APART_ANSWER_TOKENS = 8, 24, 300, 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    tokens: list[int]
+    ttft_s: float
+    ended_at: float
+
+
+@ring_experiment()
+def main(setup: Setup) -> None:
+    """Measure time to first token and bytes with the prefix cache and without it."""
+
+    async def measure(condition: Condition, number: int) -> Measured:
+        async with serving(setup, condition, number) as ring:
+            chat, crowd = await _chat(ring), await _crowd(ring)
+            return Measured(chat | crowd | await _apart(ring))
+
+    middle = write_results("prefix_cache", setup, {}, in_turn(CONDITIONS, setup.rounds, measure))
+    show(_table(middle))
+
+
+def _random(ring: ServedRing, tokens: int) -> list[int]:
+    return [ring.random.randrange(ring.model.vocabulary_size) for _ in range(tokens)]
+
+
+async def _ask(ring: ServedRing, prompt: Sequence[int], answer_tokens: int) -> _Answered:
+    fixed = {"temperature": 0.0, "ignore_eos": True, "stream": True}
+    body = {"prompt_token_ids": list(prompt), "max_tokens": answer_tokens, **fixed}
+    asked_at, first_at, tokens = time.perf_counter(), 0.0, list[int]()
+    async for event in ring.client.stream("/generate", body):
+        tokens += event.get("token_ids", ())
+        first_at = first_at or (time.perf_counter() if tokens else 0.0)
+    return _Answered(tokens, first_at - asked_at, time.perf_counter())
+
+
+async def _chat(ring: ServedRing) -> Figures:
+    """Times to the first token of a chat's first and last turn."""
+    history: list[int] = []
+    ttft_s: list[float] = []
+    for _ in range(TURNS):
+        history += _random(ring, TURN_TOKENS)
+        answered = await _ask(ring, history, ANSWER_TOKENS)
+        history += answered.tokens
+        ttft_s.append(answered.ttft_s)
+    return {"first_turn_s": ttft_s[0], "last_turn_s": ttft_s[-1]}
+
+
+async def _crowd(ring: ServedRing) -> Figures:
+    """Mean time to first token of a crowd, and rows' bytes on the first hop by what it would take
+    to send each distinct token once, headers and decode apart."""
+    system = _random(ring, SYSTEM_TOKENS)
+    prompts = [[*system, *_random(ring, OWN_TOKENS)] for _ in range(CROWD)]
+    waits_s = sorted(ring.random.uniform(0.0, ARRIVING_S) for _ in prompts)
+
+    async def come(prompt: list[int], wait_s: float) -> _Answered:
+        await asyncio.sleep(wait_s)
+        return await _ask(ring, prompt, 1)
+
+    before = link_of(await ring.settled_cluster(), "stage 0", "stage 1")["bytes_sent"]
+    answers = await asyncio.gather(*map(come, prompts, waits_s))
+    after = link_of(await ring.settled_cluster(), "stage 0", "stage 1")["bytes_sent"]
+    mean_s = sum(one.ttft_s for one in answers) / len(answers)
+    return {"crowd_ttft_s": mean_s, "crowd_bytes": float(after - before)}
+
+
+async def _apart(ring: ServedRing) -> Figures:
+    """Users who share nothing."""
+    waiting = [_random(ring, APART_TOKENS) for _ in range(APART_REQUESTS)]
+    began = time.perf_counter()
+    answers: list[_Answered] = []
+
+    async def user() -> None:
+        while waiting:
+            answers.append(await _ask(ring, waiting.pop(), APART_ANSWER_TOKENS))
+
+    await asyncio.gather(*(user() for _ in range(APART_USERS)))
+    tokens = sum(len(one.tokens) for one in answers)
+    ended = max(one.ended_at for one in answers)
+    ttft_s = sum(one.ttft_s for one in answers) / len(answers)
+    return {"apart_tokens_per_s": tokens / (ended - began), "apart_ttft_s": ttft_s}
+
+
+def _table(middle: dict[str, Figures]) -> str:
+    rows: list[tuple[str, str, Any]] = [
+        ("TTFT of a chat's first turn, s", "first_turn_s", ".2f"),
+        ("TTFT of its eighth, s", "last_turn_s", ".2f"),
+        ("mean TTFT of the crowd, s", "crowd_ttft_s", ".2f"),
+        ("bytes on the first hop for it", "crowd_bytes", ",.0f"),
+        ("nothing shared: tokens/s", "apart_tokens_per_s", ".1f"),
+        ("nothing shared: mean TTFT, s", "apart_ttft_s", ".2f"),
+    ]
+    cells = [[name, *(f"{one[key]:{form}}" for one in middle.values())] for name, key, form in rows]
+    return markdown_table(("", *middle), cells)
+
+
+if __name__ == "__main__":
+    main()
