@@ -176,7 +176,7 @@ class UpSettings:
     reasoning_parser: str = AUTO
     min_nodes: int = 1
     standbys: int = 0
-    """Free nodes that hold the layers of others, should these be lost."""
+    """Nodes that are left free, to hold the layers of others, should these be lost."""
     shadow: bool = True
     """Whether they are sent rows as well, to hold the others' KV."""
     dtype: str = "auto"

@@ -11,7 +11,7 @@ from molink.api.cluster_routes import PLAN_FRESH_S, add_plan_route
 from molink.api.errors import errors_in_shape
 from molink.coordinator.planning.plan_process import answer_from_fields
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
-from molink_scheduler.placement.plan import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 
 QUESTION = PlacementQuestion.of(
     ModelCost((10**8,) * 4, 100, 100),

@@ -16,7 +16,7 @@ from molink_scheduler.placement import (
     StageForecast,
     Standby,
 )
-from molink_scheduler.placement.plan import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 from tests.golden.codec import Codec
 
 QUESTIONS = Codec(

@@ -41,7 +41,7 @@ from molink_scheduler.placement import (
     plan_on_shared_lines,
     worth_changing,
 )
-from molink_scheduler.placement.plan import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 
 __all__ = ["ModelPlanner", "goal_of"]
 
@@ -82,6 +82,8 @@ class ModelPlanner:
     """As `--kv`."""
     declared: DeclaredQuantization = PLAIN_WEIGHTS
     """How the checkpoint says that its weights are quantized."""
+    standbys: int = 0
+    """As `--standby`: nodes that a plan leaves free if it can."""
 
     @classmethod
     def of(
@@ -100,7 +102,7 @@ class ModelPlanner:
         shown = planned.shape, name or weights.model
         facts = FactsMaker(planned.costs, stored, settings.dtype, output_layers, *shown)
         goal = goal_of(settings, description)
-        kept = (settings.split, settings.kv_dtype, planned.declared)
+        kept = (settings.split, settings.kv_dtype, planned.declared, settings.standbys)
         return cls(facts, goal, weights, *kept)
 
     @property
@@ -132,7 +134,7 @@ class ModelPlanner:
     def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
         """What the placement is asked."""
         facts, network = self.facts.of(nodes)
-        return PlacementQuestion.of(self.cost, facts, network, self.goal, self.split)
+        return PlacementQuestion.of(self.cost, facts, network, self.goal, self.split, self.standbys)
 
     def slowdown(
         self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen

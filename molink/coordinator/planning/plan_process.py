@@ -15,7 +15,7 @@ from typing import Any
 from molink.errors import StageError
 from molink.wire.schema import Rules, Schema
 from molink_scheduler.placement import Plan, Shortage
-from molink_scheduler.placement.plan import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 
 __all__ = ["QUESTION", "answer_fields", "answer_from_fields", "plan_beside"]
 

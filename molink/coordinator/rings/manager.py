@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.members.ring import AgentStage, StageFailure
@@ -281,6 +281,8 @@ class ClusterManager:
             plan = self._plans.take("rings of the free", free)
             if plan is None:
                 return False
+            if serving and len(plan.standbys) < self.settings.standbys:
+                plan = replace(plan, rings=())  # Those who stand by for the rings that serve.
             self._fruitless = None if plan.rings else asked
             self._start(plan, keep_reasons=bool(serving))
         unused = bool(free) and asked == self._fruitless

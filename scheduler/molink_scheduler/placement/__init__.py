@@ -4,13 +4,13 @@ from molink_scheduler.placement.change import ChangeCost, Decision, change_cost,
 from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast
 from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.plan import (
-    SPLITS,
     Plan,
     Standby,
     even_plan,
     make_plan,
     plan_on_shared_lines,
 )
+from molink_scheduler.placement.question import SPLITS
 from molink_scheduler.placement.shortage import Shortage
 
 __all__ = [

@@ -14,8 +14,6 @@ then one of them uses the line, and all of it is right. Where a plan lets severa
 of the PC, in one ring or in two, `plan_on_shared_lines` makes it again with so many shares. Equal
 shares from the beginning were rejected: a second card would then halve the first one's upload and
 make most homes worse, not better.
-
-All that a placement is asked, as one value: it may be answered in another process.
 """
 
 from collections import Counter
@@ -25,7 +23,7 @@ from typing import TypeVar
 
 from molink_scheduler.placement.cluster import best_of
 from molink_scheduler.placement.evaluate import Forecast, forecast
-from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
+from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.grow import recipes_for_users
 from molink_scheduler.placement.neighbourhood import PairCosts, insertions
 from molink_scheduler.placement.objective import WORST, Objective, PlacedRing
@@ -35,17 +33,12 @@ from molink_scheduler.placement.shortage import GIB, Shortage, shortage
 from molink_scheduler.placement.split import even
 
 __all__ = [
-    "SPLITS",
-    "PlacementQuestion",
     "Plan",
     "Standby",
     "even_plan",
     "make_plan",
     "plan_on_shared_lines",
 ]
-
-SPLITS = ("planned", "even")
-"""How a model can be divided: by `make_plan`, or by `even_plan`."""
 
 REASON_RINGS_MAX = 8
 """Rings for which a standby's reason is worked out, those that are nearest to the node: for a
@@ -307,47 +300,3 @@ def _crowded(senders: Counter[str], shares: Counter[str], devices: Counter[str])
 
 def _with_share(node: NodeFacts, shares: int) -> NodeFacts:
     return replace(node, upload_bytes_per_s=node.upload_bytes_per_s / max(1, shares))
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementQuestion:
-    """Question for a placement: which rings shall these nodes form?"""
-
-    model: ModelCost
-    nodes: tuple[NodeFacts, ...]
-    links: tuple[tuple[str, str, float, float], ...]
-    """Sender, receiver, bytes per second, seconds one way."""
-    unmeasured: LinkFacts
-    """Every other link."""
-    goal: Goal
-    split: str = "planned"
-    """As `--split`."""
-
-    @classmethod
-    def of(
-        cls,
-        model: ModelCost,
-        nodes: Sequence[NodeFacts],
-        network: Network,
-        goal: Goal,
-        split: str = "planned",
-    ) -> "PlacementQuestion":
-        """The question whose links are those of `network`."""
-        links = tuple(
-            (*pair, link.rate_bytes_per_s, link.one_way_s) for pair, link in network.links.items()
-        )
-        return cls(model, tuple(nodes), links, network.default, goal, split)
-
-    @property
-    def network(self) -> Network:
-        """The links as the placement takes them."""
-        links = {(a, b): LinkFacts(rate, delay_s) for a, b, rate, delay_s in self.links}
-        return Network(links, self.unmeasured)
-
-    def answer(self) -> Plan | Shortage:
-        """The best placement. Computes for seconds where there are hundreds of nodes."""
-        find = even_plan if self.split == "even" else make_plan
-        network = self.network
-        return plan_on_shared_lines(
-            self.nodes, lambda nodes: find(self.model, nodes, network, self.goal)
-        )

@@ -19,7 +19,7 @@ from molink.coordinator.planning.plan_process import plan_beside
 from molink.errors import StageError
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
-from molink_scheduler.placement.plan import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 from tests.coordinator.examples import WORK
 
 A, B, C = Node("a"), Node("b"), Node("c")

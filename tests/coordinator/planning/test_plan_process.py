@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from molink.coordinator.planning.plan_process import QUESTION, answer_fields, answer_from_fields
 from molink.errors import FrameError
-from molink_scheduler.placement.plan import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 from tests.scheduler.placement.clusters import small_cluster
 
 

@@ -255,3 +255,15 @@ async def test_who_fed_a_shadow_that_is_gone_is_told(monkeypatch):
         end_stage(w, DORA)
         await w.until(lambda: w.shadows[ANNA] == (epoch, None))
         assert w.serving and not w.book.node(DORA).covers
+
+
+async def test_standbys_do_not_make_a_ring_of_their_own(monkeypatch):
+    async with world(monkeypatch, size=1, standbys=1) as w:
+        w.survives = True
+        w.join(ANNA)
+        await w.until(lambda: w.serving)
+        w.join(BERT)
+        await covering(w, BERT)
+        w.join(CARL)
+        await w.until(lambda: w.planner.plans > 2)
+        assert w.members() == [[ANNA]]

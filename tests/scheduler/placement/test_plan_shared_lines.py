@@ -16,8 +16,9 @@ from molink_scheduler.placement import (
     plan_on_shared_lines,
 )
 from molink_scheduler.placement.facts import WITHIN_PC
-from molink_scheduler.placement.plan import PASSES_MAX, PlacementQuestion, even_plan, senders_of
+from molink_scheduler.placement.plan import PASSES_MAX, even_plan, senders_of
 from molink_scheduler.placement.problem import Problem
+from molink_scheduler.placement.question import PlacementQuestion
 
 MB = 10**6
 MODEL = ModelCost((100 * MB,) * 8, kv_bytes=4096, row_bytes=8192)

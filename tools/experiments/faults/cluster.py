@@ -49,7 +49,7 @@ class Settings:
     link: str = "100:30"
     stages: int = 4
     spare: int = 0
-    """Further PCs, which join when the ring serves; they stand by."""
+    """Further PCs, which are to stand by."""
     relayed: bool = False
     """Whether nobody may connect to the last PC of the ring, but through a relay."""
     users: int = 16
@@ -165,9 +165,8 @@ async def fault_cluster(settings: Settings) -> AsyncIterator[FaultCluster]:
             relay_run(address, settings.relayed) as (relay, words),
             agents_run(MODEL, (*_up_words(settings), *words), lines.hosts) as run,
         ):
-            _join(run, settings.names[: settings.stages], settings)
+            _join(run, settings)
             await asyncio.to_thread(run.wait, _members(settings.stages), SERVES_WITHIN_S)
-            _join(run, settings.names[settings.stages :], settings)
             async with ApiClient(run.url) as client:
                 model = await ServedModel.ask(client)
                 asked = requests(settings.users, settings.tokens, model.vocabulary_size)
@@ -194,11 +193,11 @@ def relay_run(address: str, wanted: bool) -> Iterator[tuple[RelayRun | None, tup
 
 def _up_words(settings: Settings) -> tuple[str, ...]:
     ring = ("--split", "even", "--dtype", "float32", "--context-tokens", str(CONTEXT_TOKENS))
-    return (*ring, "--min-nodes", str(settings.stages), "--standby", str(settings.spare))
+    return (*ring, "--min-nodes", str(len(settings.names)), "--standby", str(settings.spare))
 
 
-def _join(run: AgentsRun, names: Sequence[str], settings: Settings) -> None:
-    for name in names:
+def _join(run: AgentsRun, settings: Settings) -> None:
+    for name in settings.names:
         closed = settings.relayed and name == settings.names[settings.stages - 1]
         path = ("--relay-only",) if closed else ()
         run.join(name, "--device", "cpu", "--threads", "1", "--memory-gb", MEMORY_GB, *path)
