@@ -37,6 +37,7 @@ from molink.control.messages.topics import (
     ASSIGNMENT,
     COORDINATOR,
     LINK_KEYS,
+    PRESENCE,
     SERVICES,
     SHADOW,
     Received,
@@ -62,6 +63,11 @@ reported meanwhile still waits to be read."""
 
 FLOOD_S = 5.0
 """After a flood was found, what the broker still holds of it is read: no silence counts so long."""
+
+GONE_AFTER_S = 1.0
+"""After its last will a node is gone. One whose connection to the broker was reset tries again
+within half a second and is there after a handshake; its ring, whose links stand, need not end for
+that. And who has really gone is missed by its neighbours about as soon."""
 
 ANSWERS_AT_ONCE = 50
 """To newcomers: each waits for the broker's acknowledgement."""
@@ -119,6 +125,8 @@ class ControlHub:
     _greeted: dict[str, Presence] = field(default_factory=dict)
     """Presence of each node that was answered."""
     _keys_sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _wills: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
+    """Last wills of nodes that may be there again in a moment."""
 
     @classmethod
     @asynccontextmanager
@@ -155,6 +163,8 @@ class ControlHub:
                     group.create_task(work)
                 group.create_task(self.access.run())
         finally:
+            for will in self._wills.values():
+                will.cancel()
             gone = presence.model_copy(update={"online": False})
             await asyncio.shield(self.client.publish(COORDINATOR, "", gone))
 
@@ -197,6 +207,29 @@ class ControlHub:
         node_id, message = received.node_id, received.message
         if not self._is_member(node_id) or self._is_stale(received):
             return
+        if isinstance(message, Presence) and self._awaits_return(node_id, message):
+            return
+        self._note(received)
+
+    def _awaits_return(self, node_id: str, presence: Presence) -> bool:
+        """Whether a presence is a last will, which waits; any other one voids that."""
+        if (will := self._wills.pop(node_id, None)) is not None:
+            will.cancel()
+        if presence.online or not self.book.node(node_id).is_here:
+            return False
+        received = Received(PRESENCE, node_id, presence)
+        loop = asyncio.get_running_loop()
+        self._wills[node_id] = loop.call_later(GONE_AFTER_S, self._did_not_return, received)
+        return True
+
+    def _did_not_return(self, received: Received) -> None:
+        del self._wills[received.node_id]
+        with self.guard:
+            if received.node_id in self.book.nodes:  # It was not removed meanwhile.
+                self._note(received)
+
+    def _note(self, received: Received) -> None:
+        node_id, message = received.node_id, received.message
         node = self.book.node(node_id)
         is_news = not (node.is_here and isinstance(message, NodeHealth))
         is_newcomer = (

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from molink.control.messages.payloads import Profile
+from molink.control.messages.payloads import Profile, StageFact
 from molink.coordinator.members.discrepancies import Sightings, discrepancies
 from molink.coordinator.members.node_book import Contribution, Node
 from molink.coordinator.members.ring import COORDINATOR, AgentStage, Ring
@@ -177,13 +177,20 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "layers": list(work.layers) if work is not None else None,
         "covers": node.covers or None,
         "shadow": _shadow(node.behind),
-        "loaded": fact.fraction if fact is not None and fact.kind != "ready" else None,
+        "loaded": _loaded(fact),
         "device": None,
         "memory": _memory(node.profile),
         "paths": _paths(node),
         "profile": _profile(node.profile),
         "contribution": contribution_report(given),
     }
+
+
+def _loaded(fact: StageFact | None) -> float | None:
+    """The share of its layers that a node has; None: it holds none, or serves."""
+    if fact is None or fact.kind == "ready":
+        return None
+    return 1.0 if fact.kind == "loaded" else fact.fraction
 
 
 def _shadow(behind: ShadowLag | None) -> dict[str, float] | None:

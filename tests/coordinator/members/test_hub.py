@@ -192,6 +192,33 @@ async def test_a_newcomer_is_greeted_and_told_of_the_model():
         assert told[2].model == "m"
 
 
+GONE = HERE.model_copy(update={"online": False})
+
+
+async def test_who_is_there_again_after_its_last_will_was_never_gone(monkeypatch):
+    async with world() as w:
+        await w.say("a", PRESENCE, HERE)
+        await w.say("a", PRESENCE, GONE)
+        assert w.book.node("a").is_here and (will := w.hub._wills["a"])
+        await w.say("a", PRESENCE, HERE)
+        assert will.cancelled() and not w.hub._wills
+        monkeypatch.setattr(hub_module, "GONE_AFTER_S", 0.0)
+        await w.say("a", PRESENCE, GONE)
+        await until(lambda: not w.book.node("a").is_here)
+        assert w.book.changed.is_set() and not w.hub._wills
+
+
+async def test_a_node_that_is_removed_after_its_last_will_does_not_come_back_by_it(monkeypatch):
+    monkeypatch.setattr(hub_module, "GONE_AFTER_S", 0.0)
+    async with world() as w:
+        await w.say("a", PRESENCE, HERE)
+        w.client.said.put_nowait(Received(PRESENCE, "a", GONE))
+        await until(lambda: "a" in w.hub._wills)
+        w.book.drop("a")
+        await until(lambda: not w.hub._wills)
+        assert "a" not in w.book.nodes
+
+
 async def test_strangers_are_not_heard():
     async with world() as w:
         w.client.said.put_nowait(Received(PRESENCE, "stranger", HERE))

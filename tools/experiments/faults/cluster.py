@@ -151,7 +151,7 @@ class FaultCluster:
 
 
 def _stands_by(node: dict[str, Any]) -> bool:
-    return bool(node["covers"]) and node["loaded"] is None
+    return bool(node["covers"]) and node["state"] == "standby"
 
 
 @asynccontextmanager
