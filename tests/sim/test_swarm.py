@@ -48,7 +48,7 @@ def test_what_a_fresh_head_is_told_of_fits(monkeypatch):
     assert "OutOfBlocks" in run_swarm(1, 132, ("node-loss",)).failures[0].mistake
 
 
-@pytest.mark.parametrize("seed", [1749, 2390, 3290, 4292])
+@pytest.mark.parametrize("seed", [1167, 1749, 2390, 3290, 4292])
 def test_faults_of_a_kind_that_overlap_come_to_their_end(seed):
     """Hosts that sleep, connections that are reset: mistakes of the simulator itself."""
     assert run_swarm(1, seed, tuple(FAULTS)).failures == []

@@ -6,6 +6,7 @@ it. A connection that is reset loses what is under way; the next one repeats it.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -64,6 +65,8 @@ class PacedLink:
     """Nothing leaves until then..."""
     _deaf_until: float = field(init=False, default=-math.inf)
     """...and nothing is taken at the far end."""
+    _unheard: deque[tuple[int, int, Any]] = field(init=False, default_factory=deque)
+    """What has come to a far end that sleeps, in the order in which its socket has it."""
     _next_transfer: int = field(init=False, default=0)
     _wake_at: float = field(init=False, default=math.inf)
 
@@ -160,13 +163,28 @@ class PacedLink:
             self.clock.at(arrival + again_s, self._arrived, (self._connection, sequence, None))
 
     def _arrived(self, what: tuple[int, int, Any]) -> None:
+        if what[0] != self._connection:
+            return
+        if self._unheard or self.clock.now < self._deaf_until:
+            self._unheard.append(what)
+            if len(self._unheard) == 1:
+                self.clock.at(self._deaf_until, self._awake, None)
+            return
+        self._hear(what)
+
+    def _awake(self, _: None) -> None:
+        """The far end's host may sleep on by now."""
+        if self.clock.now < self._deaf_until:
+            self.clock.at(self._deaf_until, self._awake, None)
+            return
+        waiting, self._unheard = self._unheard, deque()
+        for what in waiting:
+            if what[0] == self._connection:
+                self._hear(what)
+
+    def _hear(self, what: tuple[int, int, Any]) -> None:
         connection, sequence, message = what
         now = self.clock.now
-        if connection != self._connection:
-            return
-        if now < self._deaf_until:
-            self.clock.at(self._deaf_until, self._arrived, what)
-            return
         acknowledged_at = self.line.acknowledged_at(now)
         self.clock.at(acknowledged_at, self._acknowledged, (connection, sequence))
         if self.handled is not None:
