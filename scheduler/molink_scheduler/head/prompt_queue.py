@@ -165,7 +165,7 @@ class PromptQueue:
     def _first(self, sequences: Collection[Sequence]) -> Sequence | None:
         """The sequence whose prompt is under way, else the one that may be admitted next."""
         for sequence in self._under_way:
-            if not sequence.stopping:
+            if not sequence.stopping or sequence.is_replayed:
                 return sequence
         self._computing = [one for one in self._computing if one.admitted and not one.decoding]
         for sequence in self._waiting[:LOOKED_AT_MAX]:
@@ -174,7 +174,10 @@ class PromptQueue:
         return None
 
     def _rows_of(self, sequence: Sequence, rows_max: int) -> int:
-        """Rows of its next span, which ends with the prompt or where the ring cuts; 0: none do."""
+        """Rows of its next span, which ends with the prompt or where the ring cuts; 0: none do. One
+        that ends has one more row, behind which its release cannot overtake those before."""
+        if sequence.stopping:
+            return 1
         if sequence.tokens_pending <= rows_max:
             return sequence.tokens_pending
         end = sequence.planned_tokens + rows_max

@@ -267,8 +267,13 @@ class HeadScheduler:
             self.decode.token_ready(sequence)
 
     def _settle(self, sequence: Sequence) -> list[BookOrder]:
-        """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
+        """Release a sequence that has ended or is preempted, once nothing of it is in flight: of
+        rows that are replayed to the next stage nothing comes back, so one more row follows them,
+        which does."""
         if not sequence.stopping or sequence.in_flight:
+            return []
+        if self.resume.next_fresh and sequence.is_replayed:
+            sequence.replay_no_further()
             return []
         return self._end(sequence) if sequence.cancelled else self._preempt(sequence)
 

@@ -99,6 +99,11 @@ class Sequence:
         return self.planned_tokens < self.kept_tokens
 
     @property
+    def is_replayed(self) -> bool:
+        """Whether the last that left of it are replayed rows, which nothing has followed yet."""
+        return self.admitted and self.is_kept and self.planned_tokens > 0
+
+    @property
     def goes_on(self) -> bool:
         """Whether the next span is the first one after what was kept."""
         return 0 < self.kept_tokens == self.planned_tokens
@@ -117,6 +122,10 @@ class Sequence:
         self.kept_tokens = tokens
         if not fresh:
             self.planned_tokens = self.returned_tokens = tokens
+
+    def replay_no_further(self) -> None:
+        """Go on from the last of its replayed rows."""
+        self.kept_tokens = self.planned_tokens
 
     def begin_cached(self, runs: tuple[tuple[int, int], ...], node: int) -> None:
         """Begin behind these cached blocks, which end in a node that is held for it."""
