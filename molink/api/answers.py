@@ -37,7 +37,7 @@ from molink.api.errors import (
 )
 from molink.api.headers.serving import cached_tokens, note_sequences
 from molink.control.api_keys.store import KeyUsage
-from molink.errors import ControlError, RingError
+from molink.errors import ControlError
 from molink.serving.kept_answer import KeptAnswer
 from molink.serving.live_state import LiveState
 from molink.serving.service import (
@@ -133,15 +133,11 @@ async def generate_all(
 ) -> list[Result]:
     """Generate all `requests` at once; `consume` reads the events of the one with its index.
 
-    The first failure ends all of them. Raises RingError at once while nothing can be served or too
-    many wait, and ApiError when the caller has too many under way or may not go first. A single
-    sequence, as most requests have, needs no task of its own.
+    The first failure ends all of them. Raises RingError while nothing can be served,
+    OverloadedError when too many wait, and ApiError when the caller has too many under way or may
+    not go first. A single sequence, as most requests have, needs no task of its own.
     """
-    if service.unready_reason is not None:
-        raise RingError(service.unready_reason)
-    if (overload := service.overload) is not None:
-        raise overload
-
+    await service.until_taken()
     if not caller.may_go_first and any(request.priority < 0 for request in requests):
         raise ApiError(
             "A 'priority' below 0 goes before others' requests: use an admin key, or 0 and more.",

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from molink.errors import OverloadedError
 from molink.serving.events import EventLedger
 from molink.serving.timeline import RequestLog, RequestTimeline
 from molink_scheduler.request import SamplingParams
@@ -190,6 +189,6 @@ class GenerationService(Generator, Protocol):
     def unready_reason(self) -> str | None:
         """Why requests are not accepted now, None when they are (GET /health)."""
 
-    @property
-    def overload(self) -> OverloadedError | None:
-        """Why a request that comes now is refused, because too many wait; None: it is taken."""
+    async def until_taken(self) -> None:
+        """Until a request that comes now may be asked; a service that is away for a moment may let
+        it wait. Raises RingError when nothing can be served, OverloadedError when too many wait."""

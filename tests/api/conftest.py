@@ -12,7 +12,7 @@ import pytest
 from jinja2 import Environment
 
 from molink.api import create_app, start_api
-from molink.errors import OverloadedError
+from molink.errors import OverloadedError, RingError
 from molink.serving.deadline import until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.service import (
@@ -105,6 +105,12 @@ class FakeService:
     """Released once by each generator that begins to wait."""
     closed: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     """Released once by each generator that ends, however it ends."""
+
+    async def until_taken(self) -> None:
+        if self.unready_reason is not None:
+            raise RingError(self.unready_reason)
+        if self.overload is not None:
+            raise self.overload
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         async with aclosing(self._generate(request)) as events:

@@ -65,6 +65,9 @@ class _Model:
     unready_reason = None
     overload = None
 
+    async def until_taken(self) -> None:
+        pass
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         asked = request.sampling.logprobs is not None
         logprobs = (TokenLogprob(65, -0.5, ((65, -0.5),)),) if asked else ()

@@ -37,6 +37,9 @@ STALL_PATIENCE = 2.0
 """Each time that a request was left lying it is given so many times as long: a prompt may take any
 honest ring longer than the last deadline, and rings are not to hand it round for ever."""
 
+WAITING_FOR_RING_MAX = 256
+"""Newcomers that wait for a ring which is built anew; it will not begin more of them in time."""
+
 INTAKE_PAUSED = (
     "The operator has paused the intake of requests: send yours again later. Those under way go on."
 )
@@ -97,6 +100,10 @@ class ClusterService:
     audits: AuditQueue = field(default_factory=AuditQueue)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Going on with a request"))
     _changed: Signal = field(default_factory=Signal)
+    _has_served: bool = False
+    """Whether there has been a ring."""
+    _newcomers_waiting: int = 0
+    """For a ring that is built anew."""
 
     def __post_init__(self) -> None:
         self.request_log.watch(self.audits.closed)
@@ -141,6 +148,7 @@ class ClusterService:
     def add(self, ring: ServingRing) -> None:
         """Send requests to a ring, too."""
         self.rings.append(ring)
+        self._has_served = True
         self._changed.send()
 
     def remove(self, ring: ServingRing) -> None:
@@ -159,6 +167,30 @@ class ClusterService:
         """Until a ring is open."""
         while self.unready_reason is not None:
             await self._changed.wait()
+
+    async def until_taken(self) -> None:
+        """Until a newcomer may ask: at once, or when the ring is there again that is built anew.
+        Raises RingError when it would wait longer than newcomers may, OverloadedError when too
+        many wait in all rings."""
+        if self._may_wait_for_ring:
+            self._newcomers_waiting += 1
+            try:
+                async with asyncio.timeout(self.wait_s_max):
+                    await self.until_ready()
+            except TimeoutError:
+                pass  # The reason says how far it is.
+            finally:
+                self._newcomers_waiting -= 1
+        if self.unready_reason is not None:
+            raise RingError(self.unready_reason)
+        if (overload := self.overload) is not None:
+            raise overload
+
+    @property
+    def _may_wait_for_ring(self) -> bool:
+        is_built_anew = self._has_served and not any(ring.is_open for ring in self.rings)
+        has_room = self._newcomers_waiting < WAITING_FOR_RING_MAX
+        return is_built_anew and not self.intake_paused and has_room
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""

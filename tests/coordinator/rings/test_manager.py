@@ -14,6 +14,7 @@ from molink.control.messages.payloads import (
     StageFact,
 )
 from molink.coordinator.members.slowdown import AS_REPORTED, Slowdown
+from molink.coordinator.requests import cluster_service
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import SLOW_PERIOD_S
@@ -104,6 +105,38 @@ async def test_a_lost_node_ends_its_ring_and_the_others_form_a_new_one(monkeypat
         of_first = [kind for kind, ring in events if ring == 0]
         assert sorted(of_first) == ["codec", "plan", "request_moved", "ring_ended", "ring_serving"]
         assert [kind for kind, ring in events if ring == 1] == ["plan", "codec", "ring_serving"]
+
+
+async def test_who_comes_while_the_ring_is_built_anew_waits_for_it(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        with pytest.raises(RingError, match="No PC has joined"):
+            await w.service.until_taken()
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        w.service.wait_s_max = 60.0
+        w.clients[0].lost.set_result(RingError("a is lost."))
+        await w.until(lambda: not w.serving)
+        newcomer = asyncio.create_task(w.service.until_taken())
+        await w.until(lambda: w.service._newcomers_waiting == 1)
+        monkeypatch.setattr(cluster_service, "WAITING_FOR_RING_MAX", 1)
+        with pytest.raises(RingError):
+            await w.service.until_taken()
+        await w.until(lambda: w.serving)
+        await newcomer
+        assert not w.service._newcomers_waiting
+
+
+async def test_who_would_wait_too_long_for_a_ring_hears_how_far_it_is(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        w.say("a", HERE.model_copy(update={"name": "a", "online": False}))
+        w.clients[0].lost.set_result(RingError("a is lost."))
+        await w.until(lambda: not w.serving)
+        w.service.wait_s_max = 0.0
+        with pytest.raises(RingError, match="PC"):
+            await w.service.until_taken()
+        assert not w.service._newcomers_waiting
 
 
 async def test_a_node_that_leaves_is_replaced_and_its_ring_ends_what_it_was_doing(monkeypatch):

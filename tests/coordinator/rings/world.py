@@ -34,6 +34,7 @@ from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
+from molink_scheduler.waiting_line import WaitingLine
 from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
 
 TERMS = JoinTerms(
@@ -130,6 +131,7 @@ class FakeClient:
     went_on: list = field(default_factory=list)
     adopted: list = field(default_factory=list)
     short_of_memory: str = ""
+    line: WaitingLine = field(default_factory=WaitingLine)
     shed: list = field(default_factory=list)
     """Names of the PCs for whose memory requests were given up."""
 

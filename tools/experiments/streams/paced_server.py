@@ -55,6 +55,9 @@ class PacedService:
                     timeline.finished(reason, now)
                 yield TokenEvent((1,), f"{now!r} {blanks}", finish_reason=reason)
 
+    async def until_taken(self) -> None:
+        """At once."""
+
     def cluster(self) -> dict[str, Any]:
         """A cluster without stages."""
         return {"model": self.card.name, "stages": [], "links": []}
