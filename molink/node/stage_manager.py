@@ -211,9 +211,12 @@ class StageManager:
                 progress = self._progress(tasks, assignment, "downloading")
                 directory = await self.launcher.prepare(work, progress)
                 self.handle = await self.launcher.start(work, directory, self._allowed)
-                await self.handle.wait_loaded(self._progress(tasks, assignment, "loading"))
             self._work = work
-        assert self.handle is not None and self.handle.loaded is not None
+        assert self.handle is not None
+        if self.handle.loaded is None:  # One that loads goes on when its ring loses another stage.
+            async with task_group() as tasks:
+                await self.handle.wait_loaded(self._progress(tasks, assignment, "loading"))
+        assert self.handle.loaded is not None
         self.routes.listen(self.handle.loaded)
         self.state = "standby"  # Until its ring, or another one, has it join.
         await self._fact(assignment, "loaded", line=self.handle.loaded)

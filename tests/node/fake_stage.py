@@ -38,6 +38,8 @@ class FakeHandle:
     name: str
     load: LoadStage
     trouble: Exception | None = None
+    may_end_loading: asyncio.Event | None = None
+    """None: it loads at once."""
     pid: int = 4711
     child: FakeChild = field(default_factory=FakeChild)
     health: object = None
@@ -64,6 +66,8 @@ class FakeHandle:
         progressed(0.5)
         if self.trouble is not None:
             raise self.trouble
+        if self.may_end_loading is not None:
+            await self.may_end_loading.wait()
         progressed(1.0)
         await asyncio.sleep(0)
         head = REQUESTS_PORT if self.load.work.layers[0] == 0 else None

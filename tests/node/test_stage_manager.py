@@ -31,6 +31,7 @@ class Hosted:
         self.facts, self.handles, self.published = [], [], asyncio.Event()
         self.troubles = list(troubles)
         self.keys, self.more_asked = keys, []
+        self.may_end_loading = None
         self.stands_ready, self.has_no_process = asyncio.Event(), False
         routes = DirectRoutes(lambda: None, is_tail=False)
         self.manager = StageManager(self, routes, self.publish, operators_own=operators_own)
@@ -43,7 +44,7 @@ class Hosted:
     async def start(self, work, directory, allowed):
         load = LoadStage(directory, work, "h", keys=self.keys)
         trouble = self.troubles.pop(0) if self.troubles else None
-        self.handles.append(FakeHandle("stage 0", load, trouble))
+        self.handles.append(FakeHandle("stage 0", load, trouble, self.may_end_loading))
         return self.handles[-1]
 
     async def more(self, work, allowed, report):
@@ -120,6 +121,19 @@ async def test_what_was_told_before_is_not_done_again():
         await h.manager.assign(LOAD.model_copy(update={"work": None}))
         assert h.manager.busy
         assert not h.handles[0].child.ended.is_set()
+
+
+async def test_a_stage_that_loads_goes_on_loading_in_the_next_epoch_of_its_ring():
+    async with hosted() as h:
+        h.may_end_loading = asyncio.Event()
+        await h.manager.assign(LOAD)
+        await h.until("loading")
+        next_epoch = LOAD.model_copy(update={"revision": 2, "epoch": 6})
+        await h.manager.assign(next_epoch)
+        await h.until("loading")
+        h.may_end_loading.set()
+        assert (await h.until("loaded")).revision == 2
+        assert len(h.handles) == 1
 
 
 async def test_a_stage_that_was_in_a_ring_is_not_used_for_another():

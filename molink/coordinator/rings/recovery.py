@@ -20,7 +20,7 @@ from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.neighbours import has_grown, in_places, without_holes
 from molink.coordinator.rings.ring_building import RingEndpoint, routes_of
 from molink.errors import StageError
-from molink.tasks import gathered
+from molink.tasks import background_tasks, gathered
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Positions, Resume, held_behind
 
@@ -163,12 +163,11 @@ class Recovery:
             if (place not in self._fresh or has_grown(stage)) and stage.loaded is not None
         ]
         await gathered(stage.hold() for stage in survivors)
-        await gathered(
-            stage.load(lambda fraction: None) for stage in stages if stage.loaded is None
-        )
-        if lost := _lost(stages):  # Who is told to join beside it would wait for it, and fail.
-            names = ", ".join(stages[place].name for place in sorted(lost))
-            raise StageError(f"While others loaded, {names} was lost too.")
+        loading = [stage for stage in stages if stage.loaded is None]
+        async with background_tasks() as tasks:
+            for stage in stages:
+                tasks.create_task(_until_lost(stage))
+            await gathered(stage.load(lambda fraction: None) for stage in loading)
         _check_room(stages, terms.ring)
         self._loaded_at = self.clock()
         loaded = [stage.loaded for stage in stages if stage.loaded is not None]
@@ -209,6 +208,13 @@ class Recovery:
         fresh = place if place in self._fresh else place + 1
         is_told = place in self._fresh or next_fresh
         return Resume(listed, place in self._fresh, next_fresh, held[fresh] if is_told else ())
+
+
+async def _until_lost(stage: AgentStage) -> None:
+    """Raises StageError then: who is told to join beside it would wait for it, and fail."""
+    while stage.loaded is None or not stage.is_lost:
+        await stage.node.changed.wait()
+    raise StageError(f"While others loaded, {stage.name} was lost too.")
 
 
 def _tokens(positions: Positions) -> int:

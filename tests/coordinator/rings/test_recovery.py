@@ -112,6 +112,24 @@ async def test_nobody_joins_beside_a_stage_that_was_lost_while_another_loaded(mo
         assert len([one for _, one in w.told if one.join is not None]) == 3
 
 
+async def test_two_that_are_lost_one_after_the_other_load_at_once(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        w.stuck |= {BERT, CARL}
+        end_stage(w, BERT)
+        await w.until(lambda: told(w, BERT))
+        end_stage(w, CARL)
+        await w.until(lambda: told(w, CARL) and len(told(w, BERT)) == 2)
+        first, again = told(w, BERT)
+        (load,) = told(w, CARL)
+        assert (first.work, again.join, load.join) == (again.work, None, None)
+        w.stuck.clear()
+        for name in (BERT, CARL):
+            loading = w.book.node(name).assignment.revision
+            w.say(name, StageFact(revision=loading, kind="loaded", line=LOADED))
+        await w.until(lambda: w.clients[0].went_on)
+
+
 async def test_a_ring_without_one_of_its_pcs_ends(monkeypatch):
     async with world(monkeypatch, size=3) as w:
         w.planner.small = {ANNA, BERT, CARL}
