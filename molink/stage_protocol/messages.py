@@ -18,6 +18,7 @@ from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgr
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.resume import RESUMED_MAX, Resume
 
@@ -32,6 +33,7 @@ __all__ = [
     "SKETCH_NUMBERS_MAX",
     "STEPS_MAX",
     "TERMS",
+    "CacheRoom",
     "Command",
     "Fact",
     "HoldLinks",
@@ -110,6 +112,21 @@ class StageWork:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """Memory that the owner lends for cached KV beside the device's."""
+
+    ram_bytes: int = 0
+    """Of host memory."""
+    disk_bytes: int = 0
+    folder: str = ""
+    """Where a file without a name is made."""
+
+    def shared_by(self, stages: int) -> "CacheRoom":
+        """The part of one of so many stages."""
+        return CacheRoom(self.ram_bytes // stages, self.disk_bytes // stages, self.folder)
+
+
+@dataclass(frozen=True, slots=True)
 class LoadStage:
     """Command: load these layers and listen for the links that lead here."""
 
@@ -126,6 +143,8 @@ class LoadStage:
     """Its own pair, and whom its links accept; None: its links are not encrypted."""
     memory_bytes: int | None = None
     """Of its device, at most; None: what there is."""
+    cache_room: CacheRoom | None = None
+    """None: cached KV stays in the device's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +252,8 @@ class StageLoaded:
     fusion_fallback: Reason | None = None
     """Why the library's operations compute, on a card, what kernels could between a layer's
     products, all of it or some; None: they do not."""
+    tiers: CacheTiers | None = None
+    """Room for cached KV below the device's memory; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
