@@ -14,6 +14,7 @@ from annotated_types import Ge, Le, MaxLen, Predicate
 
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import FrameError
+from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
@@ -33,7 +34,6 @@ __all__ = [
     "SKETCH_NUMBERS_MAX",
     "STEPS_MAX",
     "TERMS",
-    "CacheRoom",
     "Command",
     "Fact",
     "HoldLinks",
@@ -109,21 +109,6 @@ class StageWork:
     """KV capacity wanted; None lets the stage choose from the memory that is free."""
     threads: Annotated[int, Ge(1), Le(1024)] = 1
     kv_dtype: KvDtype = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRoom:
-    """Memory that the owner lends for cached KV beside the device's."""
-
-    ram_bytes: int = 0
-    """Of host memory."""
-    disk_bytes: int = 0
-    folder: str = ""
-    """Where a file without a name is made."""
-
-    def shared_by(self, stages: int) -> "CacheRoom":
-        """The part of one of so many stages."""
-        return CacheRoom(self.ram_bytes // stages, self.disk_bytes // stages, self.folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from molink.control.messages.payloads import ModelSize
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
-from molink.stage_protocol.messages import CacheRoom
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine

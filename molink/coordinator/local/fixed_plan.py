@@ -25,7 +25,8 @@ from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, P
 from molink.coordinator.requests.link_memory import KnownLinks
 from molink.errors import UserError
 from molink.serving.served_model import public_name
-from molink.stage_protocol.messages import CacheRoom, LoadStage
+from molink.stage_protocol.cache_room import CacheRoom
+from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.upload_budget import check_cap
 

@@ -12,7 +12,7 @@ from molink.executor.extended_stage import Executor, parts_of
 from molink.executor.packed_blocks import PackedBlocks
 from molink.executor.stage import StageExecutor
 from molink.stage.cache.store import CacheStore
-from molink.stage_protocol.messages import CacheRoom
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
 

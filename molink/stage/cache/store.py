@@ -21,7 +21,7 @@ import torch
 
 from molink.executor.packed_blocks import PackedBlocks
 from molink.stage.cache.sealed_file import TAG_BYTES, SealedFile
-from molink.stage_protocol.messages import CacheRoom
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import Fetched
 from molink_scheduler.kv.tiers import FILE, HOST, TIER_BLOCKS_MAX, CacheTiers
 

@@ -9,7 +9,7 @@ from molink.executor.attention.kv_pool import KvPool
 from molink.executor.packed_blocks import PackedBlocks
 from molink.stage.cache import store as store_module
 from molink.stage.cache.store import CacheStore
-from molink.stage_protocol.messages import CacheRoom
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import Fetched
 from molink_scheduler.kv.tiers import FILE, HOST
 
