@@ -140,6 +140,22 @@ _RING_OPTIONS = (
         "replaced; requests beyond it are computed anew.",
     ),
     click.option(
+        "--cache-ram-gb",
+        type=float,
+        default=0.0,
+        show_default=True,
+        metavar="X",
+        help="Memory of the PC, all stages together, for cached KV that a device has no room for.",
+    ),
+    click.option(
+        "--cache-disk-gb",
+        type=float,
+        default=0.0,
+        show_default=True,
+        metavar="X",
+        help="Disk for what that memory has no room for, encrypted; it is gone with the stages.",
+    ),
+    click.option(
         "--no-prefix-cache",
         is_flag=True,
         help="Compute every prompt whole, also where one that begins alike was computed before.",

@@ -42,6 +42,9 @@ TOKENS_MAX = 131_072
 QUEUE_S_MAX = 3600.0
 """No client waits longer; the number of sequences is bounded all the same."""
 
+CACHE_GB_MAX = 65_536.0
+"""No PC has more memory, and cached KV needs no more disk."""
+
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
@@ -70,6 +73,10 @@ class ServeSettings:
     kv_tokens: int | None = None
     kv_dtype: KvDtype = "auto"
     ring: RingTerms = field(default_factory=RingTerms)
+    cache_ram_gb: float = 0.0
+    """Memory of this PC for cached KV that devices have no room for, of all stages together."""
+    cache_disk_gb: float = 0.0
+    """Disk for what that has no room for."""
     codec: str = "raw"
     """Codec of the activations between stages, or "auto"."""
     upload_mbps: float | None = None
@@ -112,6 +119,8 @@ class ServeSettings:
         _check_kv(self.kv_dtype)
         if self.kv_tokens is not None:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
+        _check_cache("--cache-ram-gb", self.cache_ram_gb)
+        _check_cache("--cache-disk-gb", self.cache_disk_gb)
         _check_names(self.served_model_names)
         _check_queue(self.queue_s)
         if self.hosts is not None:
@@ -261,6 +270,11 @@ def _check_names(names: tuple[str, ...]) -> None:
                 f"--served-model-name takes 1 to {MODEL_NAME_CHARS_MAX} printable characters, "
                 f"got {name!r:.80}."
             )
+
+
+def _check_cache(option: str, size_gb: float) -> None:
+    if not 0 <= size_gb <= CACHE_GB_MAX:
+        raise UserError(f"{option} must be 0 to {CACHE_GB_MAX:g}, got {size_gb:g}.")
 
 
 def _check_queue(queue_s: float) -> None:

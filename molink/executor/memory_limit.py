@@ -28,7 +28,8 @@ def limit_memory(
     device: str, memory_bytes: int, mapped_bytes: int = 0, held_bytes: int = 0
 ) -> None:
     """Let this process take `memory_bytes` of the device, `held_bytes` of which it has taken; an
-    allocation beyond that fails. `mapped_bytes`: of files that it will map to load from them.
+    allocation beyond that fails. `mapped_bytes`: of files that it will map to load from them,
+    and of what else it may take on a CPU beside.
 
     Raises UserError when there is no such device.
     """

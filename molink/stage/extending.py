@@ -32,6 +32,7 @@ from molink.stage_protocol.messages import (
     StageLoaded,
     Steering,
 )
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.stage.extension import Extension
 
 __all__ = [
@@ -97,7 +98,8 @@ class Extender:
         if load.memory_bytes is not None:
             held_bytes = sum(_held_bytes(part) for part in parts_of(kept))
             left_bytes = load.memory_bytes - held_bytes
-            mapped = weights_bytes(load.model)
+            ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
+            mapped = weights_bytes(load.model) + ram_bytes
             limit_memory(load.work.device, load.memory_bytes, mapped, held_bytes)
         return load_stage(
             load.model,
@@ -153,7 +155,9 @@ def new_recent(executor: Executor, traced: bool, *, audited: bool) -> RecentWork
     return RecentWork(executor.is_head, traced, sketches)
 
 
-def loaded_stage(executor: Executor, links: StageLinks) -> StageLoaded:
+def loaded_stage(
+    executor: Executor, links: StageLinks, tiers: CacheTiers | None = None
+) -> StageLoaded:
     """What a stage reports once its layers are there."""
     slower = executor.fallbacks
     return StageLoaded(
@@ -168,4 +172,5 @@ def loaded_stage(executor: Executor, links: StageLinks) -> StageLoaded:
         attention_fallback=slower.attention,
         decode_fallback=slower.decode,
         fusion_fallback=slower.fusion,
+        tiers=tiers,
     )

@@ -21,6 +21,7 @@ from molink.executor.cards.swapping import SwapWatch, refuse_swapping
 from molink.executor.extended_stage import Executor, ExtendedExecutor, parts_of
 from molink.executor.number_range import check_received
 from molink.executor.stage import StageExecutor, StepOutput
+from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings
 from molink.stage.health_reports import HealthReports
@@ -32,6 +33,7 @@ from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import Fact, JoinRing, LoadStage, StageReady
 from molink.wire.frames import (
     Activations,
+    BlocksFetched,
     Cancel,
     ChangeCache,
     FinishReason,
@@ -45,9 +47,11 @@ from molink_scheduler.batch import PREFILL, Batch, CacheChange, Release
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BlocksRead,
     CacheChanged,
     CodecChosen,
     Decision,
+    FetchArrived,
     KeepRows,
     Piece,
     Refuse,
@@ -57,6 +61,7 @@ from molink_scheduler.events import (
     RunBatch,
     SampledToken,
     SendCacheChange,
+    SendFetched,
     SendRelease,
     SendRows,
     SendTokens,
@@ -95,6 +100,7 @@ class StageLoop:
     extend: Extend
     """Loads a lost stage's layers beside these."""
     report: Callable[[Fact], None]
+    cache: StageCache
     swaps: SwapWatch | None = None
     """Watch over the steps of a card; None: there is none."""
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
@@ -162,8 +168,8 @@ class StageLoop:
         # Layers that were taken beside others are fed here, whatever the stage as a whole holds.
         is_extended = isinstance(self.executor, ExtendedExecutor)
         keeps = dict(kept.requests if is_extended else kept.keeps)
+        self.cache.clear(self.executor)
         for part in parts_of(self.executor):
-            part.kv.drop_all()
             for request_id in part.kv.holders() - keeps.keys():
                 self._forget(Release(request_id))
             for request_id, tokens in keeps.items():
@@ -186,10 +192,7 @@ class StageLoop:
 
     def _change_cache(self, change: CacheChange) -> None:
         self.sent.log.change_cache(change)
-        for part in parts_of(self.executor):
-            for kept in change.keep:
-                part.kv.keep(kept.request_id, kept.first_block, kept.numbers)
-            part.kv.drop(change.dropped)
+        self.cache.change(parts_of(self.executor), change)
 
     def _step(self) -> None:
         self._wait_until = None
@@ -199,6 +202,7 @@ class StageLoop:
             self.events.write_new()
             if self.reports.host_is_short:
                 self.sent.log.shed()
+                self.cache.shed()
                 for part in parts_of(self.executor):
                     part.kv_memory.give_back(part.kv.free_runs())
         shadow_s = self.shadowing.step()
@@ -215,6 +219,8 @@ class StageLoop:
         shadow that has too much to compute lets it wait on its link, which then brings no more."""
         if self.links.is_shadow and len(self._rows) >= SHADOW_MESSAGES_MAX:
             return
+        for fetched in self.cache.take_read():
+            self._receive(BlocksRead(fetched))
         for message in self.links.receive():
             try:
                 self._take(message)
@@ -253,6 +259,8 @@ class StageLoop:
                     self._change_cache(change)
                     if not self.core.is_tail:
                         self.links.send_next(ChangeCache(change))
+                case SendFetched(fetched):
+                    self.links.send_next(BlocksFetched(fetched))
                 case WaitUntil(at):
                     self._wait_until = at
                 case Refuse(reason):
@@ -350,7 +358,7 @@ class StageLoop:
 
 
 def _event_of(
-    message: Submit | Cancel | SetCodec | Forget | ChangeCache | Sampled,
+    message: Submit | Cancel | SetCodec | Forget | ChangeCache | BlocksFetched | Sampled,
 ) -> StageEvent:
     """What a message without rows tells the core."""
     match message:
@@ -364,6 +372,8 @@ def _event_of(
             return ReleaseArrived(release)
         case ChangeCache(change):
             return CacheChanged(change)
+        case BlocksFetched(fetched):
+            return FetchArrived(fetched)
         case Submit(request):
             return RequestSubmitted(request)
         case Cancel(request_id):

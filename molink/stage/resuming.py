@@ -17,8 +17,10 @@ from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.resume import Resume
+from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
@@ -46,7 +48,8 @@ def _source(
         row_bytes += TOKEN_ID.itemsize * executor.takes_token_ids
         settings = HeadSettings(join.ring, row_bytes, limits=limits)
         return HeadScheduler(settings, resume, frozenset(missing))
-    book = StageBook(KvLedger(executor.kv.blocks_total, executor.state_slots), limits)
+    away = AwayBook(join.ring.tiers or CacheTiers())
+    book = StageBook(KvLedger(executor.kv.blocks_total, executor.state_slots), limits, away)
     book.resume(resume)
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX

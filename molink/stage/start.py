@@ -17,6 +17,7 @@ from molink.executor.memory_limit import limit_memory
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
 from molink.serving.service import ChatTokenizer
+from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, new_recent, weights_bytes
 from molink.stage.health_reports import HealthReports
@@ -62,7 +63,9 @@ def start_stage(
     """
     torch.set_num_threads(load.work.threads)
     if load.memory_bytes is not None:
-        limit_memory(load.work.device, load.memory_bytes, weights_bytes(load.model))
+        ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
+        mapped_bytes = weights_bytes(load.model) + ram_bytes
+        limit_memory(load.work.device, load.memory_bytes, mapped_bytes)
     tokenizer_of = cache(load_tokenizer)
     executor = _load_executor(load, report, tokenizer_of)
     swaps = watch_of(executor)
@@ -70,7 +73,8 @@ def start_stage(
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, executor.is_head, report, load.keys)
     steer(links.handle)
-    report(loaded_stage(executor, links))
+    stage_cache = StageCache.of(load.cache_room, executor, links.wake)
+    report(loaded_stage(executor, links, stage_cache.tiers))
     join = expect_join()
     stands = links.connect(join)
     _yield_to_links()
@@ -96,6 +100,7 @@ def start_stage(
         next_command,
         Extender(report, tokenizer_of, steer),
         report,
+        stage_cache,
         swaps,
     )
 

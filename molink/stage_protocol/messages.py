@@ -14,10 +14,12 @@ from annotated_types import Ge, Le, MaxLen, Predicate
 
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import FrameError
+from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.resume import RESUMED_MAX, Resume
 
@@ -126,6 +128,8 @@ class LoadStage:
     """Its own pair, and whom its links accept; None: its links are not encrypted."""
     memory_bytes: int | None = None
     """Of its device, at most; None: what there is."""
+    cache_room: CacheRoom | None = None
+    """None: cached KV stays in the device's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +237,8 @@ class StageLoaded:
     fusion_fallback: Reason | None = None
     """Why the library's operations compute, on a card, what kernels could between a layer's
     products, all of it or some; None: they do not."""
+    tiers: CacheTiers | None = None
+    """Room for cached KV below the device's memory; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ Every message between the processes of a ring, as plain values: one closed union
 only what its sender has to say (`LinkRole`):
 
     coordinator -> head    Submit, Cancel, SetCodec
-    stage -> next stage    Activations, Forget, ChangeCache
-    tail -> head           Sampled
+    stage -> next stage    Activations, Forget, ChangeCache, BlocksFetched
+    tail -> head           Sampled, BlocksFetched
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
 
 A header is measured before it is decoded, by its kind, because a byte of msgpack may become dozens
@@ -35,7 +35,7 @@ from molink.errors import FrameError
 from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.elements import TensorHeader
 from molink.wire.schema import TAIL, Rules, Schema
-from molink_scheduler.batch import Batch, BatchClass, CacheChange, Release, Span
+from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched, Release, Span
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -50,6 +50,7 @@ __all__ = [
     "SAMPLES_MAX",
     "TOKEN_ID",
     "Activations",
+    "BlocksFetched",
     "Cancel",
     "ChangeCache",
     "FinishReason",
@@ -123,6 +124,13 @@ class ChangeCache:
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksFetched:
+    """Cached blocks are back on every stage so far."""
+
+    fetched: Fetched
+
+
+@dataclass(frozen=True, slots=True)
 class TokenSample:
     """Token that was sampled. On the way to the head it has no log-probabilities: the head does not
     need them."""
@@ -167,7 +175,7 @@ class Sampled:
     """Of prompts, where users asked for them; empty on the way to the head."""
 
 
-Message = SetCodec | Submit | Cancel | Activations | Forget | ChangeCache | Sampled
+Message = SetCodec | Submit | Cancel | Activations | Forget | ChangeCache | BlocksFetched | Sampled
 
 
 PROTOCOL_VERSION = 4
@@ -179,7 +187,7 @@ HEADER_BYTES_MAX = 4 * 2**20
 BUFFER_BYTES_MAX = 256 * 2**20
 """A span of 4,096 tokens of a 16,384-wide model in fp32."""
 
-SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE = range(1, 8)
+SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE, FETCHED = range(1, 9)
 
 HEADERS_BYTES_MAX = {
     SUBMIT: HEADER_BYTES_MAX,
@@ -189,6 +197,7 @@ HEADERS_BYTES_MAX = {
     FORGET: 64,
     CHANGE_CACHE: 32 * 2**10,
     SET_CODEC: 64,
+    FETCHED: 64,
 }
 """Of each kind. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX` tokens with all
 their log-probabilities 200 KB."""
@@ -217,7 +226,7 @@ RULES = Rules(arrays=True)
 
 _BATCH, _TENSOR = Schema(Batch, RULES), Schema(TensorHeader, RULES)
 _REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
-_CHANGE = Schema(CacheChange, RULES)
+_CHANGE, _FETCHED = Schema(CacheChange, RULES), Schema(Fetched, RULES)
 _CANCEL, _SAMPLED = Schema(Cancel, RULES), Schema(Sampled, RULES)
 _SET_CODEC = Schema(SetCodec, RULES)
 
@@ -245,8 +254,8 @@ class LinkRole:
 
 
 FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC}))
-FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE}))
-FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED}))
+FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE, FETCHED}))
+FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED, FETCHED}))
 ANYBODY = LinkRole("a peer", frozenset(HEADERS_BYTES_MAX))
 
 
@@ -338,6 +347,8 @@ def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
             return FORGET, _RELEASE.write(release), []
         case ChangeCache(change):
             return CHANGE_CACHE, _CHANGE.write(change), []
+        case BlocksFetched(fetched):
+            return FETCHED, _FETCHED.write(fetched), []
         case _:
             assert_never(message)
 
@@ -377,6 +388,7 @@ _DECODERS: dict[int, Callable[[Any], Message]] = {
     CANCEL: _CANCEL.read,
     FORGET: lambda fields: Forget(_RELEASE.read(fields)),
     CHANGE_CACHE: lambda fields: ChangeCache(_CHANGE.read(fields)),
+    FETCHED: lambda fields: BlocksFetched(_FETCHED.read(fields)),
     SAMPLED: _SAMPLED.read,
     SET_CODEC: _set_codec,
 }

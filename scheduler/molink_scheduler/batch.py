@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Final
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -27,6 +28,7 @@ __all__ = [
     "Batch",
     "BatchClass",
     "CacheChange",
+    "Fetched",
     "KeptBlocks",
     "Release",
     "Span",
@@ -203,17 +205,53 @@ class CacheChange:
 
     keep: tuple[KeptBlocks, ...] = ()
     drop: tuple[tuple[int, int], ...] = ()
-    """Runs (first number, blocks)."""
+    """Runs (first number, blocks), of any tier."""
+    to_host: tuple[tuple[int, int], ...] = ()
+    """Runs that leave device memory for host memory..."""
+    to_file: tuple[tuple[int, int], ...] = ()
+    """...and device or host memory for the file..."""
+    fetch: tuple[tuple[int, int], ...] = ()
+    """...and that come back from either; `Fetched` says when they have."""
+    fetch_id: int = 0
+    """Of what comes back."""
 
     @property
     def dropped(self) -> Iterable[int]:
         """Numbers of the blocks to drop."""
         return _numbers(self.drop)
 
+    @property
+    def put_away(self) -> Iterable[tuple[int, tuple[int, ...]]]:
+        """Tiers below the device's memory to which something goes, and the numbers of its
+        blocks."""
+        runs = ((HOST, self.to_host), (FILE, self.to_file))
+        return [(tier, tuple(_numbers(some))) for tier, some in runs if some]
+
+    @property
+    def fetched(self) -> tuple[int, ...]:
+        """Numbers of the blocks that come back, the first of the chain first."""
+        return tuple(_numbers(self.fetch))
+
     def __post_init__(self) -> None:
-        _check_runs(self.drop)
-        if not 0 < len(self.keep) + len(self.drop) <= CACHE_RUNS_MAX:
+        groups = (self.drop, self.to_host, self.to_file, self.fetch)
+        for runs in groups:
+            _check_runs(runs)
+        if not 0 < len(self.keep) + sum(map(len, groups)) <= CACHE_RUNS_MAX:
             raise ValueError(f"a change of the cache names 1 to {CACHE_RUNS_MAX} runs of blocks")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Tells how many blocks of a fetch, from its first, are back on every stage so far. It goes
+    once round the ring, behind the change that began the fetch; a stage passes it on when its own
+    blocks are there."""
+
+    fetch_id: int
+    blocks: int
+
+    def __post_init__(self) -> None:
+        if self.fetch_id < 0 or self.blocks < 0:
+            raise ValueError("a fetch of cached blocks has a number, and brings none or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,27 @@ its own, and a decision names them by it. So facts and decisions can be logged a
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from molink_scheduler.batch import Admission, Batch, BatchClass, CacheChange, Release, Span
+from molink_scheduler.batch import (
+    Admission,
+    Batch,
+    BatchClass,
+    CacheChange,
+    Fetched,
+    Release,
+    Span,
+)
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "BatchArrived",
     "BatchReturned",
+    "BlocksRead",
     "BookOrder",
     "CacheChanged",
     "CodecChosen",
     "Decision",
+    "FetchArrived",
     "HeadEvent",
     "KeepRows",
     "Piece",
@@ -28,6 +38,7 @@ __all__ = [
     "RunBatch",
     "SampledToken",
     "SendCacheChange",
+    "SendFetched",
     "SendRelease",
     "SendRows",
     "SendTokens",
@@ -104,10 +115,24 @@ class CacheChanged:
     change: CacheChange
 
 
-HeadEvent = RequestSubmitted | RequestCancelled | CodecChosen | BatchReturned
+@dataclass(frozen=True, slots=True)
+class FetchArrived:
+    """All stages before have their blocks of a fetch; on the head, all stages of the ring."""
+
+    fetched: Fetched
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRead:
+    """The stage itself has its blocks of a fetch, from the first up to the first that is lost."""
+
+    fetched: Fetched
+
+
+HeadEvent = RequestSubmitted | RequestCancelled | CodecChosen | BatchReturned | FetchArrived
 """What the coordinator and the tail send to the head."""
 
-StageEvent = HeadEvent | BatchArrived | ReleaseArrived | CacheChanged
+StageEvent = HeadEvent | BatchArrived | ReleaseArrived | CacheChanged | BlocksRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +147,13 @@ class SendCacheChange:
     """Decision: change the cache here, and let the next stage know."""
 
     change: CacheChange
+
+
+@dataclass(frozen=True, slots=True)
+class SendFetched:
+    """Decision: let the next stage know (the tail: the head) how much of a fetch is back."""
+
+    fetched: Fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +211,8 @@ class SendTokens(NamedTuple):
     batch: Batch
 
 
-BookOrder = SendRelease | SendCacheChange
-"""What the head's book orders all stages to do with their KV."""
+BookOrder = SendRelease | SendCacheChange | SendFetched
+"""What the head's book orders all stages to do with their KV, and what they answer."""
 
 Decision = RunBatch | WaitUntil | BookOrder | Refuse
 """What follows from an event, or from a device that is free."""

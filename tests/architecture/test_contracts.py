@@ -20,7 +20,7 @@ OPTIONS = {
         "--host --port --link --hosts --nodes --standby --no-shadow --layers --dtype --device "
         "--threads --max-model-len --kv-tokens --kv --micro-batches --policy --upload-mbps --wire "
         "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
-        "--tool-parser "
+        "--tool-parser --cache-ram-gb --cache-disk-gb "
         "--reasoning-parser --log-format --trace-file --otlp --quiet --cors-origin --strict "
         "--shared-cache --queue-s --served-model-name"
     ),

@@ -52,6 +52,30 @@ async def test_a_next_turn_begins_with_what_is_cached(tools, tiny_server, chosen
     assert len({str(told["token_ids"]) for _, told in answers}) == 1
 
 
+@pytest.mark.parametrize("room", [("0.01", "0"), ("0", "0.01"), ("0.0001", "0.01")])
+async def test_a_chat_returns_after_others_took_its_place(tools, tiny_llama, room):
+    """KV for one prompt; what was put away, to memory or to disk, comes back, and is exact."""
+    options = ("--nodes", "2", "--dtype", "float32", "--span-tokens", "7", "--kv-tokens", "416")
+    ram, disk = room
+    cache = ("--cache-ram-gb", ram, "--cache-disk-gb", disk)
+    with serving(str(tiny_llama), *options, *cache) as server:
+        for chosen in ({"temperature": 0}, {"temperature": 0.9, "seed": 4}):
+            body = {"max_tokens": MAX_TOKENS, "ignore_eos": True, **chosen}
+            chat = [(5 * at + len(chosen)) % 90 + 3 for at in range(300)]
+            _, answer = await tools.post(
+                server.url, "/generate", {"prompt_token_ids": chat, **body}
+            )
+            turn = {"prompt_token_ids": [*chat, *answer["token_ids"], 9, 9, 9], **body}
+            other = {"prompt_token_ids": [(7 * at) % 90 + 3 for at in range(330)], **body}
+            told = []
+            for salt in ("mine", ""):
+                await tools.post(server.url, "/generate", other | {"cache_salt": f"x{salt}"})
+                told.append(await tools.post(server.url, "/generate", turn | {"cache_salt": salt}))
+            cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for _, one in told]
+            assert cached == [0, 304]
+            assert told[0][1]["token_ids"] == told[1][1]["token_ids"]
+
+
 async def test_a_seed_draws_the_same_alone_and_in_company(tools, tiny_server):
     body = {
         "prompt_token_ids": [5, 6, 7, 8],

@@ -9,12 +9,14 @@ from typing import assert_never
 
 import pytest
 
-from molink_scheduler.batch import Batch, BatchClass, CacheChange, Release, Span
+from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched, Release, Span
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BlocksRead,
     CacheChanged,
     Decision,
+    FetchArrived,
     Refuse,
     ReleaseArrived,
     RequestCancelled,
@@ -22,6 +24,7 @@ from molink_scheduler.events import (
     RunBatch,
     SampledToken,
     SendCacheChange,
+    SendFetched,
     SendRelease,
     SendRows,
     SendTokens,
@@ -31,7 +34,9 @@ from molink_scheduler.events import (
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, KvLedger, blocks_for
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
+from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
@@ -52,6 +57,9 @@ class FakeStage:
     contents: dict[tuple[int, int], int] = field(default_factory=dict)
     """Of each place of each block: a number that stands for all tokens up to there."""
     batches_by_class: list[BatchClass] = field(default_factory=list)
+    away: dict[int, list] = field(default_factory=dict)
+    """Contents of each cached block below device memory, by its number; none of one that is
+    lost."""
 
     def compute(self, batch: Batch, chains: dict[int, list[int]]) -> None:
         """`chains`: of each request, what its KV must hold from its first token on."""
@@ -78,7 +86,27 @@ class FakeStage:
     def change_cache(self, change: CacheChange) -> None:
         for kept in change.keep:
             self.kv.keep(kept.request_id, kept.first_block, kept.numbers)
-        self.kv.drop(change.dropped)
+        self.kv.drop([number for number in change.dropped if self.away.pop(number, 0) == 0])
+        for _, numbers in change.put_away:
+            near = [number for number in numbers if number not in self.away]
+            for number, block in zip(near, self.kv.places(near), strict=True):
+                self.away[number] = self.block(block)
+            self.kv.drop(near)
+
+    def block(self, block: int) -> list:
+        return [self.contents.get((block, at)) for at in range(BLOCK_TOKENS)]
+
+    def fetch(self, change: CacheChange) -> Fetched:
+        """Blocks up to the first that is lost; those behind hold what nobody wrote."""
+        good = True
+        count = 0
+        for number, block in zip(change.fetched, self.kv.bring_back(change.fetched), strict=True):
+            contents = self.away.pop(number)
+            good = good and bool(contents)
+            count += good
+            for at in range(BLOCK_TOKENS):
+                self.contents[block, at] = contents[at] if good else -1
+        return Fetched(change.fetch_id, count)
 
     def release(self, release: Release) -> None:
         self.computed.pop(release.request_id, None)
@@ -94,6 +122,15 @@ class NothingGrows:
     def tokens_held(self, sequences) -> list[float]:
         """None, at any time."""
         return [0.0]
+
+
+class AlwaysSlow:
+    """Pace of prompts at which everything is worth fetching."""
+
+    row_s, trip_s = 1e9, 0.0
+
+    def returned(self, request_id, rows, elapsed_s, *, more) -> None:
+        """Learn nothing."""
 
 
 @dataclass
@@ -112,6 +149,9 @@ class FakeRing:
     prefix_cache: bool = False
     forecasts: bool = True
     """Whether the head expects answers to grow."""
+    tiers: CacheTiers | None = None
+    lost: float = 0.0
+    """Chance of a cached block to be lost when it leaves device memory."""
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -124,12 +164,16 @@ class FakeRing:
                     span_tokens=self.span_tokens,
                     state_slots=self.state_slots,
                     prefix_cache=self.prefix_cache,
+                    tiers=self.tiers,
                 ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
         )
         if not self.forecasts:
             self.head.prompts.forecast = NothingGrows()
+        if self.tiers is not None:
+            self.head.book.fetches.pace = AlwaysSlow()
+        self.fetches = 0
         self.stages = [self.stage(index) for index in range(self.stage_count)]
         self.events: list = []
         self.ids = itertools.count()
@@ -149,7 +193,8 @@ class FakeRing:
 
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
-        book = StageBook(KvLedger(blocks, self.state_slots), ANY_MODEL)
+        away = AwayBook(self.tiers or CacheTiers())
+        book = StageBook(KvLedger(blocks, self.state_slots), ANY_MODEL, away)
         cut_tokens = self.head.settings.ring.cut_tokens
         queue = StageQueue.for_steps_of(self.stage_rows, book, cut_tokens)
         core = StageCore(queue if index else self.head, index == self.stage_count - 1)
@@ -189,9 +234,11 @@ class FakeRing:
                 case SendRelease(release):
                     self.release(index, release)
                 case SendCacheChange(change):
-                    self.stages[index].change_cache(change)
+                    self.change_cache(index, change)
                     if index + 1 < self.stage_count:
                         self.send(index, BatchClass.DECODE, CacheChanged(change))
+                case SendFetched(fetched):
+                    self.send_fetched(index, FetchArrived(fetched))
                 case RunBatch():
                     return decision
                 case WaitUntil(at):
@@ -202,6 +249,25 @@ class FakeRing:
                 case _:
                     assert_never(decision)
         return None
+
+    def change_cache(self, index: int, change: CacheChange) -> None:
+        stage = self.stages[index]
+        stage.change_cache(change)
+        for _, numbers in change.put_away:
+            for number in numbers:
+                if self.random.random() < self.lost:
+                    stage.away[number] = []
+        if change.fetch:
+            self.fetches += index == 0
+            read = BlocksRead(stage.fetch(change))
+            at = self.now + self.random.uniform(0.0, 0.5)
+            self.push(at, lambda: self.receive(index, read))
+
+    def send_fetched(self, index: int, event: FetchArrived) -> None:
+        if index + 1 < self.stage_count:
+            self.send(index, BatchClass.DECODE, event)
+        else:
+            self.push(self.now + self.random.uniform(0.01, 0.2), lambda: self.receive(0, event))
 
     def release(self, index: int, release: Release) -> None:
         if index == 0 and release.request_id not in self.ended:
@@ -317,8 +383,13 @@ class FakeRing:
         assert book.ledger.blocks_free + cached == book.ledger.blocks_total
         for stage in self.stages:
             assert stage.kv.blocks_free + cached == stage.kv.blocks_total
+        away = 0 if book.tree is None else sum(book.tree.blocks_in[1:])
+        assert not book.fetches.under_way
+        for stage in self.stages:
+            assert len(stage.away) == away
         for stage in self.stages[1:]:
             assert stage.core.source.book.kv.blocks_cached == cached
+            assert len(stage.core.source.book.away.tier_of) == away
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.limits.game_watch import GameWatch
-from molink_agent.limits.lent import lent_disk_bytes, unused_memory_bytes
+from molink_agent.limits.lent import lent_cache, lent_disk_bytes, unused_memory_bytes
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
@@ -165,13 +165,14 @@ class AgentStageLauncher:
         return self._command(work, directory, allowed)
 
     def _command(self, work: AssignedWork, directory: str, allowed: tuple[str, ...]) -> LoadStage:
-        pair = self.admission.pair
+        pair, pc = self.admission.pair, self.cache.pc
         return LoadStage(
             model=directory,
             work=work,
             address=self.listen_address.host,
             keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
             memory_bytes=self._memory_bytes,
+            cache_room=lent_cache(pc.limits.limits, pc.data_dir, len(pc.stages)),
         )
 
     async def stand_ready(self, work: AssignedWork) -> None:

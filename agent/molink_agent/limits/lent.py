@@ -6,9 +6,11 @@ What our own stage already holds counts as free: else the offer would shrink as 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from molink.control.messages.payloads import ModelSize
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
@@ -16,6 +18,7 @@ from molink_agent.probe.machine import Machine
 __all__ = [
     "FREE_MEMORY",
     "Lent",
+    "lent_cache",
     "lent_devices",
     "lent_disk_bytes",
     "lent_threads",
@@ -105,6 +108,15 @@ def unused_memory_bytes(machine: Machine) -> int:
     touched."""
     reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
     return machine.memory_available_bytes - reserve
+
+
+def lent_cache(limits: Limits, data_dir: Path, stages: int) -> CacheRoom | None:
+    """The part of each of so many stages in what is lent for cached KV beside their devices'
+    memory; None: nothing is."""
+    ram, disk = (int((size or 0) * GB) for size in (limits.cache_ram_gb, limits.cache_disk_gb))
+    if not ram and not disk:
+        return None
+    return CacheRoom(ram, disk, str(data_dir / "kv-cache")).shared_by(stages)
 
 
 def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:

@@ -54,6 +54,8 @@ class Limits:
     threads: int | None = None
     device: str = "auto"
     direct: bool = True
+    cache_ram_gb: float | None = None
+    cache_disk_gb: float | None = None
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -233,6 +235,18 @@ KEYS = (
         FLAG,
         "Whether neighbours may connect straight to this PC; else through the relay.",
         "true",
+    ),
+    Key(
+        "cache_ram_gb",
+        number(0, 65536, "GB"),
+        "Main memory for beginnings of prompts that a device has no room for. Else none.",
+        "2",
+    ),
+    Key(
+        "cache_disk_gb",
+        number(0, 65536, "GB"),
+        "Disk, beside that for weights, for what this memory has no room for. Else none.",
+        "10",
     ),
 )
 """In the order of the file."""

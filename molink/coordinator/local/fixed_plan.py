@@ -12,6 +12,7 @@ from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, read_declared
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.checkpoint.too_large import FOR_PC, stage_refusal
+from molink.config.data_dir import state_dir
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
@@ -24,6 +25,7 @@ from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, P
 from molink.coordinator.requests.link_memory import KnownLinks
 from molink.errors import UserError
 from molink.serving.served_model import public_name
+from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.upload_budget import check_cap
@@ -56,6 +58,8 @@ class RingPlan:
     event_log: Path | None = None
     """Where the stages' event logs go, with a stage's number behind the name."""
     log_format: str = "text"
+    cache_room: CacheRoom | None = None
+    """Of each PC, for cached KV; None: there is none."""
 
     def address(self, index: int) -> str:
         """Address of a stage's host, or of the coordinator's."""
@@ -69,11 +73,13 @@ class RingPlan:
     def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
         address = self.address(index)
+        stages_here = sum(host.address == address for host in self.hosts.stages)
         return LoadStage(
             model=self.path,
             work=work,
             address=address,
-            stages_here=sum(host.address == address for host in self.hosts.stages),
+            stages_here=stages_here,
+            cache_room=self.cache_room and self.cache_room.shared_by(stages_here),
         )
 
     def name(self, index: int) -> str:
@@ -111,6 +117,7 @@ def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription
         upload_mbps=settings.upload_mbps,
         event_log=settings.event_log,
         log_format=settings.log_format,
+        cache_room=_cache_room(settings),
     )
 
 
@@ -177,6 +184,17 @@ def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[
     if settings.layers is None:
         return even_split(description.layers, settings.nodes, description.together)
     return parse_layers(settings.layers, description.layers, settings.nodes, description.together)
+
+
+def _cache_room(settings: ServeSettings) -> CacheRoom | None:
+    """Raises UserError for a file that has no place."""
+    ram, disk = (int(size * 1e9) for size in (settings.cache_ram_gb, settings.cache_disk_gb))
+    if not ram and not disk:
+        return None
+    try:
+        return CacheRoom(ram, disk, str(state_dir() / "kv-cache") if disk else "")
+    except RuntimeError:
+        raise UserError("This user has no home folder: leave --cache-disk-gb out.") from None
 
 
 def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> AssignedWork:

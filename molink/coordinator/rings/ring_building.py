@@ -16,6 +16,7 @@ from molink.coordinator.requests.ring_client import RingClient
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
+from molink_scheduler.kv.tiers import CacheTiers
 
 __all__ = [
     "RingEndpoint",
@@ -75,6 +76,7 @@ async def build_ring(
         kv_tokens_capacity=capacity,
         state_slots=min(slots, default=None),
         micro_batch_candidates=micro_batch_candidates(len(stages)),
+        tiers=CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded]),
     )
     async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):
         await gathered(

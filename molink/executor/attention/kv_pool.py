@@ -141,6 +141,12 @@ class KvPool:
             if one.scales_SK is not None:
                 one.scales_SK.zero_()
 
+    def block_rows(self) -> list[torch.Tensor]:
+        """All memory of the blocks as bytes: tensors [blocks, bytes of one block in it]."""
+        tensors = [one for rows in self._all_rows() for one in (rows.rows_SKA, rows.scales_SK)]
+        blocks = self.slots // BLOCK_TOKENS
+        return [one.view(blocks, -1).view(torch.uint8) for one in tensors if one is not None]
+
     def _all_rows(self) -> list[KvRows]:
         rows = [rows for layer in self.layers.values() for rows in (layer.keys, layer.values)]
         return [*rows, *self.latents.values()]

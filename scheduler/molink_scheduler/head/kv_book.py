@@ -8,16 +8,24 @@ as free: it is dropped when somebody needs room, and never the reason for a pree
 A request that begins like another one whose prompt is under way had better wait for that than
 compute the same again (`awaits`).
 
+Where stages have room below their devices' memory, what is dropped goes there first, a tier at a
+time, and comes back when a request begins with it (`fetches`). Stages are told in this order, and
+always of the lowest tier first: there is room for what comes before it comes.
+
 Pure.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from molink_scheduler.batch import CACHE_RUNS_MAX, CacheChange, KeptBlocks
+from molink_scheduler.batch import CACHE_RUNS_MAX, CacheChange, Fetched, KeptBlocks
+from molink_scheduler.head.fetches import Fetch, Fetches, in_runs
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for, number_runs
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix, PrefixTree
+from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix
+from molink_scheduler.kv.tiered_tree import TieredTree
+from molink_scheduler.kv.tiers import DEVICE, FILE, HOST, CacheTiers, blocks_worth_fetching
 
 __all__ = ["KvBook"]
 
@@ -29,10 +37,15 @@ class KvBook:
     """Book of one ring's KV."""
 
     ledger: KvLedger
-    tree: PrefixTree | None = None
+    tree: TieredTree | None = None
     """Directory of what is cached; None: nothing is."""
-    _dropped: list[int] = field(init=False, default_factory=list)
-    """Numbers of blocks that stages are not told of yet."""
+    fetches: Fetches = field(default_factory=lambda: Fetches(CacheTiers()))
+    """What comes back from lower tiers."""
+    _moves: list[tuple[int, list[int]]] = field(init=False, default_factory=list)
+    """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
+    DEVICE for those that are dropped, and their numbers."""
+    _begun: list[CacheChange] = field(init=False, default_factory=list)
+    """Fetches that stages are not told of yet."""
 
     @property
     def blocks_available(self) -> int:
@@ -82,11 +95,7 @@ class KvBook:
 
     def grow(self, request_id: int, tokens: int) -> None:
         """Let a request hold its first `tokens` tokens, for which there is room."""
-        short = self.ledger.blocks_missing(request_id, tokens) - self.ledger.blocks_free
-        if short > 0 and self.tree is not None:
-            dropped = self.tree.drop(short)
-            self.ledger.drop(len(dropped))
-            self._dropped += dropped
+        self._make_room(self.ledger.blocks_missing(request_id, tokens))
         self.ledger.grow(request_id, tokens)
 
     def computed(self, sequence: Sequence) -> list[CacheChange]:
@@ -95,7 +104,14 @@ class KvBook:
         if self.tree is None or not sequence.admitted or blocks <= sequence.cached_blocks:
             return []
         salt, tokens = sequence.request.cache_salt, sequence.packed[: blocks * BLOCK_BYTES]
-        before, numbers = self.tree.extend(salt, tokens)
+        away = self.tree.away(self.tree.find(salt, tokens, lowest=FILE))
+        if any(is_fetched for _, _, is_fetched in away):
+            return []  # The same comes back for another one.
+        old, again = self.tree.renew(salt, tokens)
+        if old:
+            self._moves.append((DEVICE, old))
+        found, numbers = self.tree.extend(salt, tokens)
+        before, numbers = found - len(again), range(numbers.start - len(again), numbers.stop)
         pinned = self.tree.pin(self.tree.find(salt, tokens))
         if sequence.pinned is not None:
             self.tree.unpin(sequence.pinned)
@@ -115,12 +131,105 @@ class KvBook:
         self.ledger.release(sequence.request_id)
         return changes
 
-    def take_dropped(self) -> list[CacheChange]:
+    def take_changes(self) -> list[CacheChange]:
         """What stages must hear of before anything is planned with the room that was made."""
-        runs = [(run.start, len(run)) for run in number_runs(self._dropped)]
-        self._dropped.clear()
-        parts = range(0, len(runs), CACHE_RUNS_MAX)
-        return [CacheChange(drop=tuple(runs[at : at + CACHE_RUNS_MAX])) for at in parts]
+        changes: list[CacheChange] = []
+        for tier, moved in groupby(self._moves, key=lambda move: move[0]):
+            numbers = [number for _, some in moved for number in some]
+            runs = [(run.start, len(run)) for run in number_runs(numbers)]
+            parts = range(0, len(runs), CACHE_RUNS_MAX)
+            changes += [_moved(tier, tuple(runs[at : at + CACHE_RUNS_MAX])) for at in parts]
+        changes += self._begun
+        self._moves.clear()
+        self._begun.clear()
+        return changes
+
+    # -- tiers ----------------------------------------------------------------------------------
+
+    def begin_fetch(self, sequence: Sequence) -> bool:
+        """Begin to bring back the blocks of a request that would be admitted now, if some are away
+        and that is sooner than computing them."""
+        if self.tree is None or sequence.was_fetched or self.fetches.is_full:
+            return False
+        near = self.prefix(sequence) or CachedPrefix()
+        wanted = self._worth_fetching(sequence)
+        if not wanted or wanted > self.ledger.blocks_free + self._unheld_beside(near):
+            return False
+        salt, packed = sequence.request.cache_salt, sequence.packed
+        prefix = self.tree.find(salt, packed, near.blocks + wanted, FILE)
+        numbers = in_runs(self.tree.numbers(prefix)[near.blocks :])
+        prefix = self.tree.find(salt, packed, near.blocks + len(numbers), FILE)
+        node = self.tree.pin(prefix)
+        self._make_room(len(numbers))
+        self.ledger.bring_back(len(numbers))
+        sequence.was_fetched = True
+        self._begun.append(self.fetches.begin(Fetch(sequence, node, len(numbers)), numbers))
+        return True
+
+    def fetched(self, fetched: Fetched) -> str | None:
+        """Every stage has so many blocks of a fetch; why that cannot be, None: it can."""
+        fetch = self.fetches.under_way.get(fetched.fetch_id)
+        if fetch is None or fetched.blocks > fetch.blocks or self.tree is None:
+            return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
+        del self.fetches.under_way[fetched.fetch_id]
+        if dropped := self.tree.fetched(fetch.node, fetched.blocks):
+            self.ledger.drop(fetch.blocks - fetched.blocks)
+            self._moves.append((DEVICE, dropped))
+        return None
+
+    def _worth_fetching(self, sequence: Sequence) -> int:
+        """Blocks behind a request's cached beginning that had better be brought back."""
+        if (
+            self.tree is None
+            or sequence.request.sampling.prompt_logprobs is not None
+            or sequence.kept_tokens
+        ):
+            return 0
+        blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
+        salt, packed = sequence.request.cache_salt, sequence.packed
+        away = self.tree.away(self.tree.find(salt, packed, blocks_max, FILE))
+        if any(is_fetched for _, _, is_fetched in away):
+            return 0
+        host, file = (
+            sum(blocks for where, blocks, _ in away if where == tier) for tier in (HOST, FILE)
+        )
+        return blocks_worth_fetching(host, file, self.fetches.tiers, self.fetches.pace)
+
+    def _unheld_beside(self, prefix: CachedPrefix) -> int:
+        """Cached blocks that may leave device memory while this prefix stays."""
+        if self.tree is None:
+            return 0
+        return self.tree.blocks_droppable - self.tree.unheld_blocks(prefix)
+
+    def _make_room(self, blocks: int) -> None:
+        """Have so many blocks free in device memory, as far as what is cached can leave it."""
+        short = blocks - self.ledger.blocks_free
+        if short <= 0 or self.tree is None:
+            return
+        before = self.tree.blocks
+        self._put_down(self.tree, DEVICE, short)
+        self.ledger.drop(before - self.tree.blocks)
+
+    def _put_down(self, tree: TieredTree, tier: int, blocks: int) -> None:
+        """Let so many blocks of a tier go to the next lower one that has room, or be dropped. Those
+        that go first are pushed further down by the others."""
+        tiers = self.fetches.tiers
+        below = tiers.below(tier)
+        while below is not None and blocks > 0:
+            wanted = min(blocks, tiers.capacity(below))
+            short = wanted - (tiers.capacity(below) - tree.blocks_in[below])
+            if short > 0:
+                self._put_down(tree, below, short)
+            room = min(wanted, tiers.capacity(below) - tree.blocks_in[below])
+            moved = tree.lower(tier, below, room) if room > 0 else []
+            if not moved:
+                break  # All that is there is held.
+            self._moves.append((below, moved))
+            blocks -= len(moved)
+        if blocks > 0 and (dropped := tree.drop(blocks, tier)):
+            self._moves.append((DEVICE, dropped))
+
+    # -- the same at once -----------------------------------------------------------------------
 
     def awaits(self, sequence: Sequence, under_way: Iterable[Sequence]) -> bool:
         """Whether a prompt under way is about to be cached further than the request's beginning
@@ -128,11 +237,19 @@ class KvBook:
         if self.tree is None or sequence.request.sampling.prompt_logprobs is not None:
             return False
         prefix = self.prefix(sequence)
-        return any(
+        coming = [one.sequence for one in self.fetches.under_way.values()]
+        return self.fetches.waits(sequence) or any(
             _common_blocks(sequence, other) > (0 if prefix is None else prefix.blocks)
-            for other in under_way
-            if other.request.cache_salt == sequence.request.cache_salt and not other.stopping
+            for other in [*coming, *(one for one in under_way if not one.stopping)]
+            if other.request.cache_salt == sequence.request.cache_salt
         )
+
+
+def _moved(tier: int, runs: tuple[tuple[int, int], ...]) -> CacheChange:
+    """Runs of blocks that go to a lower tier; DEVICE: nowhere."""
+    if tier == HOST:
+        return CacheChange(to_host=runs)
+    return CacheChange(to_file=runs) if tier == FILE else CacheChange(drop=runs)
 
 
 def _common_blocks(sequence: Sequence, other: Sequence) -> int:

@@ -163,14 +163,19 @@ class PromptQueue:
         return room if room >= self.settings.ring.cut_tokens or not self._tokens_in_flight else 0
 
     def _first(self, sequences: Collection[Sequence]) -> Sequence | None:
-        """The sequence whose prompt is under way, else the one that may be admitted next."""
+        """The sequence whose prompt is under way, else the one that may be admitted next. One of
+        which cached blocks had better be fetched lets others pass until they are there."""
         for sequence in self._under_way:
             if not sequence.stopping or sequence.is_replayed:
                 return sequence
         self._computing = [one for one in self._computing if one.admitted and not one.decoding]
         for sequence in self._waiting[:LOOKED_AT_MAX]:
-            if not self.book.awaits(sequence, self._computing):
-                return sequence if self._fits(sequence, sequences) else None
+            if self.book.awaits(sequence, self._computing):
+                continue
+            if not self._fits(sequence, sequences):
+                return None
+            if not self.book.begin_fetch(sequence):
+                return sequence
         return None
 
     def _rows_of(self, sequence: Sequence, rows_max: int) -> int:

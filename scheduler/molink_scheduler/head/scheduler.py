@@ -21,9 +21,11 @@ from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BlocksRead,
     BookOrder,
     CacheChanged,
     CodecChosen,
+    FetchArrived,
     Refuse,
     ReleaseArrived,
     RequestCancelled,
@@ -31,10 +33,12 @@ from molink_scheduler.events import (
     RunBatch,
     SampledToken,
     SendCacheChange,
+    SendFetched,
     SendRelease,
     StageEvent,
 )
 from molink_scheduler.head.decode_batcher import DecodeBatcher
+from molink_scheduler.head.fetches import Fetches
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.objections import request_objection, return_objection
@@ -42,7 +46,8 @@ from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
-from molink_scheduler.kv.prefix_tree import PrefixTree
+from molink_scheduler.kv.tiered_tree import TieredTree
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import Request
 from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import DecodeClock
@@ -87,7 +92,8 @@ class HeadScheduler:
         ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
         # A state is not kept at the ends of blocks, so a request could not go on from there.
         caches = ring.prefix_cache and ring.state_slots is None
-        self.book = KvBook(ledger, PrefixTree() if caches else None)
+        fetches = Fetches(ring.tiers or CacheTiers())
+        self.book = KvBook(ledger, TieredTree() if caches else None, fetches)
         self._kept = dict(self.resume.requests)
         for request_id, tokens in self._kept.items():
             self.kv.grow(request_id, tokens)
@@ -149,6 +155,12 @@ class HeadScheduler:
             case CodecChosen(codec):
                 self.codec = codec
                 return []
+            case BlocksRead(fetched):
+                return [SendFetched(fetched)]
+            case FetchArrived(fetched):
+                objection = self.book.fetched(fetched)
+                self.prompts.released()
+                return [] if objection is None else [Refuse(objection)]
             case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:
@@ -180,8 +192,8 @@ class HeadScheduler:
         return [*orders, *self._drops()], run
 
     def _drops(self) -> list[BookOrder]:
-        """What was dropped for what is planned now."""
-        return [SendCacheChange(change) for change in self.book.take_dropped()]
+        """What left the cache, or its device's memory, for what is planned now; what comes back."""
+        return [SendCacheChange(change) for change in self.book.take_changes()]
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -233,7 +245,7 @@ class HeadScheduler:
             sequence.returned_tokens = span.end
             if is_prefill:
                 self.prompts.returned(span)
-                self._prompt_moved(sequence, now)
+                self._prompt_moved(sequence, span.tokens, now)
                 orders += map(SendCacheChange, self.book.computed(sequence))
             if (token := sampled.get(span.request_id)) is not None:
                 self._take_token(sequence, token)
@@ -250,7 +262,10 @@ class HeadScheduler:
                 return True
         return False
 
-    def _prompt_moved(self, sequence: Sequence, now: float) -> None:
+    def _prompt_moved(self, sequence: Sequence, rows: int, now: float) -> None:
+        elapsed_s = now - self._prompts_moved_at[sequence.request_id]
+        pace, request_id = self.book.fetches.pace, sequence.request_id
+        pace.returned(request_id, rows, elapsed_s, more=sequence.in_flight)
         if sequence.in_flight:
             self._prompts_moved_at[sequence.request_id] = now
         else:

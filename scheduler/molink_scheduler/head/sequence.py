@@ -42,6 +42,8 @@ class Sequence:
     """Of its first blocks, those whose tokens are cached."""
     pinned: int | None = None
     """Node of the directory in which these end."""
+    was_fetched: bool = False
+    """Whether cached blocks were brought back for it; that is done once."""
     _packed: bytes = b""
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 from molink_scheduler.request import ModelLimits
 
@@ -60,6 +61,8 @@ class RingTerms:
     """Whether stages report sketches of their rows, for audits."""
     prefix_cache: bool = False
     """Whether requests that begin alike share KV, and what was computed is kept for the next."""
+    tiers: CacheTiers | None = None
+    """Where cached KV goes when device memory has no room for it; None: nowhere."""
 
     def __post_init__(self) -> None:
         for option, value, most in (

@@ -159,6 +159,38 @@ class KvBlocks:
             self._idle -= self._users[block] == 1
         self._leave(blocks)
 
+    def has(self, number: int) -> bool:
+        """Whether the cache holds a block under this number."""
+        return number in self._cached
+
+    def places(self, numbers: Iterable[int]) -> list[int]:
+        """Blocks that the cache holds under these numbers.
+
+        Raises KeyError for a number that the cache does not hold.
+        """
+        return [self._cached[number] for number in numbers]
+
+    def bring_back(self, numbers: Iterable[int]) -> list[int]:
+        """Let the cache hold a free block under each of these numbers, which it does not hold: the
+        blocks, to be filled.
+
+        Raises OutOfBlocks, and changes nothing, when too few blocks are free.
+        """
+        wanted = list(numbers)
+        if len(wanted) > self.blocks_free:
+            raise OutOfBlocks(f"{len(wanted)} blocks come back, {self.blocks_free} are free")
+        blocks: list[int] = []
+        while len(blocks) < len(wanted):
+            run = self._free.fit(len(wanted) - len(blocks))[: len(wanted) - len(blocks)]
+            self._free.take(run)
+            blocks += run or [self._claimed_by_another()]
+        for number, block in zip(wanted, blocks, strict=True):
+            self._cached[number] = block
+            self._users[block] = self._is_cached[block] = 1
+        self.blocks_free -= len(blocks)
+        self._idle += len(blocks)
+        return blocks
+
     def drop_all(self) -> None:
         """Drop all cached blocks; who uses one goes on with it."""
         self.drop(list(self._cached))
@@ -327,6 +359,16 @@ class KvLedger:
         assert blocks <= self.blocks_cached, "more blocks are dropped than were cached"
         self.blocks_cached -= blocks
         self.blocks_free += blocks
+
+    def bring_back(self, blocks: int) -> None:
+        """So many free blocks are the cache's from now on.
+
+        Raises OutOfBlocks, and changes nothing, when too few blocks are free.
+        """
+        if blocks > self.blocks_free:
+            raise OutOfBlocks(f"{blocks} blocks come back, {self.blocks_free} are free")
+        self.blocks_free -= blocks
+        self.blocks_cached += blocks
 
     def release(self, request_id: int) -> None:
         """Give the request's own blocks back; a request that holds none is fine."""

@@ -12,6 +12,8 @@ last node, and with it all before. Room is made at the ends of chains that nobod
 of `eviction`. Nodes are dropped lazily from a heap: an entry counts only if its node was not used
 since.
 
+Ends may also go to a lower tier of memory: see `tiered_tree`.
+
 Nodes name each other by ids, so that the whole is flat and can be logged.
 
 Pure; tokens are bytes, `token_bytes` makes them.
@@ -25,6 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.eviction import EVICTION_ORDERS, CachedUse
+from molink_scheduler.kv.tiers import DEVICE
 
 __all__ = ["TOKEN_BYTES", "CachedPrefix", "PrefixTree", "token_bytes"]
 
@@ -60,7 +63,11 @@ class _Node:
     last_used: int = 0
     uses: int = 1
     entry: int = 0
-    """The newest of its entries in the heap."""
+    """The newest of its entries in a heap."""
+    tier: int = DEVICE
+    """Where all its blocks are."""
+    near: int = 0
+    """Children that are not below it: while there are any, it does not go down."""
 
     @property
     def use(self) -> CachedUse:
@@ -86,22 +93,30 @@ class PrefixTree:
     order: str = "lru"
     """One of `EVICTION_ORDERS`."""
     block_tokens: int = BLOCK_TOKENS
-    blocks: int = field(init=False, default=0)
-    """Cached."""
+    blocks_in: list[int] = field(init=False, default_factory=lambda: [0, 0, 0])
+    """Cached, by tier."""
     blocks_held: int = field(init=False, default=0)
-    """Of those, the ones that may not be dropped."""
+    """Of those in device memory, the ones that may not be dropped."""
     _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
     _roots: dict[str, int] = field(init=False, default_factory=dict)
-    _heap: list[tuple[tuple[int, ...], int, int]] = field(init=False, default_factory=list)
-    """Ends of chains that nobody held when they were entered: rank, number of the entry, node."""
+    _heaps: list[list[tuple[tuple[int, ...], int, int]]] = field(
+        init=False, default_factory=lambda: [[], [], []]
+    )
+    """Of each tier, ends of chains that nobody held when they were entered: rank, number of the
+    entry, node."""
     _entries: int = field(init=False, default=0)
     _now: int = field(init=False, default=0)
     _next_node: int = field(init=False, default=0)
     _next_number: int = field(init=False, default=0)
 
     @property
+    def blocks(self) -> int:
+        """Cached in device memory."""
+        return self.blocks_in[DEVICE]
+
+    @property
     def blocks_droppable(self) -> int:
-        """Blocks that `drop` could drop."""
+        """Blocks of device memory that `drop` could drop."""
         return self.blocks - self.blocks_held
 
     @property
@@ -109,16 +124,18 @@ class PrefixTree:
         """Bytes of the tokens of a block."""
         return self.block_tokens * TOKEN_BYTES
 
-    def find(self, salt: str, tokens: bytes, blocks_max: int | None = None) -> CachedPrefix:
-        """The longest cached prefix of the tokens, of whole blocks, at most `blocks_max` of them;
-        looking changes nothing."""
+    def find(
+        self, salt: str, tokens: bytes, blocks_max: int | None = None, lowest: int = DEVICE
+    ) -> CachedPrefix:
+        """The longest cached prefix of the tokens, of whole blocks, at most `blocks_max` of them,
+        down to the tier `lowest`; looking changes nothing."""
         size = self.block_bytes
         wanted = len(tokens) // size if blocks_max is None else min(blocks_max, len(tokens) // size)
         here, found, in_node = self._roots.get(salt, -1), 0, 0
         while found < wanted and here >= 0:
             start = found * size
             child = self._nodes[here].children.get(tokens[start : start + size])
-            if child is None:
+            if child is None or self._nodes[child].tier > lowest:
                 break
             run = self._nodes[child].tokens
             in_node = _common_blocks(run, tokens[start : wanted * size], size)
@@ -178,13 +195,14 @@ class PrefixTree:
             self._enter(here)
         return prefix.blocks, numbers
 
-    def drop(self, blocks: int) -> list[int]:
-        """Drop so many blocks, or all that nobody holds: their numbers."""
+    def drop(self, blocks: int, tier: int = DEVICE) -> list[int]:
+        """Drop so many blocks of a tier, or all that nobody holds, and what is behind them in lower
+        ones: the numbers of all."""
         dropped: list[int] = []
-        while len(dropped) < blocks and self._heap:
-            _, entry, here = heapq.heappop(self._heap)
-            if self._counts(entry, here):
-                dropped += self._shorten(here, blocks - len(dropped))
+        left = max(0, self.blocks_in[tier] - blocks)
+        while self.blocks_in[tier] > left and (here := self._next_end(tier)) is not None:
+            dropped += self._drop_behind(here)
+            dropped += self._shorten(here, self.blocks_in[tier] - left)
         return dropped
 
     # -- nodes ----------------------------------------------------------------------------------
@@ -213,6 +231,7 @@ class PrefixTree:
             pins=0,
             holds=1 if node.holds else 0,
             depth_blocks=node.depth_blocks - len(node.numbers) + blocks,
+            near=1,
         )
         there = self._add(upper)
         self._nodes[node.parent].children[node.tokens[: self.block_bytes]] = there
@@ -226,11 +245,12 @@ class PrefixTree:
         if node.children or node.parent is None or node.uses > 1:
             child = _Node(here, node.salt, depth_blocks=node.depth_blocks)
             here = node.children[tokens[: self.block_bytes]] = self._add(child)
+            node.near += 1
             node = child
         node.tokens += tokens
         node.numbers.extend(numbers)
         node.depth_blocks += len(numbers)
-        self.blocks += len(numbers)
+        self.blocks_in[DEVICE] += len(numbers)
         if node.holds:
             self.blocks_held += len(numbers)
         return here
@@ -243,17 +263,32 @@ class PrefixTree:
         del node.numbers[kept:]
         node.tokens = node.tokens[: kept * self.block_bytes]
         node.depth_blocks -= len(dropped)
-        self.blocks -= len(dropped)
+        self.blocks_in[node.tier] -= len(dropped)
         if kept:
             self._enter(here)
         elif node.parent is not None:
             self._remove(here, node.parent, first_block)
         return dropped
 
+    def _drop_behind(self, here: int) -> list[int]:
+        """Forget all nodes behind one: their numbers."""
+        dropped: list[int] = []
+        waiting = list(self._nodes[here].children.values())
+        while waiting:
+            node = self._nodes.pop(waiting.pop())
+            assert not node.holds, "what is behind an end is held with it"
+            waiting += node.children.values()
+            dropped += node.numbers
+            self.blocks_in[node.tier] -= len(node.numbers)
+        self._nodes[here].children.clear()
+        self._nodes[here].near = 0
+        return dropped
+
     def _remove(self, here: int, parent: int, first_block: bytes) -> None:
         """Forget a node that has no blocks left, and a root that has no chains left."""
-        del self._nodes[here], self._nodes[parent].children[first_block]
         node = self._nodes[parent]
+        node.near -= self._nodes[here].tier <= node.tier
+        del self._nodes[here], node.children[first_block]
         if node.parent is None and not node.children:
             del self._nodes[parent], self._roots[node.salt]
         else:
@@ -281,7 +316,8 @@ class PrefixTree:
             node.holds += 1
             if node.holds > 1:
                 return
-            self.blocks_held += len(node.numbers)
+            if node.tier == DEVICE:
+                self.blocks_held += len(node.numbers)
 
     def _let_go(self, here: int | None) -> None:
         while here is not None:
@@ -289,7 +325,8 @@ class PrefixTree:
             node.holds -= 1
             if node.holds:
                 return
-            self.blocks_held -= len(node.numbers)
+            if node.tier == DEVICE:
+                self.blocks_held -= len(node.numbers)
             self._enter(here)
             here = node.parent
 
@@ -297,19 +334,28 @@ class PrefixTree:
         """Let a node be dropped when its turn comes, if its chain ends with it and nobody holds
         it."""
         node = self._nodes[here]
-        if node.holds or node.children or node.parent is None:
+        if node.holds or node.near or node.parent is None:
             return
         self._entries += 1
-        node.entry = self._entries
-        heapq.heappush(self._heap, (EVICTION_ORDERS[self.order](node.use), node.entry, here))
-        if len(self._heap) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
-            self._heap = [one for one in self._heap if self._counts(one[1], one[2])]
-            heapq.heapify(self._heap)
+        node.entry, heap = self._entries, self._heaps[node.tier]
+        heapq.heappush(heap, (EVICTION_ORDERS[self.order](node.use), node.entry, here))
+        if len(heap) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
+            heap[:] = [one for one in heap if self._counts(one[1], one[2])]
+            heapq.heapify(heap)
+
+    def _next_end(self, tier: int) -> int | None:
+        """The node of a tier whose turn it is to go down; it is entered no more."""
+        heap = self._heaps[tier]
+        while heap:
+            _, entry, here = heapq.heappop(heap)
+            if self._counts(entry, here):
+                return here
+        return None
 
     def _counts(self, entry: int, here: int) -> bool:
-        """Whether an entry of the heap still stands for an end that may go."""
+        """Whether an entry of a heap still stands for an end that may go."""
         node = self._nodes.get(here)
-        return node is not None and node.entry == entry and not node.children and not node.holds
+        return node is not None and node.entry == entry and not node.near and not node.holds
 
 
 def _common_blocks(one: bytes, other: bytes, size: int) -> int:

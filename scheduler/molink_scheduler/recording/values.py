@@ -18,6 +18,7 @@ from typing import Any
 from molink_scheduler import batch, events, request, resume
 from molink_scheduler.head import (
     decode_batcher,
+    fetches,
     kv_book,
     kv_forecast,
     micro_batch_choice,
@@ -27,16 +28,16 @@ from molink_scheduler.head import (
     sequence,
     settings,
 )
-from molink_scheduler.kv import blocks, prefix_tree
-from molink_scheduler.stage import book, core, queue, shadow_queue
+from molink_scheduler.kv import blocks, prefix_tree, tiered_tree, tiers
+from molink_scheduler.stage import away, book, core, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
 __all__ = ["decode", "encode"]
 
 _MODULES: tuple[ModuleType, ...] = (
-    *(batch, events, request, resume, blocks, prefix_tree),
-    *(book, core, queue, shadow_queue, round_tracker, steps),
-    *(decode_batcher, kv_book, kv_forecast, micro_batch_choice, micro_batches),
+    *(batch, events, request, resume, blocks, prefix_tree, tiered_tree, tiers),
+    *(away, book, core, queue, shadow_queue, round_tracker, steps),
+    *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings),
 )
 _CLASSES = {
@@ -120,8 +121,8 @@ class _Encoder:
         return self._instance(value)
 
     def _instance(self, value: Any) -> Any:
-        if isinstance(value, prefix_tree.PrefixTree) and value.blocks > CACHED_BLOCKS_MAX:
-            return {UNWRITTEN: "PrefixTree"}
+        if isinstance(value, prefix_tree.PrefixTree) and sum(value.blocks_in) > CACHED_BLOCKS_MAX:
+            return {UNWRITTEN: type(value).__name__}
         if type(value).__dataclass_params__.frozen:
             held = {field.name: self.encoded(getattr(value, field.name)) for field in fields(value)}
             return {type(value).__name__: held}

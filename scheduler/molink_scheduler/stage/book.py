@@ -26,13 +26,16 @@ from molink_scheduler.batch import (
     Batch,
     BatchClass,
     CacheChange,
+    Fetched,
     KeptBlocks,
     Release,
     Span,
 )
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.resume import Resume
+from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.timing.round_tracker import stamps_objection
 
 __all__ = ["MESSAGE_ROWS_MAX", "StageBook"]
@@ -85,6 +88,8 @@ class StageBook:
 
     kv: KvLedger
     limits: ModelLimits
+    away: AwayBook = field(default_factory=lambda: AwayBook(CacheTiers()))
+    """What is cached below device memory."""
     _held: dict[int, _Held] = field(init=False, default_factory=dict)
     _cached: dict[int, int] = field(init=False, default_factory=dict)
     """By the number of each cached block: requests that use it."""
@@ -149,12 +154,17 @@ class StageBook:
         for kept in change.keep:
             if (objection := self._kept_objection(kept)) is not None:
                 return objection
-        if sum(blocks for _, blocks in change.drop) > len(self._cached):
-            return "more blocks are to be dropped than are cached"
-        for number in change.dropped:
-            if self._cached.get(number) != 0:
-                return f"cached block {number} is to be dropped, and is not here or in use"
-        return None
+        known = len(self._cached) + len(self.away.tier_of)
+        runs = (*change.drop, *change.to_host, *change.to_file, *change.fetch)
+        if sum(blocks for _, blocks in runs) > known:
+            return "more blocks are to be dropped or moved than are cached"
+        named = [number for first, blocks in runs for number in range(first, first + blocks)]
+        if len(set(named)) < len(named):
+            return "a cached block is named twice"
+        for number in named:
+            if self._cached.get(number) != 0 and number not in self.away.tier_of:
+                return f"cached block {number} is to go, and is not here or in use"
+        return self.away.objection(change, self.kv.blocks_free)
 
     def changed(self, change: CacheChange) -> None:
         """Note a change of the cache against which there is no objection."""
@@ -164,8 +174,30 @@ class StageBook:
             self._cached.update(dict.fromkeys(kept.numbers, 1))
             self.kv.keep(kept.request_id, kept.blocks)
         for number in change.dropped:
+            self._leave(number)
+        for tier, numbers in change.put_away:
+            for number in numbers:
+                self._leave(number)
+                self.away.put(number, tier)
+        if change.fetch:
+            for number in change.fetched:
+                self.away.take(number)
+                self._cached[number] = 1  # The reader's, until it has it.
+            self.kv.bring_back(len(change.fetched))
+            self.away.begin(change)
+
+    def _leave(self, number: int) -> None:
+        """A cached block is no more where it was."""
+        if not self.away.take(number):
             del self._cached[number]
-        self.kv.drop(sum(blocks for _, blocks in change.drop))
+            self.kv.drop(1)
+
+    def read(self, fetched: Fetched) -> Fetched | None:
+        """The stage's own blocks of a fetch were read; what is to be passed on."""
+        numbers, answer = self.away.read(fetched)
+        for number in numbers:
+            self._cached[number] -= 1
+        return answer
 
     def _begin_cached(self, held: _Held, admission: Admission) -> None:
         """A request begins with cached blocks."""

@@ -30,9 +30,11 @@ from molink_scheduler.batch import (
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BlocksRead,
     BookOrder,
     CacheChanged,
     CodecChosen,
+    FetchArrived,
     Piece,
     Refuse,
     ReleaseArrived,
@@ -40,6 +42,7 @@ from molink_scheduler.events import (
     RequestSubmitted,
     RunBatch,
     SendCacheChange,
+    SendFetched,
     SendRelease,
     StageEvent,
 )
@@ -105,6 +108,14 @@ class StageQueue:
                 if objection is None:
                     self.book.changed(change)
                     return (SendCacheChange(change),)
+            case FetchArrived(fetched):
+                objection = self.book.away.arrived_objection(fetched)
+                if objection is None:
+                    answer = self.book.away.arrived(fetched)
+                    return () if answer is None else (SendFetched(answer),)
+            case BlocksRead(fetched):
+                answer = self.book.read(fetched)
+                return () if answer is None else (SendFetched(answer),)
             case RequestSubmitted() | RequestCancelled() | CodecChosen() | BatchReturned():
                 objection = f"{type(event).__name__} is for the head of the ring"
             case _:

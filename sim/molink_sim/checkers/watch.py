@@ -11,6 +11,7 @@ from molink_scheduler.events import (
     RunBatch,
     SampledToken,
     SendCacheChange,
+    SendFetched,
     SendRelease,
     StageEvent,
 )
@@ -139,7 +140,7 @@ class _Events:
                 case SendRelease(release):
                     for listener in self.released:
                         listener(place, release.request_id)
-                case SendCacheChange():
+                case SendCacheChange() | SendFetched():
                     pass
                 case Refuse(reason):
                     for listener in self.refused:

@@ -22,6 +22,7 @@ from molink_scheduler.events import (
     ReleaseArrived,
     RunBatch,
     SendCacheChange,
+    SendFetched,
     SendRelease,
     SendRows,
     SendTokens,
@@ -160,6 +161,8 @@ class Stage:
                 case SendCacheChange(change):
                     if not self.core.is_tail:
                         self._send(CacheChanged(change), DECODE, FORGET_BYTES, 0)
+                case SendFetched():
+                    pass  # Simulated stages have no memory below their device's.
                 case WaitUntil(at):
                     self._sleep(at, now)
                 case Refuse():

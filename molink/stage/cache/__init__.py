@@ -1,0 +1,1 @@
+"""Cached KV blocks of a stage: in its device's memory, in host memory and in a file."""

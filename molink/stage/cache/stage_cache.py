@@ -1,0 +1,104 @@
+"""What a stage does with its KV blocks when its cache changes: keep, drop, put away, bring back.
+
+The head says what, by numbers; here is where the blocks of each number are. A stage of several
+parts has blocks of one number in all of them, which leave and come back as one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from molink.executor.extended_stage import Executor, parts_of
+from molink.executor.packed_blocks import PackedBlocks
+from molink.executor.stage import StageExecutor
+from molink.stage.cache.store import CacheStore
+from molink.stage_protocol.cache_room import CacheRoom
+from molink_scheduler.batch import CacheChange, Fetched
+from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
+
+__all__ = ["StageCache"]
+
+
+@dataclass(slots=True)
+class StageCache:
+    """Cached blocks of one stage, wherever they are; for the stage's own thread."""
+
+    store: CacheStore | None = None
+    """None: they leave the device's memory for good."""
+    _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
+
+    @classmethod
+    def of(
+        cls, room: CacheRoom | None, executor: Executor, wake: Callable[[], None]
+    ) -> "StageCache":
+        """For a stage that has loaded; `wake` has its loop ask what is back. Layers that keep
+        states cache nothing."""
+        blocks = _packed(parts_of(executor))
+        wanted = room is not None and (room.ram_bytes or room.disk_bytes)
+        if room is None or not wanted or executor.state_slots is not None:
+            return cls()
+        cache = cls()
+
+        def fetched(answer: Fetched) -> None:
+            cache._read.append(answer)
+            wake()
+
+        cache.store = CacheStore(room, blocks.block_bytes, fetched)
+        cache.store.start(blocks)
+        return cache
+
+    @property
+    def tiers(self) -> CacheTiers | None:
+        """Its room below the device's memory, as measured; None: there is none."""
+        return None if self.store is None else self.store.tiers
+
+    def change(self, parts: Sequence[StageExecutor], change: CacheChange) -> None:
+        """Do as the head says; what comes back is in `take_read` once it is there."""
+        for part in parts:
+            for kept in change.keep:
+                part.kv.keep(kept.request_id, kept.first_block, kept.numbers)
+        for tier, numbers in change.put_away:
+            self._put_away(parts, tier, numbers)
+        dropped = list(change.dropped)
+        self._leave(parts, [number for number in dropped if parts[0].kv.has(number)])
+        if self.store is not None and dropped:
+            self.store.drop(dropped)
+        if self.store is not None and change.fetch:
+            places = [part.kv.bring_back(change.fetched) for part in parts]
+            self.store.fetch(change.fetch_id, change.fetched, places, _packed(parts))
+
+    def take_read(self) -> list[Fetched]:
+        """Fetches that have ended since."""
+        return [self._read.popleft() for _ in range(len(self._read))]
+
+    def clear(self, executor: Executor) -> None:
+        """Cache nothing, in the executor that the stage has from now on."""
+        parts = parts_of(executor)
+        if self.store is not None:
+            self.store.clear(_packed(parts).block_bytes)
+        self._read.clear()
+        for part in parts:
+            part.kv.drop_all()
+
+    def shed(self) -> None:
+        """The host is short of memory: what is cached there is lost."""
+        if self.store is not None:
+            self.store.shed()
+
+    def _put_away(self, parts: Sequence[StageExecutor], tier: int, numbers: Sequence[int]) -> None:
+        """Blocks go to a lower tier, from the device or from the one above."""
+        near = [number for number in numbers if parts[0].kv.has(number)]
+        if self.store is not None and near:
+            taken = _packed(parts).take([part.kv.places(near) for part in parts])
+            self.store.put(tier, near, taken)
+        if self.store is not None and len(near) < len(numbers):
+            self.store.put(tier, [number for number in numbers if number not in near], None)
+        self._leave(parts, near)
+
+    def _leave(self, parts: Sequence[StageExecutor], numbers: Sequence[int]) -> None:
+        for part in parts:
+            part.kv.drop(numbers)
+
+
+def _packed(parts: Sequence[StageExecutor]) -> PackedBlocks:
+    return PackedBlocks(tuple(part.kv_memory for part in parts))

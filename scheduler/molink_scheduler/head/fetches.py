@@ -1,0 +1,63 @@
+"""Cached blocks that come back from lower tiers, each for a request that waits for them.
+
+A fetch is begun when its request would be admitted otherwise, and only where that is sooner than
+computing the same tokens again. Its blocks are taken from the free ones at once, and count for
+nobody until every stage has said that they are there; meanwhile others go on. A stage that cannot
+read a block says how many before it are good: the rest is dropped everywhere and computed again.
+Admitting the request at once, and letting each stage hold its rows back, was rejected: rows that
+are on their way cannot be taken back where a block turns out to be lost.
+
+Pure.
+"""
+
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import CACHE_RUNS_MAX, CacheChange
+from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.kv.blocks import number_runs
+from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, PromptPace
+
+__all__ = ["Fetch", "Fetches", "in_runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One request's blocks that are on their way."""
+
+    sequence: Sequence
+    node: int
+    """In which they end, held until they are there."""
+    blocks: int
+
+
+@dataclass(slots=True)
+class Fetches:
+    """What comes back now, and what it is weighed by."""
+
+    tiers: CacheTiers
+    pace: PromptPace = field(init=False, default_factory=PromptPace)
+    under_way: dict[int, Fetch] = field(init=False, default_factory=dict)
+    """By its number."""
+    _next_id: int = field(init=False, default=0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other fetch may begin."""
+        return len(self.under_way) >= FETCHES_MAX
+
+    def waits(self, sequence: Sequence) -> bool:
+        """Whether blocks are on their way for a request."""
+        return any(one.sequence is sequence for one in self.under_way.values())
+
+    def begin(self, fetch: Fetch, numbers: list[int]) -> CacheChange:
+        """Blocks of these numbers begin to come back: what stages are told."""
+        runs = tuple((run.start, len(run)) for run in number_runs(numbers))
+        change = CacheChange(fetch=runs, fetch_id=self._next_id)
+        self.under_way[self._next_id] = fetch
+        self._next_id += 1
+        return change
+
+
+def in_runs(numbers: list[int]) -> list[int]:
+    """As many of the numbers, from the first, as one message names."""
+    return [number for run in number_runs(numbers)[:CACHE_RUNS_MAX] for number in run]

@@ -1,0 +1,128 @@
+"""Directory of cached KV blocks of which some are in host memory or in a file.
+
+A chain goes on in lower tiers: device memory first, then host memory, then the file, because only
+ends go down and only beginnings come back. A node is in one tier as a whole, and is cut where its
+blocks part. What is away is found like anything else, and is of use once it has been fetched.
+
+Pure.
+"""
+
+from array import array
+from dataclasses import dataclass
+
+from molink_scheduler.kv.prefix_tree import CachedPrefix, PrefixTree
+from molink_scheduler.kv.tiers import DEVICE, FILE
+
+__all__ = ["TieredTree"]
+
+
+@dataclass(slots=True)
+class TieredTree(PrefixTree):
+    """Cached chains of all salts, over all tiers."""
+
+    def lower(self, tier: int, below: int, blocks: int) -> list[int]:
+        """Move so many blocks of a tier, or all that nobody holds, to a lower one: their
+        numbers."""
+        moved: list[int] = []
+        while len(moved) < blocks and (here := self._next_end(tier)) is not None:
+            stay = len(self._nodes[here].numbers) - (blocks - len(moved))
+            if stay > 0:
+                self._cut(here, stay)
+            moved += self._nodes[here].numbers
+            self._move(here, below)
+            self._merge(here)
+        return moved
+
+    def away(self, prefix: CachedPrefix) -> list[tuple[int, int, bool]]:
+        """Of a prefix, just found down to the lowest tier, the runs that are not in device memory:
+        tier, blocks, and whether they are held, which means that they are being fetched."""
+        runs: list[tuple[int, int, bool]] = []
+        blocks: int | None = prefix.node_blocks
+        for node in self._chain(prefix.node if prefix.blocks else None):
+            if node.tier == DEVICE:
+                break
+            count = len(node.numbers) if blocks is None else blocks
+            runs.append((node.tier, count, node.holds > 0))
+            blocks = None
+        return runs[::-1]
+
+    def renew(self, salt: str, tokens: bytes) -> tuple[list[int], range]:
+        """Blocks of the tokens that lower tiers hold were computed again: they are in device memory
+        under the numbers returned last, and no more where they were, under the first ones."""
+        prefix = self.find(salt, tokens, lowest=FILE)
+        old: list[int] = []
+        first = self._next_number
+        for here in self._away_nodes(prefix):
+            node = self._nodes[here]
+            old += node.numbers
+            numbers = range(self._next_number, self._next_number + len(node.numbers))
+            node.numbers, self._next_number = array("Q", numbers), numbers.stop
+            self._move(here, DEVICE)
+        return old, range(first, self._next_number)
+
+    def fetched(self, here: int, blocks: int) -> list[int]:
+        """The chain that was pinned with this node is in device memory now, so many blocks of what
+        was away; the others are lost, and dropped with all behind them: their numbers."""
+        node = self._nodes[here]
+        chain = self._away_nodes(CachedPrefix(node.depth_blocks, here, len(node.numbers)))
+        self.unpin(here)
+        for one in chain:
+            count = len(self._nodes[one].numbers)
+            if blocks < count:
+                present = self._cut(one, blocks) if blocks else None
+                if present is not None:
+                    self._move(present, DEVICE)
+                return self._drop_behind(one) + list(self._shorten(one, count))
+            self._move(one, DEVICE)
+            blocks -= count
+        return []
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def _away_nodes(self, prefix: CachedPrefix) -> list[int]:
+        """The nodes of a prefix that are not in device memory, the first one first; the last is
+        cut where the prefix ends."""
+        found: list[int] = []
+        here = self._cut(prefix.node, prefix.node_blocks) if prefix.blocks else None
+        while here is not None and self._nodes[here].tier > DEVICE:
+            found.append(here)
+            here = self._nodes[here].parent
+        return found[::-1]
+
+    def _move(self, here: int, tier: int) -> None:
+        """Have a node in another tier."""
+        node, count = self._nodes[here], len(self._nodes[here].numbers)
+        assert node.parent is not None, "a root has no blocks that could be anywhere"
+        parent = self._nodes[node.parent]
+        self.blocks_in[node.tier] -= count
+        self.blocks_in[tier] += count
+        if node.holds:
+            self.blocks_held += count * ((tier == DEVICE) - (node.tier == DEVICE))
+        parent.near += (tier <= parent.tier) - (node.tier <= parent.tier)
+        node.tier, node.entry = tier, 0
+        node.near = sum(self._nodes[one].tier <= tier for one in node.children.values())
+        self._enter(node.parent)
+        self._enter(here)
+
+    def _merge(self, here: int) -> None:
+        """One node of two that have become one run: a chain that goes down block by block stays
+        short."""
+        node = self._nodes[here]
+        if len(node.children) != 1 or node.holds:
+            return
+        (child,) = node.children.values()
+        other = self._nodes[child]
+        if other.tier != node.tier:
+            return
+        node.tokens += other.tokens
+        node.numbers.extend(other.numbers)
+        node.children, node.near = other.children, other.near
+        node.depth_blocks, node.last_used, node.uses = (
+            other.depth_blocks,
+            other.last_used,
+            other.uses,
+        )
+        del self._nodes[child]
+        for one in node.children.values():
+            self._nodes[one].parent = here
+        self._enter(here)

@@ -1,0 +1,122 @@
+"""Where do cached KV blocks go that a device has no room for, and when is it worth fetching them?
+
+To host memory, then to a file, each within what the owner of the PC allows. All stages of a ring
+move the same blocks, so the ring has room for as many as its smallest stage, and is as quick as its
+slowest. Ends of chains go down first: along a chain device memory comes first, then host memory,
+then the file.
+
+Mooncake (FAST'25, equations 1 and 2) fetches cached KV where the bytes of it, over the rate at
+which they come, take less time than a GPU takes to compute them. In a ring the same tokens would
+also be sent over every hop, and prompts move at the pace of the slowest stage or hop, whichever it
+is; that pace is measured (`PromptPace`), so that no model of compute is needed.
+
+Pure.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+
+__all__ = [
+    "DEVICE",
+    "FETCHES_MAX",
+    "FILE",
+    "HOST",
+    "CacheTiers",
+    "PromptPace",
+    "blocks_worth_fetching",
+]
+
+DEVICE, HOST, FILE = range(3)
+"""Tiers of cached blocks, from the quickest to the slowest."""
+
+TIER_BLOCKS_MAX = 2**32
+"""More than any disk holds of any model: 4 KB a block make 16 TB."""
+
+FETCHES_MAX = 4
+"""Under way at a time: one thread reads them on each stage, and their blocks serve nobody yet."""
+
+WEIGHT_OF_NEWEST = 0.2
+"""As for links: a step change is 90 % absorbed after eleven samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTiers:
+    """Room below a device's memory, of a stage or of a ring, and how quickly it is read.
+
+    Raises ValueError for what no memory has.
+    """
+
+    host_blocks: int = 0
+    file_blocks: int = 0
+    host_block_s: float = 0.0
+    """To bring one block back from host memory."""
+    file_block_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        counts, times = (self.host_blocks, self.file_blocks), (self.host_block_s, self.file_block_s)
+        if not all(0 <= count <= TIER_BLOCKS_MAX for count in counts):
+            raise ValueError(f"a tier of the cache holds 0 to {TIER_BLOCKS_MAX} blocks: {counts}")
+        if not all(0 <= time_s < math.inf for time_s in times):
+            raise ValueError(f"a block of the cache is read in a finite time: {times}")
+
+    @classmethod
+    def of_ring(cls, stages: "list[CacheTiers]") -> "CacheTiers":
+        """Of a ring of such stages: the room of the smallest, the pace of the slowest."""
+        return cls(
+            min(one.host_blocks for one in stages),
+            min(one.file_blocks for one in stages),
+            max(one.host_block_s for one in stages),
+            max(one.file_block_s for one in stages),
+        )
+
+    def capacity(self, tier: int) -> int:
+        """Blocks of a tier below the device's memory."""
+        return self.host_blocks if tier == HOST else self.file_blocks
+
+    def below(self, tier: int) -> int | None:
+        """The next lower tier that has room at all; None: there is none."""
+        return next((one for one in range(tier + 1, FILE + 1) if self.capacity(one)), None)
+
+
+@dataclass(slots=True)
+class PromptPace:
+    """Measured pace of prompts through a ring, and the time that their first rows take round it."""
+
+    row_s: float | None = field(init=False, default=None)
+    """Between two rows of a prompt that come out of the tail one after the other: what the slowest
+    stage or hop takes for one. None: not measured yet."""
+    trip_s: float | None = field(init=False, default=None)
+    """From the departure of rows of a prompt, of which none was under way, to their return."""
+    _followed: set[int] = field(init=False, default_factory=set)
+    """Requests of which rows have come back and others are under way still."""
+
+    def returned(self, request_id: int, rows: int, elapsed_s: float, *, more: bool) -> None:
+        """Rows of a prompt have come back, so long after those before, or after they left where
+        none were under way; `more` are now."""
+        if request_id in self._followed:
+            self.row_s = _smoothed(self.row_s, elapsed_s / rows)
+        else:
+            self.trip_s = _smoothed(self.trip_s, elapsed_s)
+        (self._followed.add if more else self._followed.discard)(request_id)
+
+
+def blocks_worth_fetching(
+    host_blocks: int, file_blocks: int, tiers: CacheTiers, pace: PromptPace
+) -> int:
+    """How many blocks of a chain, those in host memory before those in the file, are brought back
+    sooner than computed: those that save most, 0 where none do. What is fetched is confirmed in one
+    trip round the ring; nothing is fetched before the pace of prompts is known."""
+    if pace.row_s is None or pace.trip_s is None:
+        return 0
+    computed_s = BLOCK_TOKENS * pace.row_s
+    from_host_s = host_blocks * (computed_s - tiers.host_block_s) - pace.trip_s
+    from_both_s = from_host_s + file_blocks * (computed_s - tiers.file_block_s)
+    if max(from_host_s, from_both_s) <= 0:
+        return 0
+    return host_blocks if from_host_s >= from_both_s else host_blocks + file_blocks
+
+
+def _smoothed(before: float | None, newest: float) -> float:
+    return newest if before is None else before + WEIGHT_OF_NEWEST * (newest - before)

@@ -1,0 +1,99 @@
+"""Cached blocks that leave device memory come back as they were, or not at all."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink_scheduler.kv.tiers import CacheTiers
+from tests.scheduler.head.test_prefix_cache import crowds, prefilled
+
+ROOM = st.builds(CacheTiers, st.integers(0, 12), st.integers(0, 20))
+
+
+@given(
+    crowds(),
+    st.integers(0, 2**16),
+    st.integers(7, 20),
+    st.integers(1, 3),
+    ROOM,
+    st.sampled_from([0.0, 0.0, 0.3]),
+)
+def test_no_row_is_read_that_other_tokens_wrote(
+    make_ring, make_request, crowd, seed, blocks, n, room, lost
+):
+    """With little room in each tier, and blocks that some stage loses."""
+    ring = make_ring(
+        seed, n, 16 * blocks, micro_batch_count=n, prefix_cache=True, tiers=room, lost=lost
+    )
+    for turn in range(2):
+        for number, prompt, answer, at, salt in crowd:
+            if len(prompt) + answer <= 16 * blocks:
+                request = make_request(10 * turn + number, prompt, answer, cache_salt=salt)
+                ring.submit_at(9.0 * turn + at, request)
+    ring.run()
+    for number in ring.requests:
+        assert ring.answers[number] == ring.expected_answer(number)
+    ring.assert_nothing_left()
+
+
+@given(
+    crowds(), st.integers(0, 2**16), ROOM, st.lists(st.tuples(st.integers(0, 19), st.floats(0, 12)))
+)
+def test_users_who_go_away_hold_up_nobody(make_ring, make_request, crowd, seed, room, gone):
+    """Also while blocks come back for them, and where running requests are pushed out."""
+    ring = make_ring(seed, 2, 16 * 9, prefix_cache=True, tiers=room, lost=0.1, forecasts=False)
+    for turn in range(2):
+        for number, prompt, answer, at, salt in crowd:
+            if len(prompt) + answer <= 16 * 9:
+                request = make_request(10 * turn + number, prompt, answer, cache_salt=salt)
+                ring.submit_at(5.0 * turn + at, request)
+    for number, at in gone:
+        ring.cancel_at(at, number)
+    ring.run()
+    ring.assert_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("room", "computed"),
+    [
+        (CacheTiers(8, 0), 1),
+        (CacheTiers(0, 8), 1),
+        (CacheTiers(3, 5), 1),
+        (CacheTiers(3, 0), 65),
+        (CacheTiers(), 113),
+    ],
+)
+def test_a_prompt_whose_blocks_were_put_away_is_not_computed_again(
+    make_ring, make_request, room, computed
+):
+    """Ten blocks of KV; another prompt takes nine of them in between."""
+    ring = make_ring(1, 3, 16 * 10, prefix_cache=True, tiers=room)
+    first, other = tuple(range(129)), tuple(range(900, 1029))
+    ring.submit_at(0.0, make_request(0, first, 2))
+    ring.submit_at(50.0, make_request(1, other, 2))
+    ring.run()
+    before = prefilled(ring)
+    ring.submit_at(100.0, make_request(2, first, 2))
+    ring.run()
+    assert prefilled(ring) - before == computed
+    ring.assert_nothing_left()
+
+
+def test_others_go_on_while_blocks_come_back(make_ring, make_request):
+    ring = make_ring(1, 3, 16 * 10, prefix_cache=True, tiers=CacheTiers(8))
+    first, other = tuple(range(129)), tuple(range(900, 1029))
+    for number, prompt in enumerate((first, other, first, (7, 7, 7))):
+        ring.submit_at(50.0 * min(number, 2) + 0.001 * number, make_request(number, prompt, 2))
+    ring.run()
+    order = [span.request_id for stage, span in ring.prefill_spans if stage == 0]
+    assert ring.fetches == 1 and order[-2:] == [3, 2]
+
+
+def test_what_is_lost_is_computed_again(make_ring, make_request):
+    ring = make_ring(1, 3, 16 * 10, prefix_cache=True, tiers=CacheTiers(8), lost=1.0)
+    first, other = tuple(range(129)), tuple(range(900, 1029))
+    for number, prompt in enumerate((first, other, first)):
+        ring.submit_at(50.0 * number, make_request(number, prompt, 2))
+    ring.run()
+    assert ring.fetches == 1 and prefilled(ring) == 2 * 129 + 113
+    ring.assert_nothing_left()

@@ -1,0 +1,141 @@
+"""Blocks leave the device's memory and come back, in one thread, in the order of the orders."""
+
+import queue
+
+import pytest
+import torch
+
+from molink.executor.attention.kv_pool import KvPool
+from molink.executor.packed_blocks import PackedBlocks
+from molink.stage.cache import store as store_module
+from molink.stage.cache.store import CacheStore
+from molink.stage_protocol.cache_room import CacheRoom
+from molink_scheduler.batch import Fetched
+from molink_scheduler.kv.tiers import FILE, HOST
+
+
+def pool_of(kv_dtype, blocks=6, dtype=torch.float32):
+    """Two layers of keys and values of unlike shapes, and one of latent rows."""
+    pool = KvPool(16 * blocks, kv_dtype)
+    slots = torch.arange(16 * blocks)
+    with torch.inference_mode():
+        for layer, (keys, values) in enumerate((((2, 8), (2, 4)), ((1, 4), (1, 4)))):
+            rows = (torch.randn(16 * blocks, *shape).to(dtype) for shape in (keys, values))
+            pool.write(layer, slots, *rows)
+        pool.write_latents(7, slots, torch.randn(16 * blocks, 12).to(dtype), 8)
+    return pool
+
+
+def bytes_of(pool, block):
+    return b"".join(rows[block].numpy().tobytes() for rows in pool.block_rows())
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A store with room for two blocks in each tier, the pool beside it, and its answers."""
+    answers = queue.Queue(maxsize=8)
+
+    def make(pools, ram=2, disk=2):
+        blocks = PackedBlocks(tuple(pools))
+        size = blocks.block_bytes
+        room = CacheRoom(ram * size, disk * (size + 16), str(tmp_path))
+        store = CacheStore(room, size, answers.put)
+        store.start(blocks)
+        return store, blocks, answers
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_blocks_come_back_as_they_were(made, kv_dtype, dtype):
+    """From host memory and from the file, of two pools, to other places."""
+    pools = pool_of(kv_dtype, dtype=dtype), pool_of(kv_dtype, dtype=dtype)
+    store, blocks, answers = made(pools)
+    before = [[bytes_of(pool, block) for block in range(6)] for pool in pools]
+    store.put(HOST, [10, 11], blocks.take([[0, 1], [2, 3]]))
+    store.put(FILE, [11], None)
+    store.put(FILE, [12], blocks.take([[4], [4]]))
+    for pool in pools:
+        for rows in pool.block_rows():
+            with torch.inference_mode():
+                rows[:5].zero_()
+    store.fetch(3, [10, 11, 12], [[3, 0, 2], [0, 1, 2]], blocks)
+    assert answers.get(timeout=30) == Fetched(3, 3)
+    assert [bytes_of(pools[0], place) for place in (3, 0, 2)] == [before[0][at] for at in (0, 1, 4)]
+    assert [bytes_of(pools[1], place) for place in (0, 1, 2)] == [before[1][at] for at in (2, 3, 4)]
+
+
+def test_what_has_no_room_is_lost_with_all_behind_it(made, caplog):
+    store, blocks, answers = made([pool_of("auto")], disk=0)
+    store.put(HOST, [1, 2, 3], blocks.take([[0, 1, 2]]))
+    store.put(FILE, [2], None)
+    store.drop([77])
+    store.fetch(0, [1, 2, 3], [[3, 4, 5]], blocks)
+    assert answers.get(timeout=30) == Fetched(0, 1)
+    assert caplog.text.count("computed again") == 1
+
+
+def test_an_altered_file_is_noticed(made):
+    store, blocks, answers = made([pool_of("auto")])
+    store.put(FILE, [1, 2], blocks.take([[0, 1]]))
+    store.fetch(0, [], [[]], blocks)
+    assert answers.get(timeout=30) == Fetched(0, 0)  # All before is done.
+    store._file._file.truncate(store.block_bytes + 20)
+    store.fetch(1, [1, 2], [[2, 3]], blocks)
+    assert answers.get(timeout=30) == Fetched(1, 1)
+
+
+def test_a_disk_that_is_too_slow_loses_blocks_and_holds_up_nobody(made, monkeypatch, caplog):
+    store, blocks, answers = made([pool_of("auto")])
+    monkeypatch.setattr(store_module, "WAITING_BYTES_MAX", 0)
+    store.put(FILE, [1], blocks.take([[0]]))
+    store.fetch(0, [1], [[1]], blocks)
+    assert answers.get(timeout=30) == Fetched(0, 0)
+    assert "too slow" in caplog.text
+
+
+def test_an_error_is_an_answer(made):
+    store, blocks, answers = made([pool_of("auto")])
+    store.put(HOST, [1], blocks.take([[0]]))
+    store.fetch(0, [1], [[99]], blocks)
+    assert answers.get(timeout=30) == Fetched(0, 0)
+    store.put(HOST, [2], blocks.take([[0]]))
+    store.fetch(1, [2], [[1]], blocks)
+    assert answers.get(timeout=30) == Fetched(1, 1)
+
+
+def test_nothing_is_left_in_a_new_epoch(made):
+    store, blocks, answers = made([pool_of("auto")])
+    store.put(HOST, [1], blocks.take([[0]]))
+    store.put(FILE, [2], blocks.take([[1]]))
+    store.clear(store.block_bytes)
+    for number in (1, 2):
+        store.fetch(number, [number], [[2]], blocks)
+        assert answers.get(timeout=30) == Fetched(number, 0)
+
+
+def test_a_host_short_of_memory_loses_what_is_cached_there(made):
+    store, blocks, answers = made([pool_of("auto")])
+    store.put(HOST, [1], blocks.take([[0]]))
+    store.put(FILE, [2], blocks.take([[1]]))
+    store.shed()
+    for number, found in ((1, 0), (2, 1)):
+        store.fetch(number, [number], [[2]], blocks)
+        assert answers.get(timeout=30) == Fetched(number, found)
+
+
+def test_tiers_are_measured(made):
+    store = made([pool_of("auto")])[0]
+    tiers = store.tiers
+    assert (tiers.host_blocks, tiers.file_blocks) == (2, 2)
+    assert 0 < tiers.host_block_s < 1 and 0 < tiers.file_block_s < 1
+
+
+def test_a_folder_that_cannot_be_made_leaves_host_memory(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    blocks = PackedBlocks((pool_of("auto"),))
+    room = CacheRoom(10 * blocks.block_bytes, 10**6, str(tmp_path / "file" / "below"))
+    store = CacheStore(room, blocks.block_bytes, lambda fetched: None)
+    assert (store.tiers.host_blocks, store.tiers.file_blocks) == (10, 0)
+    assert "there is no file" in caplog.text
