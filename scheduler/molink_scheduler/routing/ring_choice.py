@@ -2,9 +2,12 @@
 
 - `molink`: the ring with the least forecast time to the first token, as Mooncake's Algorithm 1
   (KVCache-centric) has it: a cached prefix counts for the time that it saves, a line for the time
-  that it costs. Of rings with about the same, the one whose tokens will follow faster. Where a much
-  longer prefix lies on a ring that was passed over as too busy, the choice names it: the prefix is
-  about to be replicated, by computing it on the quieter ring; it is never copied over home links.
+  that it costs. What a request computes delays all who wait, so the time for its own prompt counts
+  once more for each of them (on average over rings): where nobody waits the soonest ring takes it,
+  and the busier all are, the more it is worth to compute nothing twice. Of rings with about the
+  same, the one whose tokens will follow faster. Where a much longer prefix lies on a ring that was
+  passed over as too busy, the choice names it: the prefix is about to be replicated, by computing
+  it on the quieter ring; it is never copied over home links.
 - `cache`: the ring with the longest cached prefix, unless it has many more requests than the least
   busy one, as SGLang's router has it. It needs two thresholds, and no forecast.
 - `load`: the ring that would be done with all its work first, counted in tokens that requests may
@@ -22,7 +25,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, forecast_ttft_s
+from molink_scheduler.routing.ring_forecast import (
+    RingState,
+    forecast_tpot_s,
+    forecast_ttft_s,
+    own_prefill_s,
+)
 
 __all__ = ["REPLICATES_TIMES", "Routing", "RoutingChoice", "choose_ring"]
 
@@ -95,14 +103,18 @@ def _longest_prefix(rings: Sequence[RingState], tokens: int) -> int:
 
 
 def _soonest(rings: Sequence[RingState], prompt_tokens: int, tokens: int) -> RoutingChoice:
-    ttfts_s = [forecast_ttft_s(ring, prompt_tokens) for ring in rings]
-    within_s = ALIKE * min(ttfts_s)
-    alike = [one for one, ttft_s in enumerate(ttfts_s) if ttft_s <= within_s]
+    waiting = sum(ring.waiting_requests for ring in rings) / len(rings)
+    costs_s = [
+        forecast_ttft_s(ring, prompt_tokens) + waiting * own_prefill_s(ring, prompt_tokens)
+        for ring in rings
+    ]
+    within_s = ALIKE * min(costs_s)
+    alike = [one for one, cost_s in enumerate(costs_s) if cost_s <= within_s]
     chosen = min(
         alike,
         key=lambda one: (
             forecast_tpot_s(rings[one], prompt_tokens),
-            ttfts_s[one],
+            costs_s[one],
             rings[one].seconds_outstanding(tokens),
         ),
     )

@@ -25,6 +25,7 @@ __all__ = [
     "forecast_tpot_s",
     "forecast_ttft_s",
     "if_idle",
+    "own_prefill_s",
 ]
 
 ANSWER_TOKENS = 200.0
@@ -112,9 +113,13 @@ def if_idle(ring: RingState) -> RingState:
 
 def forecast_ttft_s(ring: RingState, prompt_tokens: int) -> float:
     """Seconds until a request that comes now would have its first token."""
-    own = max(1, prompt_tokens - ring.cached_tokens)
-    prefill_s = ring.pace.prefill_s(ring.waiting_tokens + own, ring.decoding)
-    return ring.pace.first_token_s + prefill_s
+    waiting_s = ring.pace.prefill_s(ring.waiting_tokens, ring.decoding)
+    return ring.pace.first_token_s + waiting_s + own_prefill_s(ring, prompt_tokens)
+
+
+def own_prefill_s(ring: RingState, prompt_tokens: int) -> float:
+    """Seconds that the ring computes a request's own prompt, what is not cached of it."""
+    return ring.pace.prefill_s(max(1, prompt_tokens - ring.cached_tokens), ring.decoding)
 
 
 def decoding_then(ring: RingState, after_s: float) -> float:

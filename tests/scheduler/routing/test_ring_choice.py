@@ -102,10 +102,19 @@ def test_of_rings_that_begin_alike_the_one_with_faster_tokens_is_taken():
 
 
 @given(ALL_STATES, st.integers(1, 10_000))
-def test_no_ring_would_begin_much_sooner_than_the_chosen_one(rings, prompt_tokens):
+def test_where_nobody_waits_no_ring_begins_much_sooner_than_the_chosen_one(rings, prompt_tokens):
+    rings = [replace(ring, waiting_requests=0) for ring in rings]
     chosen = choose_ring(Routing.MOLINK, rings, prompt_tokens, 10).ring
     least_s = min(forecast_ttft_s(ring, prompt_tokens) for ring in rings)
     assert forecast_ttft_s(rings[chosen], prompt_tokens) <= 1.05 * least_s * (1 + 1e-9)
+
+
+def test_the_more_wait_the_more_a_cached_prefix_is_worth():
+    idle = replace(IDLE, waiting_tokens=4000)
+    near = replace(IDLE, waiting_tokens=6000, cached_tokens=1000)
+    for waiting, taken in ((0, 0), (4, 1)):
+        rings = [replace(one, waiting_requests=waiting) for one in (idle, near)]
+        assert choose_ring(Routing.MOLINK, rings, 2000, 10).ring == taken
 
 
 @given(ALL_STATES, st.integers(1, 10_000))
