@@ -79,6 +79,11 @@ OPTIONS = {
     "agent service remove": "--data-dir",
     "agent service status": "--data-dir",
     "sim": "",
+    "sim cache": (
+        "--quiet --trace --show --shape --rings --model --gpu --stages --bandwidth-mbps "
+        "--latency-ms --capacity-tokens --eviction --routing --admission --rate --ttft-times "
+        "--tpot-times --seed --out"
+    ),
     "sim compare": "--quiet --scenario --model --profile --rounds --json",
     "sim micro-batches": (
         "--quiet --model --gpu --stages --bandwidth-mbps --latency-ms --slowdown --users "

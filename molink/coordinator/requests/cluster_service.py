@@ -21,7 +21,9 @@ from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
 from molink.tasks import Signal
-from molink_scheduler.ring_choice import RingLoad, choose_ring
+from molink_scheduler.routing.pace_estimator import UNKNOWN_PACE
+from molink_scheduler.routing.ring_choice import Routing, choose_ring
+from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.waiting_line import WAIT_S
 
 __all__ = ["ClusterService", "ServingRing"]
@@ -316,10 +318,16 @@ class ClusterService:
             except TimeoutError:
                 raise RingError(self.progress) from None
         rings = [ring for ring in rings if ring is not left] or rings
-        loads = [
-            RingLoad(ring.client.outstanding_tokens, max(1e-3, ring.tokens_per_s)) for ring in rings
+        states = [
+            RingState(
+                UNKNOWN_PACE,
+                outstanding_tokens=ring.client.outstanding_tokens,
+                tokens_per_s=max(1e-3, ring.tokens_per_s),
+            )
+            for ring in rings
         ]
-        return rings[choose_ring(loads, tokens)]
+        prompt_tokens, answer_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
+        return rings[choose_ring(Routing.LOAD, states, prompt_tokens, answer_tokens).ring]
 
 
 @contextmanager

@@ -6,6 +6,7 @@
 import click
 
 from molink.cli.command_line import SentenceGroup
+from molink_sim.cli.cache import cache
 from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper
@@ -24,5 +25,5 @@ def main() -> None:
     """Simulate rings with the scheduler that ships: runs, curves, tables, forecasts, the truth."""
 
 
-for command in (compare, micro_batches, paper, plan, replay, run, swarm):
+for command in (cache, compare, micro_batches, paper, plan, replay, run, swarm):
     main.add_command(command)

@@ -5,13 +5,15 @@ here, as with `molink.coordinator.requests.ring_client`. Those of a ring that ha
 from their tokens by another one, or by the next.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from molink_scheduler.events import RequestCancelled, RequestSubmitted, SampledToken, StageEvent
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.resume import requests_to_resume
-from molink_scheduler.ring_choice import RingLoad, choose_ring
+from molink_scheduler.routing.pace_estimator import UNKNOWN_PACE
+from molink_scheduler.routing.ring_choice import Routing, choose_ring
+from molink_scheduler.routing.ring_forecast import RingState
 from molink_sim.clock import Clock
 from molink_sim.network.link import Sent
 from molink_sim.outcome import RequestOutcome
@@ -45,7 +47,8 @@ class RingEndpoint:
     """Whether layers keep states, which cannot go back: then no request goes on where it is."""
     survivors_stay: bool
     epoch: int = 0
-    load: RingLoad = field(default_factory=RingLoad)
+    outstanding_tokens: int = 0
+    """Of requests that have not ended, prompt and all that they may generate."""
     is_up: bool = True
     """False from its end until the next one is there."""
     is_paused: bool = False
@@ -84,12 +87,9 @@ class Coordinator:
     """All, in order of arrival; a request's number is its place."""
     _live: dict[int, _Live] = field(init=False, default_factory=dict)
     """By number."""
-    _rings_down: int = field(init=False, default=0)
-    _loads: list[RingLoad] = field(init=False)
     _prompts: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._loads = [ring.load for ring in self.rings]
         if self.arrivals:
             self.clock.at(self.arrivals[0].at_s, self._arrived, self.arrivals[0])
 
@@ -162,12 +162,11 @@ class Coordinator:
         whose survivors do not stay it ends with an error."""
         endpoint = self.rings[ring]
         endpoint.is_up, endpoint.is_paused = False, False
-        self._rings_down += 1
         for live in self._on(ring):
             if not endpoint.survivors_stay:
                 self._fail(live)
             elif not self._has_met_enough(live):
-                endpoint.load.outstanding_tokens -= live.tokens
+                endpoint.outstanding_tokens -= live.tokens
                 live.number_anew()
                 self._move(live)
 
@@ -175,7 +174,6 @@ class Coordinator:
         """It serves again, with nothing on it."""
         endpoint = self.rings[ring]
         endpoint.submit, endpoint.epoch, endpoint.is_up = submit, epoch, True
-        self._rings_down -= 1
         for live in [live for live in self._live.values() if live.is_parked]:
             self._move(live)
 
@@ -205,19 +203,17 @@ class Coordinator:
         ]
         live.is_parked = not holding
         if holding:
-            chosen = choose_ring([self._loads[ring] for ring in holding], live.tokens)
-            live.outcome.ring = holding[chosen]
+            live.outcome.ring = self._least_loaded(holding, live.outcome)
             self._submit(live)
 
     # -- requests --------------------------------------------------------------------------------
 
     def _arrived(self, arrival: Arrival) -> None:
         number = len(self.requests)
-        tokens = arrival.input_tokens + arrival.output_tokens
-        ring = self._choose_ring(tokens)
         outcome = RequestOutcome(
-            number, ring, self.clock.now, arrival.input_tokens, arrival.output_tokens
+            number, 0, self.clock.now, arrival.input_tokens, arrival.output_tokens
         )
+        outcome.ring = ring = self._choose_ring(outcome)
         self.requests.append(outcome)
         if number + 1 < len(self.arrivals):
             following = self.arrivals[number + 1]
@@ -236,7 +232,7 @@ class Coordinator:
 
     def _submit(self, live: _Live) -> None:
         endpoint = self.rings[live.outcome.ring]
-        endpoint.load.outstanding_tokens += live.tokens
+        endpoint.outstanding_tokens += live.tokens
         if not endpoint.is_paused:
             self._tell(endpoint, self._submission(live))
 
@@ -252,12 +248,19 @@ class Coordinator:
             self.clock.now + endpoint.one_way_s, endpoint.submit, Sent(endpoint.epoch, event)
         )
 
-    def _choose_ring(self, tokens: int) -> int:
-        """Among those that are up; the first when none is."""
-        if self._rings_down in (0, len(self.rings)):
-            return choose_ring(self._loads, tokens)
+    def _choose_ring(self, outcome: RequestOutcome) -> int:
+        """Among those that are up; the first of all when none is."""
         up = [ring for ring, endpoint in enumerate(self.rings) if endpoint.is_up]
-        return up[choose_ring([self._loads[ring] for ring in up], tokens)]
+        return self._least_loaded(up or range(len(self.rings)), outcome)
+
+    def _least_loaded(self, rings: Sequence[int], outcome: RequestOutcome) -> int:
+        """Prompts have no content here, so nothing is cached, and the load alone decides."""
+        states = [
+            RingState(UNKNOWN_PACE, outstanding_tokens=self.rings[ring].outstanding_tokens)
+            for ring in rings
+        ]
+        asked = outcome.input_tokens, outcome.output_tokens
+        return rings[choose_ring(Routing.LOAD, states, *asked).ring]
 
     def _finish(self, outcome: RequestOutcome) -> None:
         outcome.finished = True
@@ -266,7 +269,7 @@ class Coordinator:
     def _leave(self, number: int) -> None:
         live = self._live.pop(number, None)
         if live is not None and not live.is_parked:
-            self.rings[live.outcome.ring].load.outstanding_tokens -= live.tokens
+            self.rings[live.outcome.ring].outstanding_tokens -= live.tokens
 
     def _prompt(self, tokens: int) -> tuple[int, ...]:
         """Token ids without content, one tuple for all prompts of a length."""

@@ -1,0 +1,1 @@
+"""Which ring serves a request, and whether one should: forecasts, routing, admission by targets."""

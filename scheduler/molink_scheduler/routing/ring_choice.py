@@ -1,0 +1,123 @@
+"""Which ring serves a new request? Four policies behind one function.
+
+- `molink`: the ring with the least forecast time to the first token, as Mooncake's Algorithm 1
+  (KVCache-centric) has it: a cached prefix counts for the time that it saves, a line for the time
+  that it costs. What a request computes delays all who wait, so the time for its own prompt counts
+  once more for each of them (on average over rings): where nobody waits the soonest ring takes it,
+  and the busier all are, the more it is worth to compute nothing twice. Of rings with about the
+  same, the one whose tokens will follow faster. Where a much longer prefix lies on a ring that was
+  passed over as too busy, the choice names it: the prefix is about to be replicated, by computing
+  it on the quieter ring; it is never copied over home links.
+- `cache`: the ring with the longest cached prefix, unless it has many more requests than the least
+  busy one, as SGLang's router has it. It needs two thresholds, and no forecast.
+- `load`: the ring that would be done with all its work first, counted in tokens that requests may
+  still come to, prompt and answer. Rejected: the fewest requests, which takes a prompt of 8,000
+  tokens for one of 80; and taking turns, which fills a slow ring as fast as a quick one.
+- `random`: any; to compare with.
+
+Of equals the first is taken, so that the same rings and requests give the same choices.
+
+Pure: the caller keeps count, and draws.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from molink_scheduler.routing.ring_forecast import (
+    RingState,
+    forecast_tpot_s,
+    forecast_ttft_s,
+    own_prefill_s,
+)
+
+__all__ = ["REPLICATES_TIMES", "Routing", "RoutingChoice", "choose_ring"]
+
+ALIKE = 1.05
+"""Times the least forecast that count as no longer: forecasts are not more exact than that, and
+rings that would begin at about the same time should share the work."""
+
+MORE_REQUESTS_MAX, MORE_TIMES_MAX = 8, 1.5
+"""So many more requests than the least busy ring, and so many times as many, may one with a longer
+prefix have by `cache`: half of what a ring of home PCs often serves, and SGLang's ratio."""
+
+REPLICATES_TIMES = 2.0
+"""Times as much of the prompt must another ring have cached to be named: below, more than half of
+what it has is here already. (Mooncake's kvcache_balancing_threshold, which it sets by hand.)"""
+
+
+class Routing(StrEnum):
+    """How a ring is chosen."""
+
+    RANDOM = "random"
+    LOAD = "load"
+    CACHE = "cache"
+    MOLINK = "molink"
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingChoice:
+    """The ring that a request goes to."""
+
+    ring: int
+    """Index of it."""
+    passed_over: int | None = None
+    """Index of a ring that has much more of the prompt cached, and is too busy; None: none has."""
+
+
+def choose_ring(
+    routing: Routing,
+    rings: Sequence[RingState],
+    prompt_tokens: int,
+    answer_tokens_max: int,
+    draw: float = 0.0,
+) -> RoutingChoice:
+    """The ring for a request of so many tokens; `draw`, from 0 to below 1, decides for `random`."""
+    assert rings, "there is at least one ring"
+    assert 0 <= draw < 1, "a draw is a share"
+    match routing:
+        case Routing.RANDOM:
+            return RoutingChoice(int(draw * len(rings)))
+        case Routing.LOAD:
+            return RoutingChoice(_least_loaded(rings, prompt_tokens + answer_tokens_max))
+        case Routing.CACHE:
+            return RoutingChoice(_longest_prefix(rings, prompt_tokens + answer_tokens_max))
+        case Routing.MOLINK:
+            return _soonest(rings, prompt_tokens, prompt_tokens + answer_tokens_max)
+    assert_never(routing)
+
+
+def _least_loaded(rings: Sequence[RingState], tokens: int) -> int:
+    return min(range(len(rings)), key=lambda one: rings[one].seconds_outstanding(tokens))
+
+
+def _longest_prefix(rings: Sequence[RingState], tokens: int) -> int:
+    """The least loaded of those with the longest prefix that are not too busy."""
+    least = min(ring.requests for ring in rings)
+    most = max(least + MORE_REQUESTS_MAX, MORE_TIMES_MAX * least)
+    free = [one for one in range(len(rings)) if rings[one].requests <= most]
+    return min(
+        free, key=lambda one: (-rings[one].cached_tokens, rings[one].seconds_outstanding(tokens))
+    )
+
+
+def _soonest(rings: Sequence[RingState], prompt_tokens: int, tokens: int) -> RoutingChoice:
+    waiting = sum(ring.waiting_requests for ring in rings) / len(rings)
+    costs_s = [
+        forecast_ttft_s(ring, prompt_tokens) + waiting * own_prefill_s(ring, prompt_tokens)
+        for ring in rings
+    ]
+    within_s = ALIKE * min(costs_s)
+    alike = [one for one, cost_s in enumerate(costs_s) if cost_s <= within_s]
+    chosen = min(
+        alike,
+        key=lambda one: (
+            forecast_tpot_s(rings[one], prompt_tokens),
+            costs_s[one],
+            rings[one].seconds_outstanding(tokens),
+        ),
+    )
+    longest = max(range(len(rings)), key=lambda one: rings[one].cached_tokens)
+    is_longer = rings[longest].cached_tokens > REPLICATES_TIMES * rings[chosen].cached_tokens
+    return RoutingChoice(chosen, longest if is_longer and longest not in alike else None)

@@ -1,0 +1,139 @@
+"""How soon would a ring answer, and how fast would it go on? Forecasts for a newcomer.
+
+Mooncake's Algorithm 1 (FAST'25) forecasts the time to the first token as what waits there plus the
+prompt's own uncached tokens, by a fit of its GPUs. A ring of home PCs computes a prompt in chunks
+that its stages work on at once, so one pace stands for all of it: tokens per second through the
+slowest stage or link, whichever it is. Decode goes first there, so a prompt takes as much longer as
+the answers that decode take of the ring.
+
+How many decode once a newcomer's prompt is computed is forecast too: each answer ends at a rate of
+one in its mean length, however long it is already, and prompts ahead become answers one after the
+other until then. So nobody's age needs to be known. Mooncake takes one duration for all and counts
+who is older as gone; where that duration is twice too long it refuses two to three times as many.
+
+Pure.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+__all__ = [
+    "ANSWER_TOKENS",
+    "RingPace",
+    "RingState",
+    "decoding_then",
+    "forecast_tpot_s",
+    "forecast_ttft_s",
+    "if_idle",
+    "own_prefill_s",
+]
+
+ANSWER_TOKENS = 200.0
+"""Mean length of answers before any has ended: about that of Mooncake's traces (182 to 343)."""
+
+SLOWER_PREFILL_MAX = 4.0
+"""Times as long as alone that a prompt takes beside any number of answers: its chunks get their
+turn between two rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingPace:
+    """How fast a ring computes, as its forecasts need it."""
+
+    prefill_tokens_per_s: float
+    """Through its slowest stage or link, while nobody decodes; above 0."""
+    first_token_s: float
+    """From a request of hardly a prompt to its first token, on the idle ring: about one round."""
+    tpot_alone_s: float
+    """Between two tokens of an answer that decodes alone; above 0."""
+    tpot_each_s: float = 0.0
+    """That every other answer adds to it."""
+
+    def __post_init__(self) -> None:
+        assert self.prefill_tokens_per_s > 0, "a ring computes prompts"
+        assert self.tpot_alone_s > 0, "a token takes time"
+        assert min(self.first_token_s, self.tpot_each_s) >= 0, "no time is negative"
+
+    @classmethod
+    def planned(
+        cls, prompt_tokens: int, ttft_s: float, tpot_alone_s: float, tpot_s: float, users: int
+    ) -> "RingPace":
+        """As a plan forecasts it: `ttft_s` of a prompt of so many tokens, `tpot_s` of so many
+        users."""
+        alone_s = max(1e-6, tpot_alone_s)
+        prefill_s = max(1e-6, ttft_s - alone_s)
+        each_s = max(0.0, tpot_s - alone_s) / max(1, users - 1)
+        return cls(max(1, prompt_tokens) / prefill_s, alone_s, alone_s, each_s)
+
+    def tpot_s(self, others: float) -> float:
+        """Between two tokens of an answer beside so many others."""
+        return self.tpot_alone_s + self.tpot_each_s * others
+
+    def prefill_s(self, tokens: float, decoding: float) -> float:
+        """Of so many prompt tokens, while so many answers decode."""
+        slower = min(SLOWER_PREFILL_MAX, self.tpot_s(decoding) / self.tpot_alone_s)
+        return slower * tokens / self.prefill_tokens_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class RingState:
+    """One ring, as a request sees it that might go there."""
+
+    pace: RingPace
+    waiting_tokens: int = 0
+    """Prompt tokens, not cached, that the ring computes before this request's: of those that wait
+    with its priority or a higher one..."""
+    waiting_requests: int = 0
+    """...and how many these are."""
+    decoding: int = 0
+    """Answers between their first token and their last."""
+    cached_tokens: int = 0
+    """Of this request's prompt."""
+    answer_tokens: float = ANSWER_TOKENS
+    """Mean length of the ring's answers; above 0."""
+    outstanding_tokens: int = 0
+    """Of all requests that have not ended, prompt and all that they may generate."""
+    tokens_per_s: float = 1.0
+    """By which rings' outstanding tokens are compared; above 0."""
+
+    @property
+    def requests(self) -> int:
+        """That wait ahead or decode."""
+        return self.waiting_requests + self.decoding
+
+    def seconds_outstanding(self, tokens: int) -> float:
+        """Until all its work and a request of so many tokens would be done."""
+        return (self.outstanding_tokens + tokens) / self.tokens_per_s
+
+
+def if_idle(ring: RingState) -> RingState:
+    """The same ring without any other request."""
+    return replace(ring, waiting_tokens=0, waiting_requests=0, decoding=0, outstanding_tokens=0)
+
+
+def forecast_ttft_s(ring: RingState, prompt_tokens: int) -> float:
+    """Seconds until a request that comes now would have its first token."""
+    waiting_s = ring.pace.prefill_s(ring.waiting_tokens, ring.decoding)
+    return ring.pace.first_token_s + waiting_s + own_prefill_s(ring, prompt_tokens)
+
+
+def own_prefill_s(ring: RingState, prompt_tokens: int) -> float:
+    """Seconds that the ring computes a request's own prompt, what is not cached of it."""
+    return ring.pace.prefill_s(max(1, prompt_tokens - ring.cached_tokens), ring.decoding)
+
+
+def decoding_then(ring: RingState, after_s: float) -> float:
+    """How many others are likely to decode after so long: of those that do now the ones that have
+    not ended, and of those that wait ahead the ones that have begun and not ended."""
+    mean_s = ring.answer_tokens * ring.pace.tpot_s(max(0, ring.decoding - 1))
+    ends = after_s / max(1e-9, mean_s)
+    begun = -math.expm1(-ends) / ends if ends > 0 else 1.0
+    return ring.decoding * math.exp(-ends) + ring.waiting_requests * begun
+
+
+def forecast_tpot_s(ring: RingState, prompt_tokens: int, *, predicts: bool = True) -> float:
+    """Seconds between two tokens of a request that comes now, when its prompt will have been
+    computed; without `predicts` as if it were now."""
+    if not predicts:
+        return ring.pace.tpot_s(ring.decoding)
+    return ring.pace.tpot_s(decoding_then(ring, forecast_ttft_s(ring, prompt_tokens)))

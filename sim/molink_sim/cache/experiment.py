@@ -1,0 +1,195 @@
+"""What `molink sim cache` shows: rows of one table, each a plain mapping that goes to JSON too."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from molink.errors import UserError
+from molink_scheduler.kv.eviction import EVICTION_ORDERS
+from molink_scheduler.routing.admission import AdmissionPolicy, Targets
+from molink_sim.cache.cluster import PAPER_CAPACITY_TOKENS, PAPER_NODES, PaperNode, home_ring
+from molink_sim.cache.hit_rate import brute_force_lru, hit_rate
+from molink_sim.cache.ring_cost import RingCost
+from molink_sim.cache.search import (
+    TPOT_TIMES,
+    TTFT_TIMES,
+    highest_rate,
+    p90,
+    quiet_targets,
+)
+from molink_sim.cache.serve import MOONCAKE, ROUTINGS, CacheOutcome, Rules, serve
+from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, rate_per_s, within
+from molink_sim.scenario import LinkSpec
+
+__all__ = ["SHOWN", "CacheSetting", "rows_of"]
+
+RINGS_MAX = 64
+"""All rings are asked about each request: more take minutes."""
+
+OVERLOAD_TIMES = 2.0
+"""Of the rate that is held: Mooncake plays its trace twice as fast."""
+
+CAPACITIES_BLOCKS = (1_000, 3_000, 5_859, 10_000, 30_000, 50_000, 100_000, None)
+"""Mooncake's, and a node's 3 M tokens; None: all fit."""
+
+MILLISECONDS = 1e-3
+
+Row = Mapping[str, Any]
+Progress = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSetting:
+    """Rings and rules of an experiment. Raises UserError for what cannot be."""
+
+    shape: str = "home"
+    """`home`: rings of PCs; `paper`: prefill nodes of Mooncake's cluster."""
+    rings: int | None = None
+    """None: four, or as many nodes as the paper has."""
+    model: str = "llama-3-8b"
+    gpu: str = "rtx4090"
+    stages: int = 4
+    bandwidth_mbps: float = 100.0
+    latency_ms: float = 30.0
+    capacity_tokens: int | None = None
+    """Of each ring; None: what its memory has room for."""
+    eviction: str = "lru"
+    routings: tuple[str, ...] = ("random", "load", "cache", "molink")
+    admission: str = "accept"
+    rate: float | None = None
+    """Requests per second over all rings; None: the trace's own."""
+    ttft_times: float = TTFT_TIMES
+    tpot_times: float = TPOT_TIMES
+    """Of the quiet times: what a request is to get."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = [one for one in self.routings if one not in ROUTINGS]
+        if unknown or not self.routings:
+            raise UserError(f"--routing takes {', '.join(ROUTINGS)}: got {', '.join(unknown)!r}.")
+        if self.shape == "home" and set(self.routings) & set(MOONCAKE):
+            raise UserError("Mooncake's routings copy KV or know exact times: use --shape paper.")
+        if self.rings is not None and not 1 <= self.rings <= RINGS_MAX:
+            raise UserError(f"--rings takes 1 to {RINGS_MAX}, got {self.rings}.")
+        if self.capacity_tokens is not None and self.capacity_tokens < BLOCK_TOKENS:
+            raise UserError(f"--capacity-tokens takes {BLOCK_TOKENS} or more.")
+        if not (self.bandwidth_mbps > 0 and self.latency_ms >= 0):
+            raise UserError("A link has a rate above 0 Mbps and a delay of 0 ms or more.")
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise UserError(f"--rate takes a number above 0, got {self.rate:g}.")
+        if not (self.ttft_times > 0 and self.tpot_times > 0):
+            raise UserError("--ttft-times and --tpot-times take numbers above 0.")
+
+    def costs(self) -> list[RingCost]:
+        """One for each ring; equal rings share what they have worked out."""
+        if self.shape == "paper":
+            node = PaperNode(self.capacity_tokens or PAPER_CAPACITY_TOKENS)
+            return [node] * (self.rings or PAPER_NODES)
+        link = LinkSpec(self.bandwidth_mbps, self.latency_ms * MILLISECONDS)
+        ring = home_ring(self.model, self.gpu, self.stages, link, self.capacity_tokens)
+        return [ring] * (self.rings or 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Experiment:
+    """A setting, the requests that fit it, and what they are to get."""
+
+    setting: CacheSetting
+    requests: Sequence[CacheRequest]
+    costs: Sequence[RingCost]
+    targets: Targets
+
+    @classmethod
+    def of(cls, setting: CacheSetting, requests: Sequence[CacheRequest]) -> "_Experiment":
+        costs = setting.costs()
+        whole_blocks = costs[0].capacity_tokens // BLOCK_TOKENS
+        fitting = within(requests, whole_blocks * BLOCK_TOKENS)
+        times = setting.ttft_times, setting.tpot_times
+        return cls(setting, fitting, costs, quiet_targets(fitting, costs[0], *times))
+
+    def run(self, rate: float, routing: str, admission: AdmissionPolicy) -> CacheOutcome:
+        requests = at_rate(self.requests, rate, self.setting.seed)
+        rules = Rules(routing, admission, self.targets, self.setting.eviction, self.setting.seed)
+        return serve(requests, self.costs, rules)
+
+    def held(self, routing: str) -> tuple[float, CacheOutcome | None]:
+        found = highest_rate(
+            lambda rate: self.run(rate, routing, AdmissionPolicy.ACCEPT), self.targets
+        )
+        return found.rate_per_s, found.outcome
+
+    def row(self, outcome: CacheOutcome, **where: Any) -> Row:
+        begun = [one for one in outcome.served if one.first_token_s is not None]
+        return {
+            **where,
+            "requests": len(outcome.served),
+            "refused": sum(one.refused for one in outcome.served),
+            "met_targets": outcome.good(self.targets),
+            "hit_rate": outcome.hit_rate,
+            "ttft_mean_s": fmean([one.ttft_s for one in begun]) if begun else 0.0,
+            "ttft_p90_s": p90(outcome.ttfts_s),
+            "tpot_p90_s": p90(outcome.tpots_s),
+            "computed_tokens": sum(one.computed_tokens for one in outcome.served),
+            "wasted_tokens": outcome.wasted_tokens(self.targets),
+            "load_swing": outcome.load_swing,
+        }
+
+
+def rows_of(
+    shown: str,
+    setting: CacheSetting,
+    requests: Sequence[CacheRequest],
+    done: Progress = lambda: None,
+) -> Iterator[Row]:
+    """The rows of what is shown, one of `SHOWN`; `done` is called after each.
+
+    Raises UserError when rings cannot be, or hold no request of the trace.
+    """
+    for row in SHOWN[shown](setting, requests):
+        done()
+        yield row
+
+
+def _hit_rates(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
+    for blocks in CAPACITIES_BLOCKS:
+        rates = {order: hit_rate(requests, blocks, order) for order in EVICTION_ORDERS}
+        everything = sum(one.block_count for one in requests)
+        by_brute_force = brute_force_lru(requests, blocks or everything)
+        yield {"blocks": blocks or "all", **rates, "lru_by_brute_force": by_brute_force}
+
+
+def _runs(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
+    experiment = _Experiment.of(setting, requests)
+    rate = setting.rate or rate_per_s(experiment.requests)
+    for routing in setting.routings:
+        outcome = experiment.run(rate, routing, AdmissionPolicy(setting.admission))
+        yield experiment.row(outcome, routing=routing, rate_per_s=rate)
+
+
+def _held_rates(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
+    experiment = _Experiment.of(setting, requests)
+    for routing in setting.routings:
+        rate, outcome = experiment.held(routing)
+        if outcome is not None:
+            yield experiment.row(outcome, routing=routing, rate_per_s=rate)
+
+
+def _overload(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
+    """At twice the rate that is held with the last of the routings, or the rate that is given."""
+    experiment, routing = _Experiment.of(setting, requests), setting.routings[-1]
+    rate = setting.rate or OVERLOAD_TIMES * experiment.held(routing)[0]
+    if not rate:
+        raise UserError("these rings hold no rate of the trace: give them less to do, or --rate")
+    for admission in AdmissionPolicy:
+        outcome = experiment.run(rate, routing, admission)
+        yield experiment.row(outcome, admission=str(admission), rate_per_s=rate)
+
+
+SHOWN: Mapping[str, Callable[[CacheSetting, Sequence[CacheRequest]], Iterator[Row]]] = {
+    "runs": _runs,
+    "hit-rate": _hit_rates,
+    "held-rate": _held_rates,
+    "overload": _overload,
+}
+"""Rows by the names that `--show` takes."""

@@ -1,0 +1,86 @@
+"""The highest rate of a trace that rings hold.
+
+Held means Mooncake's bounds: of all requests, nine in ten have their first token within ten times,
+and their tokens within five times, what nine in ten have while nobody else is there and nothing is
+cached. That is the same for all routings, so that none is measured by its own quiet times.
+
+As in `forecast`, the rate is doubled or halved until one holds and one does not; then the ratio
+between the two is halved. Conversations of a low rate are among those of a higher one
+(`trace.at_rate`), so the answer hardly depends on which were drawn.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from molink_scheduler.routing.admission import Targets
+from molink_sim.cache.ring_cost import IDLE, RingCost
+from molink_sim.cache.serve import CacheOutcome
+from molink_sim.cache.trace import CacheRequest
+
+__all__ = ["TPOT_TIMES", "TTFT_TIMES", "HeldRate", "highest_rate", "p90", "quiet_targets"]
+
+TTFT_TIMES, TPOT_TIMES = 10.0, 5.0
+"""Of the quiet times (Mooncake, section 5.1)."""
+
+PERCENTILE = 0.9
+
+SEARCH_STEPS = 7
+"""Halvings of the ratio between a rate that holds and its double: to half a percent."""
+
+RATE_MIN_PER_S, RATE_MAX_PER_S = 1 / 64, 64.0
+"""A slower trace has some dozens of requests, a faster one is far from what homes have."""
+
+
+def p90(values: Sequence[float]) -> float:
+    """What nine in ten values are at or below; 0 for none."""
+    ordered = sorted(values)
+    return ordered[math.ceil(PERCENTILE * len(ordered)) - 1] if ordered else 0.0
+
+
+def quiet_targets(
+    requests: Sequence[CacheRequest],
+    cost: RingCost,
+    ttft_times: float = TTFT_TIMES,
+    tpot_times: float = TPOT_TIMES,
+) -> Targets:
+    """Bounds of a trace on a ring: the quiet times, times what may be lost to others."""
+    works = [cost.prefill(0, one.input_tokens) for one in requests]
+    ttft_s = p90([IDLE.prefill_s(work) + cost.fill_s for work in works])
+    contexts = (one.input_tokens + one.output_tokens / 2 for one in requests)
+    tpot_s = p90([cost.decode(1, one, beside_prefill=False).tpot_s for one in contexts])
+    return Targets(ttft_times * ttft_s, tpot_times * tpot_s or None)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRate:
+    """A rate that holds and what came at it."""
+
+    rate_per_s: float
+    """0: none does."""
+    outcome: CacheOutcome | None
+
+
+def highest_rate(
+    run: Callable[[float], CacheOutcome], targets: Targets, first_per_s: float = 0.5
+) -> HeldRate:
+    """The highest rate whose run is within the targets."""
+    low, high, best, rate = 0.0, math.inf, None, first_per_s
+    while (not low and rate >= RATE_MIN_PER_S) or (high == math.inf and rate <= RATE_MAX_PER_S):
+        outcome = run(rate)
+        if _held(outcome, targets):
+            low, best, rate = rate, outcome, 2 * rate
+        else:
+            high, rate = rate, rate / 2
+    for _ in range(SEARCH_STEPS if low and high < math.inf else 0):
+        rate = math.sqrt(low * high)
+        outcome = run(rate)
+        if _held(outcome, targets):
+            low, best = rate, outcome
+        else:
+            high = rate
+    return HeldRate(low, best)
+
+
+def _held(outcome: CacheOutcome, targets: Targets) -> bool:
+    return targets.missed_by(p90(outcome.ttfts_s), p90(outcome.tpots_s)) <= 1

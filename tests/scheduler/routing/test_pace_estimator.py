@@ -1,0 +1,75 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink_scheduler.routing.pace_estimator import PaceEstimator
+from molink_scheduler.routing.ring_forecast import RingPace, RingState, forecast_ttft_s
+
+PLANNED = RingPace(1000.0, 0.1, 0.05, 0.005)
+TRUE = RingPace(250.0, 0.4, 0.15, 0.02)
+PROMPTS = (40, 300, 1200, 90, 2500, 700)
+
+
+def test_it_begins_with_the_plans_pace():
+    pace = PaceEstimator(PLANNED).pace
+    assert pace.prefill_tokens_per_s == pytest.approx(1000)
+    assert (pace.first_token_s, pace.tpot_alone_s) == pytest.approx((0.1, 0.05))
+    assert pace.tpot_each_s == pytest.approx(0.005)
+
+
+def test_without_a_plan_a_pace_is_known_after_some_answers():
+    estimator = PaceEstimator()
+    for _ in range(8):
+        assert not estimator.is_known
+        estimator.first_token_came(RingState(TRUE), 100, 0.8)
+    assert estimator.is_known
+
+
+@pytest.mark.parametrize("planned", [PLANNED, None, RingPace(100.0, 2.0, 0.5, 0.2)])
+def test_what_came_corrects_the_plan(planned):
+    estimator = PaceEstimator(planned)
+    for turn in range(60):
+        for others in (0, 3, 7, 12):
+            for _ in range(20):
+                estimator.token_came(others, TRUE.tpot_s(others))
+        waiting = PROMPTS[turn % 5] if turn % 3 == 0 else 0
+        ring = RingState(TRUE, waiting_tokens=waiting, decoding=turn % 4)
+        prompt = PROMPTS[turn % 6]
+        estimator.first_token_came(ring, prompt, forecast_ttft_s(ring, prompt))
+    pace = estimator.pace
+    for others in (0, 8):
+        assert pace.tpot_s(others) == pytest.approx(TRUE.tpot_s(others), rel=0.05)
+    for prompt in (100, 1000, 4000):
+        forecast_s = forecast_ttft_s(RingState(pace), prompt)
+        assert forecast_s == pytest.approx(forecast_ttft_s(RingState(TRUE), prompt), rel=0.15)
+
+
+def test_prompts_of_one_length_say_what_such_a_prompt_takes():
+    estimator = PaceEstimator(PLANNED)
+    for _ in range(100):
+        estimator.first_token_came(RingState(PLANNED), 500, 3.0)
+    assert forecast_ttft_s(RingState(estimator.pace), 500) == pytest.approx(3.0, rel=0.1)
+
+
+def test_the_length_of_answers_is_learned():
+    estimator = PaceEstimator()
+    for _ in range(400):
+        estimator.answer_ended(40)
+    assert estimator.answer_tokens == pytest.approx(40, rel=0.02)
+
+
+SAMPLES = st.lists(
+    st.tuples(st.integers(0, 64), st.integers(1, 20_000), st.floats(0, 1000)), max_size=60
+)
+
+
+@given(SAMPLES, st.none() | st.just(PLANNED))
+def test_whatever_comes_a_pace_stays_one(samples, planned):
+    estimator = PaceEstimator(planned)
+    for decoding, prompt_tokens, seconds in samples:
+        ring = RingState(estimator.pace, decoding=decoding)
+        estimator.first_token_came(ring, prompt_tokens, seconds)
+        estimator.token_came(decoding, seconds)
+        estimator.answer_ended(prompt_tokens)
+        assert forecast_ttft_s(RingState(estimator.pace), 1000) >= 0
+    assert estimator.answer_tokens > 0

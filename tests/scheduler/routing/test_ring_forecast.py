@@ -1,0 +1,78 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink_scheduler.routing.ring_forecast import (
+    RingPace,
+    RingState,
+    decoding_then,
+    forecast_tpot_s,
+    forecast_ttft_s,
+    if_idle,
+)
+
+PACE = RingPace(
+    prefill_tokens_per_s=1000.0, first_token_s=0.1, tpot_alone_s=0.05, tpot_each_s=0.005
+)
+IDLE = RingState(PACE)
+
+BUSY = st.builds(
+    RingState,
+    st.builds(
+        RingPace, st.floats(1, 1e5), st.floats(0, 10), st.floats(1e-3, 5), st.floats(1e-3, 1)
+    ),
+    st.integers(0, 10_000),
+    st.integers(0, 64),
+    st.integers(0, 64),
+    st.integers(0, 10_000),
+    st.floats(1, 2000),
+)
+
+
+def test_the_first_token_waits_for_what_is_ahead_and_for_what_is_not_cached():
+    ring = replace(IDLE, waiting_tokens=3000, cached_tokens=1500)
+    assert forecast_ttft_s(ring, 2000) == pytest.approx(0.1 + 3.0 + 0.5)
+
+
+def test_answers_that_decode_take_their_share_of_the_ring():
+    ring = replace(IDLE, decoding=10)  # Rounds take twice as long as alone.
+    assert forecast_ttft_s(ring, 2000) == pytest.approx(0.1 + 2 * 2.0)
+
+
+def test_a_plan_gives_its_own_figures_back():
+    pace = RingPace.planned(1000, ttft_s=2.0, tpot_alone_s=0.1, tpot_s=0.24, users=8)
+    assert forecast_ttft_s(RingState(pace), 1000) == pytest.approx(2.0)
+    assert pace.tpot_s(7) == pytest.approx(0.24)
+
+
+def test_answers_end_at_a_rate_of_one_in_their_mean_length():
+    ring = replace(IDLE, decoding=1, answer_tokens=200)
+    assert decoding_then(ring, 0.0) == 1
+    assert decoding_then(ring, 200 * 0.05) == pytest.approx(0.3679, abs=1e-4)  # 1 / e.
+
+
+def test_prompts_ahead_have_become_answers():
+    ring = replace(IDLE, waiting_tokens=4000, waiting_requests=4, answer_tokens=1e6)
+    assert forecast_tpot_s(ring, 1000) == pytest.approx(0.05 + 4 * 0.005, rel=1e-3)
+    assert forecast_tpot_s(ring, 1000, predicts=False) == pytest.approx(0.05)
+
+
+@given(BUSY, st.integers(1, 10_000), st.integers(1, 5000))
+def test_more_of_anything_never_makes_a_first_token_come_sooner(ring, prompt_tokens, more):
+    here_s = forecast_ttft_s(ring, prompt_tokens)
+    assert here_s <= forecast_ttft_s(ring, prompt_tokens + more)
+    assert here_s <= forecast_ttft_s(
+        replace(ring, waiting_tokens=ring.waiting_tokens + more), prompt_tokens
+    )
+    assert here_s <= forecast_ttft_s(replace(ring, decoding=ring.decoding + more), prompt_tokens)
+    assert here_s >= forecast_ttft_s(
+        replace(ring, cached_tokens=ring.cached_tokens + more), prompt_tokens
+    )
+    assert here_s >= forecast_ttft_s(if_idle(ring), prompt_tokens)
+
+
+@given(BUSY, st.floats(0, 1000))
+def test_never_more_decode_than_decode_and_wait_now(ring, after_s):
+    assert 0 <= decoding_then(ring, after_s) <= ring.decoding + ring.waiting_requests + 1e-9

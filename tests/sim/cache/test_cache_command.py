@@ -1,0 +1,53 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from molink.cli.main import cli
+from molink.errors import UserError
+
+
+def invoke(trace, *options):
+    command = ["sim", "cache", "--quiet", "--trace", str(trace), *options]
+    return CliRunner().invoke(cli, command, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "options, first",
+    [
+        (["--routing", "load,molink"], {"routing": "load"}),
+        (["--show", "hit-rate"], {"blocks": 1000}),
+        (["--show", "held-rate", "--routing", "molink"], {"routing": "molink"}),
+        (["--show", "overload", "--rate", "2", "--rings", "1"], {"admission": "accept"}),
+        (["--shape", "paper", "--routing", "mooncake-kvcache-centric"], {}),
+    ],
+)
+def test_numbers_are_shown_and_written(trace, tmp_path, options, first):
+    result = invoke(trace, *options, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0
+    found = json.loads((tmp_path / "out" / "cache.json").read_text())
+    assert found["trace"] == "trace.jsonl" and first.items() <= found["rows"][0].items()
+    assert all(
+        str(value).split("-")[0] in result.output for value in first.values() if value != 1000
+    )
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--routing", "luck"], "--routing takes"),
+        (["--routing", "mooncake-cache-aware"], "--shape paper"),
+        (["--rings", "0"], "--rings takes"),
+        (["--rate", "0"], "--rate takes"),
+        (["--capacity-tokens", "9"], "512 or more"),
+        (["--capacity-tokens", "600"], "more capacity"),
+        (["--bandwidth-mbps", "0"], "above 0 Mbps"),
+        (["--ttft-times", "0"], "above 0"),
+        (["--gpu", "rtx1"], "rtx"),
+        (["--model", "llama-2-70b"], "do not fit"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(trace, options, words):
+    with pytest.raises(UserError, match=words) as refusal:
+        invoke(trace, *options)
+    assert "\n" not in str(refusal.value)

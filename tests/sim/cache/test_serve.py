@@ -1,0 +1,124 @@
+from math import inf
+
+import pytest
+
+from molink_scheduler.kv.prefix_tree import token_bytes
+from molink_scheduler.routing.admission import AdmissionPolicy, Targets
+from molink_sim.cache.cluster import PaperNode, home_ring
+from molink_sim.cache.search import highest_rate, quiet_targets
+from molink_sim.cache.serve import ROUTINGS, Rules, serve
+from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, read_cache_trace
+from molink_sim.even_ring import even_ring
+from molink_sim.scenario import Arrival, LinkSpec, Scenario
+from molink_sim.simulate import World
+from molink_sim.systems import system_named
+
+LINK = LinkSpec(100.0, 0.03)
+MODEL, GPU, STAGES = "llama-3-8b", "rtx4090", 4
+
+
+def request(at_s, blocks, output_tokens=1):
+    return CacheRequest(at_s, BLOCK_TOKENS * len(blocks), output_tokens, token_bytes(blocks))
+
+
+def ring(capacity_tokens=None):
+    return home_ring(MODEL, GPU, STAGES, LINK, capacity_tokens)
+
+
+def test_a_second_turn_computes_what_is_new():
+    turns = [request(0, range(8)), request(100, range(10))]
+    first, second = serve(turns, [ring()], Rules()).served
+    assert first.computed_tokens == 8 * BLOCK_TOKENS
+    assert second.computed_tokens == 2 * BLOCK_TOKENS
+    assert second.ttft_s < 0.5 * first.ttft_s
+
+
+def test_the_last_token_of_a_cached_prompt_is_computed():
+    same = [request(at_s, range(4)) for at_s in (0, 100)]
+    assert serve(same, [ring()], Rules()).served[1].computed_tokens == 1
+
+
+def test_what_waits_behind_a_prompt_waits_for_it():
+    together = [request(0, range(8)), request(0, range(20, 28))]
+    first, second = serve(together, [ring()], Rules()).served
+    alone = first.ttft_s - ring().fill_s
+    assert second.ttft_s == pytest.approx(first.ttft_s + alone, rel=0.01)
+
+
+def test_unused_blocks_make_room_and_used_ones_do_not():
+    cost = ring(capacity_tokens=10 * BLOCK_TOKENS)
+    turns = [request(0, range(8), 500), request(0, range(20, 28)), request(500, range(8))]
+    long, waits, again = serve(turns, [cost], Rules()).served
+    assert waits.first_token_s > long.ended_s
+    assert again.computed_tokens > 1
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_everything_ends_the_same_each_time(trace, routing):
+    requests = read_cache_trace(trace)
+    outcome = serve(requests, [PaperNode(40_000)] * 3, Rules(routing, seed=1))
+    assert len(outcome.served) == len(requests) and max(outcome.ttfts_s) < inf
+    assert 0 < outcome.hit_rate < 1
+    again = serve(requests, [PaperNode(40_000)] * 3, Rules(routing, seed=1))
+    assert again.ttfts_s == outcome.ttfts_s
+
+
+def test_knowing_the_cache_computes_less(trace):
+    requests, costs = read_cache_trace(trace), [ring()] * 4
+    hits = {name: serve(requests, costs, Rules(name)).hit_rate for name in ("load", "molink")}
+    assert hits["molink"] > 1.3 * hits["load"]
+
+
+def test_refusing_early_serves_more_in_time(long_trace):
+    requests, costs = read_cache_trace(long_trace), [ring()]
+    targets = quiet_targets(requests, costs[0])
+    crowd = at_rate(requests, 2.0, 0)
+    plain, early = (
+        serve(crowd, costs, Rules(admission=AdmissionPolicy(name), targets=targets))
+        for name in ("accept", "predicted")
+    )
+    assert early.good(targets) > plain.good(targets)
+    assert early.wasted_tokens(targets) < plain.wasted_tokens(targets)
+    assert any(one.refused and not one.computed_tokens for one in early.served)
+
+
+def test_prompts_of_which_no_answer_comes_are_counted_as_for_nothing():
+    crowd = [request(0.1 * number, [100 + number, 1, 2], 400) for number in range(30)]
+    targets = Targets(tpot_s=0.16)
+    outcome = serve(crowd, [ring()], Rules(admission=AdmissionPolicy.BASELINE, targets=targets))
+    dropped = [one for one in outcome.served if one.refused]
+    assert dropped and all(one.computed_tokens for one in dropped)
+    assert outcome.wasted_tokens(targets) >= sum(one.computed_tokens for one in dropped)
+
+
+def test_the_highest_rate_is_where_the_targets_end(trace):
+    requests, costs = read_cache_trace(trace), [ring()]
+    targets = quiet_targets(requests, costs[0])
+
+    def run(rate):
+        return serve(at_rate(requests, rate, 0), costs, Rules("load"))
+
+    held = highest_rate(run, targets)
+    assert 0 < held.rate_per_s < 64 and held.outcome is not None
+    beyond = run(1.5 * held.rate_per_s)
+    assert sorted(beyond.ttfts_s)[int(0.9 * len(beyond.ttfts_s))] > targets.ttft_s
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [[(0.0, 4000, 60)], [(0.0, 1500, 100)] * 4, [(2.0 * n, 1000, 80) for n in range(6)]],
+)
+def test_the_coarse_ring_is_near_the_one_with_every_batch(asked):
+    spec = even_ring(MODEL, GPU, STAGES, LINK)
+    world = World(Scenario((spec,), [Arrival(*one) for one in asked], system_named("molink"), 60.0))
+    world.run()
+    fine = [one.token_times_s for one in world.coordinator.requests]
+    requests = [
+        CacheRequest(at_s, tokens, answer, token_bytes(range(100 * number, 100 * number + 8)))
+        for number, (at_s, tokens, answer) in enumerate(asked)
+    ]
+    coarse = serve(requests, [ring()], Rules()).served
+    first = sum(times[0] - one[0] for times, one in zip(fine, asked, strict=True))
+    assert sum(one.ttft_s for one in coarse) == pytest.approx(first, rel=0.1)
+    each = sum((times[-1] - times[0]) / (len(times) - 1) for times in fine)
+    assert sum(one.tpot_s for one in coarse) == pytest.approx(each, rel=0.1)
