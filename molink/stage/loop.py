@@ -34,6 +34,7 @@ from molink.wire.frames import (
     Activations,
     Cancel,
     ChangeCache,
+    ClearCache,
     FinishReason,
     Forget,
     Message,
@@ -46,6 +47,7 @@ from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
     CacheChanged,
+    CacheCleared,
     CodecChosen,
     Decision,
     KeepRows,
@@ -350,7 +352,7 @@ class StageLoop:
 
 
 def _event_of(
-    message: Submit | Cancel | SetCodec | Forget | ChangeCache | Sampled,
+    message: Submit | Cancel | SetCodec | ClearCache | Forget | ChangeCache | Sampled,
 ) -> StageEvent:
     """What a message without rows tells the core."""
     match message:
@@ -370,5 +372,7 @@ def _event_of(
             return RequestCancelled(request_id)
         case SetCodec(codec):
             return CodecChosen(codec)
+        case ClearCache():
+            return CacheCleared()
         case _:
             assert_never(message)

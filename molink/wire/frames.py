@@ -9,7 +9,7 @@ dozen small arrays.
 Every message between the processes of a ring, as plain values: one closed union. A link carries
 only what its sender has to say (`LinkRole`):
 
-    coordinator -> head    Submit, Cancel, SetCodec
+    coordinator -> head    Submit, Cancel, SetCodec, ClearCache
     stage -> next stage    Activations, Forget, ChangeCache
     tail -> head           Sampled
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
@@ -52,6 +52,7 @@ __all__ = [
     "Activations",
     "Cancel",
     "ChangeCache",
+    "ClearCache",
     "FinishReason",
     "Forget",
     "LinkRole",
@@ -95,6 +96,11 @@ class SetCodec:
     """Order that the head's batches carry their activations in this codec from now on."""
 
     codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    """Order that nothing of what the ring has cached until now is found again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +173,7 @@ class Sampled:
     """Of prompts, where users asked for them; empty on the way to the head."""
 
 
-Message = SetCodec | Submit | Cancel | Activations | Forget | ChangeCache | Sampled
+Message = SetCodec | ClearCache | Submit | Cancel | Activations | Forget | ChangeCache | Sampled
 
 
 PROTOCOL_VERSION = 4
@@ -179,7 +185,7 @@ HEADER_BYTES_MAX = 4 * 2**20
 BUFFER_BYTES_MAX = 256 * 2**20
 """A span of 4,096 tokens of a 16,384-wide model in fp32."""
 
-SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE = range(1, 8)
+SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE, CLEAR_CACHE = range(1, 9)
 
 HEADERS_BYTES_MAX = {
     SUBMIT: HEADER_BYTES_MAX,
@@ -189,6 +195,7 @@ HEADERS_BYTES_MAX = {
     FORGET: 64,
     CHANGE_CACHE: 32 * 2**10,
     SET_CODEC: 64,
+    CLEAR_CACHE: 64,
 }
 """Of each kind. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX` tokens with all
 their log-probabilities 200 KB."""
@@ -219,7 +226,7 @@ _BATCH, _TENSOR = Schema(Batch, RULES), Schema(TensorHeader, RULES)
 _REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
 _CHANGE = Schema(CacheChange, RULES)
 _CANCEL, _SAMPLED = Schema(Cancel, RULES), Schema(Sampled, RULES)
-_SET_CODEC = Schema(SetCodec, RULES)
+_SET_CODEC, _CLEAR_CACHE = Schema(SetCodec, RULES), Schema(ClearCache, RULES)
 
 
 def encode_message(message: Message, epoch: int) -> list[bytes | memoryview]:
@@ -244,7 +251,7 @@ class LinkRole:
         object.__setattr__(self, "message_bytes_max", header_bytes_max + buffer_bytes_max)
 
 
-FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC}))
+FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC, CLEAR_CACHE}))
 FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE}))
 FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED}))
 ANYBODY = LinkRole("a peer", frozenset(HEADERS_BYTES_MAX))
@@ -330,6 +337,8 @@ def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
             return SAMPLED, _SAMPLED.write(message), []
         case SetCodec():
             return SET_CODEC, _SET_CODEC.write(message), []
+        case ClearCache():
+            return CLEAR_CACHE, _CLEAR_CACHE.write(message), []
         case Submit(request):
             return SUBMIT, _REQUEST.write(request), []
         case Cancel():
@@ -379,4 +388,5 @@ _DECODERS: dict[int, Callable[[Any], Message]] = {
     CHANGE_CACHE: lambda fields: ChangeCache(_CHANGE.read(fields)),
     SAMPLED: _SAMPLED.read,
     SET_CODEC: _set_codec,
+    CLEAR_CACHE: _CLEAR_CACHE.read,
 }

@@ -16,6 +16,7 @@ __all__ = [
     "BatchReturned",
     "BookOrder",
     "CacheChanged",
+    "CacheCleared",
     "CodecChosen",
     "Decision",
     "HeadEvent",
@@ -55,6 +56,11 @@ class CodecChosen:
     """From now on the head's batches carry their activations in this codec."""
 
     codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCleared:
+    """The operator wants nothing of what is cached to be found again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ class CacheChanged:
     change: CacheChange
 
 
-HeadEvent = RequestSubmitted | RequestCancelled | CodecChosen | BatchReturned
+HeadEvent = RequestSubmitted | RequestCancelled | CodecChosen | CacheCleared | BatchReturned
 """What the coordinator and the tail send to the head."""
 
 StageEvent = HeadEvent | BatchArrived | ReleaseArrived | CacheChanged

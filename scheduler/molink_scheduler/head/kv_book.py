@@ -84,15 +84,28 @@ class KvBook:
         """Let a request hold its first `tokens` tokens, for which there is room."""
         short = self.ledger.blocks_missing(request_id, tokens) - self.ledger.blocks_free
         if short > 0 and self.tree is not None:
-            dropped = self.tree.drop(short)
-            self.ledger.drop(len(dropped))
-            self._dropped += dropped
+            self._note_dropped(self.tree.drop(short))
         self.ledger.grow(request_id, tokens)
+
+    def clear(self, sequences: Iterable[Sequence]) -> None:
+        """Drop all that no request uses, and let nobody find the rest: it goes with the last of the
+        `sequences` that uses it. Of those that hold KV no more is cached."""
+        if self.tree is not None:
+            self._note_dropped(self.tree.drop(self.tree.blocks_droppable))
+            self.tree.hide()
+        for sequence in sequences:
+            sequence.is_cached = not (sequence.admitted or sequence.kept_tokens)
+
+    def _note_dropped(self, numbers: list[int]) -> None:
+        self.ledger.drop(len(numbers))
+        self._dropped += numbers
 
     def computed(self, sequence: Sequence) -> list[CacheChange]:
         """Cache what has come out of the tail, in whole blocks."""
         blocks = sequence.returned_tokens // BLOCK_TOKENS
         if self.tree is None or not sequence.admitted or blocks <= sequence.cached_blocks:
+            return []
+        if not sequence.is_cached:
             return []
         salt, tokens = sequence.request.cache_salt, sequence.packed[: blocks * BLOCK_BYTES]
         before, numbers = self.tree.extend(salt, tokens)
@@ -111,6 +124,8 @@ class KvBook:
         changes = self.computed(sequence)
         if sequence.pinned is not None and self.tree is not None:
             self.tree.unpin(sequence.pinned)
+            if not sequence.is_cached:
+                self._note_dropped(self.tree.drop_chain(sequence.pinned))
             sequence.pinned = None
         self.ledger.release(sequence.request_id)
         return changes
@@ -131,7 +146,9 @@ class KvBook:
         return any(
             _common_blocks(sequence, other) > (0 if prefix is None else prefix.blocks)
             for other in under_way
-            if other.request.cache_salt == sequence.request.cache_salt and not other.stopping
+            if other.request.cache_salt == sequence.request.cache_salt
+            and other.is_cached
+            and not other.stopping
         )
 
 

@@ -23,6 +23,7 @@ from molink_scheduler.events import (
     BatchReturned,
     BookOrder,
     CacheChanged,
+    CacheCleared,
     CodecChosen,
     Refuse,
     ReleaseArrived,
@@ -148,6 +149,9 @@ class HeadScheduler:
                 return self._cancel(request_id)
             case CodecChosen(codec):
                 self.codec = codec
+                return []
+            case CacheCleared():
+                self.book.clear(self._sequences.values())
                 return []
             case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]

@@ -42,6 +42,8 @@ class Sequence:
     """Of its first blocks, those whose tokens are cached."""
     pinned: int | None = None
     """Node of the directory in which these end."""
+    is_cached: bool = True
+    """Whether more of it is cached as it is computed."""
     _packed: bytes = b""
 
     def __post_init__(self) -> None:
@@ -149,6 +151,7 @@ class Sequence:
         self.kept_tokens = 0
         self.cached_runs = ()
         self.cached_blocks = 0
+        self.is_cached = True
         self.admitted = False
         self.decoding = False
         self.sits_out = False

@@ -32,6 +32,7 @@ from molink_scheduler.events import (
     BatchReturned,
     BookOrder,
     CacheChanged,
+    CacheCleared,
     CodecChosen,
     Piece,
     Refuse,
@@ -105,7 +106,13 @@ class StageQueue:
                 if objection is None:
                     self.book.changed(change)
                     return (SendCacheChange(change),)
-            case RequestSubmitted() | RequestCancelled() | CodecChosen() | BatchReturned():
+            case (
+                RequestSubmitted()
+                | RequestCancelled()
+                | CodecChosen()
+                | CacheCleared()
+                | BatchReturned()
+            ):
                 objection = f"{type(event).__name__} is for the head of the ring"
             case _:
                 assert_never(event)
