@@ -5,6 +5,7 @@
     POST /cluster/nodes/{id}/remove    throw the PC out with all its devices, for good
     POST /cluster/invites              {"expires_s": 86400, "uses": 5, "name": ""}: a new invite
     POST /cluster/intake               {"paused": true}: refuse new requests, or take them again
+    POST /cluster/cache/clear          forget what all rings have cached of prompts and answers
 
 Their content type must be JSON as of every post, so that no web page can send one unasked
 (`access`); a body may be empty where it has no fields.
@@ -21,11 +22,12 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.errors import ControlError, UserError
 
-__all__ = ["INTAKE_PATH", "INVITES_PATH", "NODE_PATH", "add_admin_routes"]
+__all__ = ["CLEAR_CACHE_PATH", "INTAKE_PATH", "INVITES_PATH", "NODE_PATH", "add_admin_routes"]
 
 NODE_PATH = "/cluster/nodes/{id}/{order}"
 INVITES_PATH = "/cluster/invites"
 INTAKE_PATH = "/cluster/intake"
+CLEAR_CACHE_PATH = "/cluster/cache/clear"
 
 ORDER_BYTES_MAX = 4096
 """Of a body: three short fields."""
@@ -73,11 +75,17 @@ def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
             raise ApiError("'paused' is missing: add it to the request.", param="paused")
         return web.json_response(admin.pause_intake(body["paused"], caller_of(request).name))
 
+    async def post_clear_cache(request: web.Request) -> web.Response:
+        """Clear the rings' prefix caches."""
+        await _body(request, {})
+        return web.json_response(admin.clear_caches(caller_of(request).name))
+
     app.add_routes(
         [
             web.post(NODE_PATH, post_node),
             web.post(INVITES_PATH, post_invite),
             web.post(INTAKE_PATH, post_intake),
+            web.post(CLEAR_CACHE_PATH, post_clear_cache),
         ]
     )
 

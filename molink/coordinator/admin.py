@@ -1,10 +1,10 @@
 """An operator's orders to a running cluster, which the API takes from whoever has an admin key.
 
-Drain, resume and remove a node, make an invite, pause the intake of requests. Each changes what the
-rest reads anyway (the node book, the registry, the service), so that nothing else knows of orders:
-a drained node looks to the manager like one whose owner has paused it, and its ring is replaced
-before it ends. What is drained outlasts a restart, a paused intake does not: a coordinator that was
-started anew is meant to serve.
+Drain, resume and remove a node, make an invite, pause the intake of requests, clear what the rings
+have cached. Each changes what the rest reads anyway (the node book, the registry, the service), so
+that nothing else knows of orders: a drained node looks to the manager like one whose owner has
+paused it, and its ring is replaced before it ends. What is drained outlasts a restart, a paused
+intake does not: a coordinator that was started anew is meant to serve.
 
 Every order is an event of the cluster's ledger, with who gave it.
 """
@@ -98,6 +98,14 @@ class ClusterAdmin:
         self.service.set_intake(paused=paused)
         self._note("The intake is paused" if paused else "The intake is open", by)
         return {"paused": paused}
+
+    def clear_caches(self, by: str) -> dict[str, Any]:
+        """Let all rings forget what they keep of prompts and answers for prompts to come. What a
+        request under way uses goes with it, and nobody else finds it."""
+        rings = len(self.service.rings)
+        self.service.clear_caches()
+        self._note("The prefix caches are cleared", by)
+        return {"rings": rings}
 
     async def _hold(self, node_id: str, by: str, *, is_held: bool) -> dict[str, Any]:
         self._check_agents()

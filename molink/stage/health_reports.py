@@ -181,6 +181,7 @@ class HealthReports:
             recent_sketches=self.recent.recent_sketches(now),
             state_slots_used=None if executor.state_slots is None else executor.states.slots_used,
             host_is_short=host_is_short(),
+            kv_tokens_cached=executor.kv.tokens_cached,
         )
 
     def _shadow(self) -> ShadowProgress | None:

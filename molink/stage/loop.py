@@ -36,6 +36,7 @@ from molink.wire.frames import (
     BlocksFetched,
     Cancel,
     ChangeCache,
+    ClearCache,
     FinishReason,
     Forget,
     Message,
@@ -49,6 +50,7 @@ from molink_scheduler.events import (
     BatchReturned,
     BlocksRead,
     CacheChanged,
+    CacheCleared,
     CodecChosen,
     Decision,
     FetchArrived,
@@ -358,7 +360,9 @@ class StageLoop:
 
 
 def _event_of(
-    message: Submit | Cancel | SetCodec | Forget | ChangeCache | BlocksFetched | Sampled,
+    message: (
+        Submit | Cancel | SetCodec | ClearCache | Forget | ChangeCache | BlocksFetched | Sampled
+    ),
 ) -> StageEvent:
     """What a message without rows tells the core."""
     match message:
@@ -380,5 +384,7 @@ def _event_of(
             return RequestCancelled(request_id)
         case SetCodec(codec):
             return CodecChosen(codec)
+        case ClearCache():
+            return CacheCleared()
         case _:
             assert_never(message)

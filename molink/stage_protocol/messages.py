@@ -335,6 +335,8 @@ class StageHealth:
     behind each layer (`molink_scheduler.audit`)."""
     host_is_short: bool = False
     """Whether its PC has so little memory left that requests are to be given up."""
+    kv_tokens_cached: int | None = None
+    """In blocks that the prefix cache holds, in use or not; None: an older version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ dozen small arrays.
 Every message between the processes of a ring, as plain values: one closed union. A link carries
 only what its sender has to say (`LinkRole`):
 
-    coordinator -> head    Submit, Cancel, SetCodec
+    coordinator -> head    Submit, Cancel, SetCodec, ClearCache
     stage -> next stage    Activations, Forget, ChangeCache, BlocksFetched
     tail -> head           Sampled, BlocksFetched
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
@@ -17,9 +17,7 @@ only what its sender has to say (`LinkRole`):
 A header is measured before it is decoded, by its kind, because a byte of msgpack may become dozens
 in memory: maps and extensions, which no message has, are refused, and of arrays there are no more
 than a message needs. What is left is honest: 24 bytes for a byte at most, where a prompt's own ids
-take 16.
-
-Requests, batches and spans are the core's own values; here they only get a kind and, for
+take 16. Requests, batches and spans are the core's own values; here they only get a kind and, for
 activations, a buffer.
 """
 
@@ -53,6 +51,7 @@ __all__ = [
     "BlocksFetched",
     "Cancel",
     "ChangeCache",
+    "ClearCache",
     "FinishReason",
     "Forget",
     "LinkRole",
@@ -96,6 +95,11 @@ class SetCodec:
     """Order that the head's batches carry their activations in this codec from now on."""
 
     codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    """Order that nothing of what the ring has cached until now is found again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +179,8 @@ class Sampled:
     """Of prompts, where users asked for them; empty on the way to the head."""
 
 
-Message = SetCodec | Submit | Cancel | Activations | Forget | ChangeCache | BlocksFetched | Sampled
-
+Order = Submit | Cancel | SetCodec | ClearCache
+Message = Order | Activations | Forget | ChangeCache | BlocksFetched | Sampled
 
 PROTOCOL_VERSION = 4
 """Raised with every change of the schema; peers of another version are refused."""
@@ -187,17 +191,15 @@ HEADER_BYTES_MAX = 4 * 2**20
 BUFFER_BYTES_MAX = 256 * 2**20
 """A span of 4,096 tokens of a 16,384-wide model in fp32."""
 
-SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE, FETCHED = range(1, 9)
+SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE = range(1, 8)
+FETCHED, CLEAR_CACHE = 8, 9
 
 HEADERS_BYTES_MAX = {
     SUBMIT: HEADER_BYTES_MAX,
     ACTIVATIONS: HEADER_BYTES_MAX,  # The prompts of newcomers, where their sampling needs them.
     SAMPLED: 256 * 2**10,
-    CANCEL: 64,
-    FORGET: 64,
     CHANGE_CACHE: 32 * 2**10,
-    SET_CODEC: 64,
-    FETCHED: 64,
+    **dict.fromkeys((CANCEL, FORGET, SET_CODEC, FETCHED, CLEAR_CACHE), 64),
 }
 """Of each kind. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX` tokens with all
 their log-probabilities 200 KB."""
@@ -228,7 +230,7 @@ _BATCH, _TENSOR = Schema(Batch, RULES), Schema(TensorHeader, RULES)
 _REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
 _CHANGE, _FETCHED = Schema(CacheChange, RULES), Schema(Fetched, RULES)
 _CANCEL, _SAMPLED = Schema(Cancel, RULES), Schema(Sampled, RULES)
-_SET_CODEC = Schema(SetCodec, RULES)
+_SET_CODEC, _CLEAR_CACHE = Schema(SetCodec, RULES), Schema(ClearCache, RULES)
 
 
 def encode_message(message: Message, epoch: int) -> list[bytes | memoryview]:
@@ -253,7 +255,7 @@ class LinkRole:
         object.__setattr__(self, "message_bytes_max", header_bytes_max + buffer_bytes_max)
 
 
-FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC}))
+FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC, CLEAR_CACHE}))
 FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE, FETCHED}))
 FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED, FETCHED}))
 ANYBODY = LinkRole("a peer", frozenset(HEADERS_BYTES_MAX))
@@ -339,6 +341,8 @@ def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
             return SAMPLED, _SAMPLED.write(message), []
         case SetCodec():
             return SET_CODEC, _SET_CODEC.write(message), []
+        case ClearCache():
+            return CLEAR_CACHE, _CLEAR_CACHE.write(message), []
         case Submit(request):
             return SUBMIT, _REQUEST.write(request), []
         case Cancel():
@@ -391,4 +395,5 @@ _DECODERS: dict[int, Callable[[Any], Message]] = {
     FETCHED: lambda fields: BlocksFetched(_FETCHED.read(fields)),
     SAMPLED: _SAMPLED.read,
     SET_CODEC: _set_codec,
+    CLEAR_CACHE: _CLEAR_CACHE.read,
 }

@@ -25,6 +25,7 @@ __all__ = [
     "BlocksRead",
     "BookOrder",
     "CacheChanged",
+    "CacheCleared",
     "CodecChosen",
     "Decision",
     "FetchArrived",
@@ -66,6 +67,11 @@ class CodecChosen:
     """From now on the head's batches carry their activations in this codec."""
 
     codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCleared:
+    """The operator wants nothing of what is cached to be found again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,9 @@ class BlocksRead:
     fetched: Fetched
 
 
-HeadEvent = RequestSubmitted | RequestCancelled | CodecChosen | BatchReturned | FetchArrived
+HeadEvent = (
+    RequestSubmitted | RequestCancelled | CodecChosen | CacheCleared | BatchReturned | FetchArrived
+)
 """What the coordinator and the tail send to the head."""
 
 StageEvent = HeadEvent | BatchArrived | ReleaseArrived | CacheChanged | BlocksRead

@@ -51,6 +51,10 @@ class FakeAdmin:
         self.given.append(("intake", paused, by))
         return {"paused": paused}
 
+    def clear_caches(self, by):
+        self.given.append(("clear", by))
+        return {"rings": 2}
+
 
 @pytest.fixture
 def admin():
@@ -99,9 +103,16 @@ async def test_the_intake(client, admin):
     assert admin.given == [("intake", True, "127.0.0.1")]
 
 
+async def test_the_caches(client, admin):
+    assert await post(client, "/cluster/cache/clear") == (200, {"rings": 2})
+    assert admin.given == [("clear", "127.0.0.1")]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
+        ("/cluster/cache/clear", {"ring": 1}, "ring"),
+        ("/cluster/cache/clear", "[]", None),
         ("/cluster/intake", {}, "paused"),
         ("/cluster/intake", {"paused": 1}, "paused"),
         ("/cluster/intake", {"paused": True, "why": ""}, "why"),

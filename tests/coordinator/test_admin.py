@@ -1,6 +1,7 @@
 """Orders of an operator, over a real registry and a node book."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.requests.cluster_report import nodes_report
-from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.errors import RingError, UserError
 from tests.coordinator.examples import HERE, PROFILE, no_report
 from tests.coordinator.rings.world import CARD, collect, request
@@ -149,6 +150,22 @@ async def test_a_paused_intake_refuses_new_requests_only(admin):
         await collect(admin.service.generate(request()))
     admin.pause_intake(False, "k1")
     assert "paused" not in admin.service.unready_reason
+
+
+async def test_all_rings_are_told_to_clear_their_caches(admin):
+    told = []
+
+    def lost():
+        raise RingError("The link to the head is lost.")
+
+    for number, clear in enumerate((lost, lambda: told.append("clear"))):
+        client = SimpleNamespace(clear_cache=clear, unready_reason=None)
+        admin.service.add(ServingRing(number, client, 1.0))
+    assert admin.clear_caches("k1") == {"rings": 2}
+    assert told == ["clear"]
+    assert [one.text for one in admin.service.events.after(0)] == [
+        "The prefix caches are cleared, by order of k1"
+    ]
 
 
 async def test_nodes_of_serve_take_no_orders(admin, node):

@@ -54,6 +54,14 @@ def test_the_ring_from_head_to_tail():
     ]
 
 
+def test_what_the_ring_has_cached():
+    body = cluster()
+    body["rings"][0]["prefix_cache"] = {"tokens": 4096, "recent_hit_rate": 0.625}
+    assert texts("ring", history_of(look(0, body)))[0].endswith("cached 62 %, 4096 tokens")
+    body["rings"][0]["prefix_cache"] = {"tokens": 52_340, "recent_hit_rate": 0.0}
+    assert texts("ring", history_of(look(0, body)))[0].endswith("cached 0 %, 52k tokens")
+
+
 def holding(*held, circling):
     """A look at a ring whose stages hold so many micro-batches."""
     stages = [

@@ -49,6 +49,12 @@ async def test_a_next_turn_begins_with_what_is_cached(tools, tiny_server, chosen
     ]
     cached = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for _, told in answers]
     assert cached == [0, 48, 48]
+    shown = (await tools.get(tiny_server.url, "/cluster"))["prefix_cache"]
+    assert shown["requests"] >= 4 and shown["recent_hit_rate"] > 0
+    status, _ = await tools.post(tiny_server.url, "/cluster/cache/clear", {})
+    assert status == 200
+    answers.append(await tools.post(tiny_server.url, "/generate", turn))
+    assert answers[-1][1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert len({str(told["token_ids"]) for _, told in answers}) == 1
 
 

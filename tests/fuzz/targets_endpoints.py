@@ -132,6 +132,9 @@ class _Admin:
         assert isinstance(is_paused, bool)
         return {"paused": is_paused}
 
+    def clear_caches(self, by: str) -> dict[str, Any]:
+        return {"rings": 1}
+
 
 def _admin_handlers() -> dict[str, Post]:
     app = web.Application()

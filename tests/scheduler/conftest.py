@@ -15,6 +15,7 @@ from molink_scheduler.events import (
     BatchReturned,
     BlocksRead,
     CacheChanged,
+    CacheCleared,
     Decision,
     FetchArrived,
     Refuse,
@@ -210,6 +211,9 @@ class FakeRing:
 
     def cancel_at(self, at: float, request_id: int) -> None:
         self.push(at, lambda: self.receive(0, RequestCancelled(request_id)))
+
+    def clear_at(self, at: float) -> None:
+        self.push(at, lambda: self.receive(0, CacheCleared()))
 
     def push(self, at: float, action) -> None:
         heapq.heappush(self.events, (at, next(self.ids), action))

@@ -55,6 +55,7 @@ STAGE_FIGURES = (
     Figure("molink_stage_prefill_row_seconds", "prefill_row_s", "Smoothed time of a prompt token."),
     Figure("molink_stage_kv_tokens_used", "kv_tokens_used", "Tokens in the KV cache."),
     Figure("molink_stage_kv_tokens_capacity", "kv_tokens_capacity", "Tokens that it holds."),
+    Figure("molink_stage_kv_tokens_cached", "kv_tokens_cached", "Tokens in the prefix cache."),
     Figure("molink_stage_state_slots_used", "state_slots_used", "Requests with a state."),
     Figure(
         "molink_stage_state_slots_capacity",

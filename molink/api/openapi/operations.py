@@ -208,6 +208,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         fields={"paused": {"type": "boolean"}},
         example={"paused": True},
     ),
+    ("POST", "/cluster/cache/clear"): Operation(
+        CLUSTER, "Forget what all rings have cached of prompts and answers", errors=OF_ORDERS
+    ),
     ("GET", "/plan"): Operation(
         CLUSTER,
         "The best plan for the PCs that are here",

@@ -95,6 +95,7 @@ def _stage(stage: AgentStage) -> dict[str, Any]:
         "weights_bytes": loaded.weights_bytes,
         "kv_tokens_capacity": loaded.kv_tokens_capacity,
         "kv_tokens_used": health.kv_tokens_used if health else 0,
+        "kv_tokens_cached": health.kv_tokens_cached if health else None,
         "state_slots_capacity": loaded.state_slots,
         "state_slots_used": health.state_slots_used if health else None,
         "busy_s": round(health.busy_s, 3) if health else 0.0,

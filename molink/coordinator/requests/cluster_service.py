@@ -147,6 +147,12 @@ class ClusterService:
         self.intake_paused = paused
         self._changed.send()
 
+    def clear_caches(self) -> None:
+        """Let all rings forget what they have cached."""
+        for ring in self.rings:
+            with suppress(RingError):  # The link to its head is lost: so is the cache.
+                ring.client.clear_cache()
+
     def add(self, ring: ServingRing) -> None:
         """Send requests to a ring, too."""
         self.rings.append(ring)

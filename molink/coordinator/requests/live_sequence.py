@@ -1,24 +1,40 @@
 """One sequence on a ring, as the coordinator keeps it for the user who waits for its tokens."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from molink.coordinator.requests.cache_use import CacheUse
 from molink.coordinator.requests.prompt_scores import PromptScores
-from molink.errors import InvalidRequestError, MolinkError
+from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.serving.kept_answer import AnswerLog
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
+from molink.stage_protocol.messages import StageHealth
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.waiting_line import Wait, WaitingLine
 
-__all__ = ["HOLDS_MAX", "UNREAD_EVENTS_MAX", "LiveSequence", "Served"]
+__all__ = [
+    "FIRST_TOKEN_WITHIN_S",
+    "HOLDS_MAX",
+    "TOKEN_WITHIN_S",
+    "UNREAD_EVENTS_MAX",
+    "LiveSequence",
+    "RequestStalledError",
+    "Served",
+    "note_prompts",
+]
 
 UNREAD_EVENTS_MAX = 256
 """Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
 any answer, and 0.1 MB. At so many its sequence gives its place on the ring to others."""
+
+TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
+"""Between two tokens of a sequence, and until the first, before another ring is tried: who was
+preempted waits for room, and who came last for all before, so this is only for what a head has lost
+or holds back."""
 
 UNREAD_CHARS_MAX = 2**16
 """Of their text, which is far less than so much for any usual tokenizer."""
@@ -32,6 +48,10 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: "length",
 }
 """By the tail's reason, but for a grammar that failed: that is an error."""
+
+
+class RequestStalledError(RingError):
+    """Raised when a ring that goes on has left one request lying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +117,19 @@ class LiveSequence:
     def __post_init__(self) -> None:
         if self.timeline is not None:
             self.timeline.numbered(self.request_id)
+
+    def lies(self, now: float) -> bool:
+        """Whether nothing has come for so long that another ring is better."""
+        longest_s = TOKEN_WITHIN_S if self.has_token else FIRST_TOKEN_WITHIN_S
+        return not self.is_held and now - self.moved_at > self.patience * longest_s
+
+    def answered(self, waited_s: float, cached_tokens: int, use: CacheUse, now: float) -> None:
+        """Its first token comes, and with it how long it had waited on the head, and how much of it
+        was cached."""
+        if not self.generated_tokens:
+            use.began(len(self.prompt), cached_tokens)
+        if self.timeline is not None:
+            self.timeline.answered(waited_s, cached_tokens, now)
 
     def begin_anew(self, request_id: int) -> None:
         """Be another request for the ring, of which nothing is held there."""
@@ -256,3 +289,15 @@ class LiveSequence:
             return ""
         is_last = token.finish is not FinishReason.NONE
         return self.text.of_token(token.token_id, self.sampling, is_last=is_last)
+
+
+def note_prompts(live: Mapping[int, LiveSequence], head: StageHealth, now: float) -> None:
+    """Take what a head reports of its prompts into the timelines of the sequences."""
+    for request_id, tokens, waited_s in head.recent_prompts:
+        one = live.get(request_id)
+        if one is not None and one.timeline is not None:
+            one.timeline.prompt_computed(tokens, waited_s, now)
+    for request_id, start, end, after_s in head.recent_pieces:
+        one = live.get(request_id)
+        if one is not None and one.timeline is not None:
+            one.timeline.piece_sent(start, end, after_s, now)

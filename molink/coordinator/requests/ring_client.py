@@ -21,9 +21,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
 
 from molink.coordinator.members.ring import Ring
+from molink.coordinator.requests.cache_use import CacheUse
 from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import checked_codec
-from molink.coordinator.requests.live_sequence import LiveSequence, Served
+from molink.coordinator.requests.live_sequence import (
+    LiveSequence,
+    RequestStalledError,
+    Served,
+    note_prompts,
+)
 from molink.coordinator.requests.prompt_scores import untrue
 from molink.coordinator.requests.ring_links import (
     HeadLost,
@@ -34,9 +40,16 @@ from molink.coordinator.requests.ring_links import (
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.serving.timeline import RequestTimeline
 from molink.stage_protocol.messages import StageHealth
-from molink.wire.frames import Cancel, PromptScore, Sampled, SetCodec, Submit, TokenSample
+from molink.wire.frames import (
+    Cancel,
+    ClearCache,
+    PromptScore,
+    Sampled,
+    SetCodec,
+    Submit,
+    TokenSample,
+)
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.waiting_line import WaitingLine
@@ -49,17 +62,8 @@ LOSSES_MAX = 8
 REQUESTS_MAX = 4096
 """Sequences accepted at a time, running and waiting, whatever the forecast of their wait is."""
 
-TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
-"""Between two tokens of a sequence, and until the first, before another ring is tried: who was
-preempted waits for room, and who came last for all before, so this is only for what a head has lost
-or holds back."""
-
 ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
 """Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
-
-
-class RequestStalledError(RingError):
-    """Raised when a ring that goes on has left one request lying."""
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class RingClient:
     _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
     line: WaitingLine = field(default_factory=WaitingLine)
+    cache_use: CacheUse = field(default_factory=CacheUse)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
     short_of_memory: str = ""
@@ -134,20 +139,13 @@ class RingClient:
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
-        for request_id, tokens, waited_s in head.recent_prompts:
-            if (timeline := self._timeline(request_id)) is not None:
-                timeline.prompt_computed(tokens, waited_s, now)
-        for request_id, start, end, after_s in head.recent_pieces:
-            if (timeline := self._timeline(request_id)) is not None:
-                timeline.piece_sent(start, end, after_s, now)
+        note_prompts(self._live, head, now)
 
     def give_up_stalled(self, now: float, may_move: Callable[[int], bool]) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
         `may_move`: whether there is one for so many tokens. Without, they keep their place."""
         for live in self._live.values():
-            longest_s = TOKEN_WITHIN_S if live.has_token else FIRST_TOKEN_WITHIN_S
-            lies = not live.is_held and now - live.moved_at > live.patience * longest_s
-            if lies and may_move(live.tokens):
+            if live.lies(now) and may_move(live.tokens):
                 live.moved_at = now
                 live.tell(RequestStalledError("The ring has left the request lying."))
 
@@ -262,13 +260,19 @@ class RingClient:
         self.codec = await checked_codec(self, self._set_codec, self.ring, wanted)
         self._set_codec(self.codec.codec)
 
+    def clear_cache(self) -> None:
+        """Let the ring forget what it has cached; one that is paused goes on with nothing."""
+        if not self._is_paused:
+            self.links.send(ClearCache())
+
     def _set_codec(self, codec: str) -> None:
         self.links.send(SetCodec(codec))
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links.report, len(self._live))
-        return report | {"wire": asdict(self.codec)}
+        cache = self.cache_use.report(self.ring.stages[0].health)
+        return report | {"wire": asdict(self.codec), "prefix_cache": cache}
 
     def end(self, reason: str) -> None:
         """Fail what runs, and refuse what comes."""
@@ -370,11 +374,8 @@ class RingClient:
 
     def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
         for request_id, waited_s, cached_tokens in waits:
-            if (timeline := self._timeline(request_id)) is not None:
-                timeline.answered(waited_s, cached_tokens, now)
-
-    def _timeline(self, request_id: int) -> RequestTimeline | None:
-        return live.timeline if (live := self._live.get(request_id)) is not None else None
+            if (live := self._live.get(request_id)) is not None:
+                live.answered(waited_s, cached_tokens, self.cache_use, now)
 
     def _note_token(self, live: LiveSequence, now: float) -> None:
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
@@ -390,9 +391,7 @@ class RingClient:
     def _objection(self, token: TokenSample, live: LiveSequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""
         known = self._next_request_id, self.card.vocabulary_size
-        if (objection := untrue(token, *known)) is not None:
-            return objection
-        return live.objection(token) if live is not None else None
+        return untrue(token, *known) or (live.objection(token) if live is not None else None)
 
     def _tail_error(self, what: str) -> StageError:
         """The end of the ring for something that its tail sent, which is held against it."""

@@ -20,6 +20,7 @@ from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
     FROM_TAIL,
     Cancel,
+    ClearCache,
     Sampled,
     SetCodec,
     Submit,
@@ -139,7 +140,7 @@ class RingClientLinks:
             if isinstance(event, Arrived) or (isinstance(event, HeadLost) and event.is_ours):
                 self._events.put_nowait(event)
 
-    def send(self, message: Submit | Cancel | SetCodec) -> None:
+    def send(self, message: Submit | Cancel | SetCodec | ClearCache) -> None:
         """Send to the head. When too much waits for it already, it counts as lost, and RingError is
         raised."""
         assert self.head is not None, "connect comes first"

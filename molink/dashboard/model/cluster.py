@@ -105,6 +105,10 @@ class Ring:
     codec: str
     codec_reason: str
     forecast: Forecast | None
+    cached_tokens: int = 0
+    """Tokens of prompts to come that are held."""
+    hit_rate: float | None = None
+    """Part of recent prompts that was cached; None: of none, or not told."""
 
     def link_to(self, index: int) -> Link | None:
         """The link by which a stage gets its input; for the head, that of the tail."""
@@ -206,6 +210,7 @@ def _ring(body: Json) -> Ring:
         part(body, "requests"),
         part(body, "wire"),
     )
+    cache = part(body, "prefix_cache")
     head = stages[0] if stages else {}
     batches = number(head, "micro_batch_count")
     return Ring(
@@ -220,6 +225,8 @@ def _ring(body: Json) -> Ring:
         codec=text(wire, "codec"),
         codec_reason=text(wire, "reason"),
         forecast=_forecast(part(body, "forecast")),
+        cached_tokens=count(cache, "tokens"),
+        hit_rate=number(cache, "recent_hit_rate"),
     )
 
 

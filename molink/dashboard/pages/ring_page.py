@@ -1,6 +1,6 @@
 """The first screen: rings as they are, from head to tail and back.
 
-    ring 1  2.8 of 3 micro-batches, round 61 ms  2 running, 0 waiting
+    ring 1  2.8 of 3 micro-batches, round 61 ms  2 running, 0 waiting  cached 62 %, 4096 tokens
     ╭    anna        0-8    ███░░░░░  41 %  step 12 ms  KV 12 %
     │●   ▼ 98.1 Mbps  30 ms  ██░░░░  20 %   decode   1.2 KB ●
     │                                       prefill  120 KB
@@ -79,7 +79,15 @@ def _title(ring: Ring, glyphs: Glyphs) -> Line:
     parts += ["  ", Span(f"{ring.running} running, {ring.waiting} waiting", "bold")]
     if ring.codec:
         parts += ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
+    if ring.hit_rate is not None:
+        parts += ["  ", Span(f"cached {percent(ring.hit_rate)}, {_thousands(ring)}", "dim")]
     return line(*parts)
+
+
+def _thousands(ring: Ring) -> str:
+    """Tokens that are cached."""
+    tokens = ring.cached_tokens
+    return f"{tokens / 1000:.0f}k tokens" if tokens >= 10_000 else f"{tokens} tokens"
 
 
 def _under_way(ring: Ring) -> str:

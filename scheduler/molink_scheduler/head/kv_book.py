@@ -98,18 +98,35 @@ class KvBook:
         self._make_room(self.ledger.blocks_missing(request_id, tokens))
         self.ledger.grow(request_id, tokens)
 
+    def clear(self, sequences: Iterable[Sequence]) -> None:
+        """Drop all that no request uses, and let nobody find the rest: it goes with the last of the
+        `sequences` that uses it. Of those that hold KV no more is cached."""
+        if self.tree is not None:
+            before = self.tree.blocks
+            for tier in (FILE, HOST, DEVICE):
+                self._note_dropped(self.tree.drop(self.tree.blocks_in[tier], tier))
+            self.ledger.drop(before - self.tree.blocks)
+            self.tree.hide()
+        for sequence in sequences:
+            sequence.is_cached = not (sequence.admitted or sequence.kept_tokens)
+
+    def _note_dropped(self, numbers: list[int]) -> None:
+        if numbers:
+            self._moves.append((DEVICE, numbers))
+
     def computed(self, sequence: Sequence) -> list[CacheChange]:
         """Cache what has come out of the tail, in whole blocks."""
         blocks = sequence.returned_tokens // BLOCK_TOKENS
         if self.tree is None or not sequence.admitted or blocks <= sequence.cached_blocks:
+            return []
+        if not sequence.is_cached:
             return []
         salt, tokens = sequence.request.cache_salt, sequence.packed[: blocks * BLOCK_BYTES]
         away = self.tree.away(self.tree.find(salt, tokens, lowest=FILE))
         if any(is_fetched for _, _, is_fetched in away):
             return []  # The same comes back for another one.
         old, again = self.tree.renew(salt, tokens)
-        if old:
-            self._moves.append((DEVICE, old))
+        self._note_dropped(old)
         found, numbers = self.tree.extend(salt, tokens)
         before, numbers = found - len(again), range(numbers.start - len(again), numbers.stop)
         pinned = self.tree.pin(self.tree.find(salt, tokens))
@@ -127,6 +144,10 @@ class KvBook:
         changes = self.computed(sequence)
         if sequence.pinned is not None and self.tree is not None:
             self.tree.unpin(sequence.pinned)
+            if not sequence.is_cached:
+                dropped = self.tree.drop_chain(sequence.pinned)
+                self.ledger.drop(len(dropped))
+                self._note_dropped(dropped)
             sequence.pinned = None
         self.ledger.release(sequence.request_id)
         return changes
@@ -226,8 +247,8 @@ class KvBook:
                 break  # All that is there is held.
             self._moves.append((below, moved))
             blocks -= len(moved)
-        if blocks > 0 and (dropped := tree.drop(blocks, tier)):
-            self._moves.append((DEVICE, dropped))
+        if blocks > 0:
+            self._note_dropped(tree.drop(blocks, tier))
 
     # -- the same at once -----------------------------------------------------------------------
 
@@ -241,7 +262,7 @@ class KvBook:
         return self.fetches.waits(sequence) or any(
             _common_blocks(sequence, other) > (0 if prefix is None else prefix.blocks)
             for other in [*coming, *(one for one in under_way if not one.stopping)]
-            if other.request.cache_salt == sequence.request.cache_salt
+            if other.request.cache_salt == sequence.request.cache_salt and other.is_cached
         )
 
 

@@ -24,6 +24,7 @@ from molink_scheduler.events import (
     BlocksRead,
     BookOrder,
     CacheChanged,
+    CacheCleared,
     CodecChosen,
     FetchArrived,
     Refuse,
@@ -154,6 +155,9 @@ class HeadScheduler:
                 return self._cancel(request_id)
             case CodecChosen(codec):
                 self.codec = codec
+                return []
+            case CacheCleared():
+                self.book.clear(self._sequences.values())
                 return []
             case BlocksRead(fetched):
                 return [SendFetched(fetched)]

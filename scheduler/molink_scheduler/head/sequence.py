@@ -44,6 +44,8 @@ class Sequence:
     """Node of the directory in which these end."""
     was_fetched: bool = False
     """Whether cached blocks were brought back for it; that is done once."""
+    is_cached: bool = True
+    """Whether more of it is cached as it is computed."""
     _packed: bytes = b""
 
     def __post_init__(self) -> None:
@@ -160,6 +162,7 @@ class Sequence:
         self.kept_tokens = 0
         self.cached_runs = ()
         self.cached_blocks = 0
+        self.is_cached = True
         self.admitted = False
         self.decoding = False
         self.sits_out = False

@@ -205,6 +205,21 @@ class PrefixTree:
             dropped += self._shorten(here, self.blocks_in[tier] - left)
         return dropped
 
+    def hide(self) -> None:
+        """Let nobody find what is cached; who holds some of it goes on."""
+        self._roots.clear()
+
+    def drop_chain(self, here: int) -> list[int]:
+        """Drop the chain that ends in a node, from there on as far as nobody else needs it: the
+        numbers of its blocks."""
+        dropped: list[int] = []
+        node: _Node | None = self._nodes[here]
+        while node is not None and node.parent is not None and not (node.holds or node.children):
+            dropped += self._shorten(here, len(node.numbers))
+            here = node.parent
+            node = self._nodes.get(here)
+        return dropped
+
     # -- nodes ----------------------------------------------------------------------------------
 
     def _root(self, salt: str) -> int:
@@ -290,7 +305,9 @@ class PrefixTree:
         node.near -= self._nodes[here].tier <= node.tier
         del self._nodes[here], node.children[first_block]
         if node.parent is None and not node.children:
-            del self._nodes[parent], self._roots[node.salt]
+            del self._nodes[parent]
+            if self._roots.get(node.salt) == parent:
+                del self._roots[node.salt]
         else:
             self._enter(parent)
 

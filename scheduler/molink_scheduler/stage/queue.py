@@ -33,6 +33,7 @@ from molink_scheduler.events import (
     BlocksRead,
     BookOrder,
     CacheChanged,
+    CacheCleared,
     CodecChosen,
     FetchArrived,
     Piece,
@@ -116,7 +117,13 @@ class StageQueue:
             case BlocksRead(fetched):
                 answer = self.book.read(fetched)
                 return () if answer is None else (SendFetched(answer),)
-            case RequestSubmitted() | RequestCancelled() | CodecChosen() | BatchReturned():
+            case (
+                RequestSubmitted()
+                | RequestCancelled()
+                | CodecChosen()
+                | CacheCleared()
+                | BatchReturned()
+            ):
                 objection = f"{type(event).__name__} is for the head of the ring"
             case _:
                 assert_never(event)

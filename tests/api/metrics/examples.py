@@ -22,6 +22,7 @@ def stage(name: str, **figures: Any) -> dict[str, Any]:
         "prefill_row_s": 0.001,
         "kv_tokens_used": 30,
         "kv_tokens_capacity": 400,
+        "kv_tokens_cached": 48,
         "state_slots_used": 2,
         "state_slots_capacity": 16,
         "weights_bytes": 1000,

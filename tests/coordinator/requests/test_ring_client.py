@@ -7,12 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from molink.coordinator.requests import ring_client
-from molink.coordinator.requests.ring_client import (
-    FIRST_TOKEN_WITHIN_S,
-    TOKEN_WITHIN_S,
-    RequestStalledError,
-    RingClient,
-)
+from molink.coordinator.requests.live_sequence import FIRST_TOKEN_WITHIN_S, TOKEN_WITHIN_S
+from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.coordinator.requests.ring_links import (
     HeadLost,
     LinkEvent,
@@ -23,7 +19,15 @@ from molink.errors import InvalidRequestError, LinkFullError, RingError, StageEr
 from molink.serving.service import GenerationRequest, ModelCard
 from molink.serving.timeline import Arrival, RequestTimeline
 from molink.transport.link.thread import ProcessLinks
-from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
+from molink.wire.frames import (
+    Cancel,
+    ClearCache,
+    FinishReason,
+    Sampled,
+    SetCodec,
+    Submit,
+    TokenSample,
+)
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
@@ -128,6 +132,27 @@ async def test_tokens_are_handed_out_and_those_of_ended_requests_dropped():
         s.links.tell(TokenSample(await s.submitted(2), 8, LENGTH))
         assert await again == [8]
         assert not any(stage.failed for stage in s.stages)
+
+
+async def test_what_was_cached_counts_once_for_each_request():
+    async with Serving() as s:
+        answer = s.ask()
+        request_id = await s.submitted()
+        for token in (TokenSample(request_id, 7), TokenSample(request_id, 7, LENGTH)):
+            waits = ((request_id, 0.1, 1), (99, 0.1, 1))
+            s.links.events.put_nowait(Sampled(BatchClass.DECODE, 0, (), (token,), (), waits))
+        await answer
+        use = s.client.cache_use
+        assert (use.requests, use.prompt_tokens, use.cached_tokens) == (1, 2, 1)
+
+
+async def test_the_head_is_told_to_clear_its_cache():
+    async with Serving() as s:
+        s.client.clear_cache()
+        assert s.links.sent == [ClearCache()]
+        s.client.pause()
+        s.client.clear_cache()
+        assert s.links.sent == [ClearCache()]
 
 
 async def test_a_timeline_says_when_tokens_came(monkeypatch):

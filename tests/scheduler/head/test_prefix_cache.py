@@ -53,6 +53,27 @@ def prefilled(ring):
     return sum(span.tokens for stage, span in ring.prefill_spans if stage == 0)
 
 
+@given(crowds(), st.integers(0, 2**16), st.integers(9, 40), st.lists(st.floats(0, 4), max_size=3))
+def test_a_cleared_cache_leaves_answers_as_they_are(
+    make_ring, make_request, crowd, seed, blocks, cleared
+):
+    """With room for few, so that some are preempted and chains are dropped beside."""
+    ring = make_ring(seed, 2, 16 * blocks, prefix_cache=True)
+    for number, prompt, answer, at, salt in crowd:
+        if len(prompt) + answer <= 16 * blocks:
+            ring.submit_at(at, make_request(number, prompt, answer, cache_salt=salt))
+    for at in cleared:
+        ring.clear_at(at)
+    ring.run()
+    for number in ring.requests:
+        assert ring.answers[number] == ring.expected_answer(number)
+    ring.assert_nothing_left()
+    ring.clear_at(ring.now)
+    ring.run()
+    ring.assert_caches_agree()
+    assert ring.head.kv.blocks_cached == 0
+
+
 @pytest.fixture
 def ring(make_ring):
     return make_ring(3, 3, 16 * 1000, prefix_cache=True)
@@ -127,3 +148,27 @@ def test_layers_that_keep_states_cache_nothing(make_ring, make_request):
         ring.submit_at(9.0 * number, make_request(number, tuple(range(128)), 2))
     ring.run()
     assert prefilled(ring) == 256
+
+
+def test_what_was_cleared_is_computed_again(ring, make_request):
+    ring.submit_at(0.0, make_request(0, tuple(range(64)), 2))
+    ring.clear_at(9.0)
+    ring.submit_at(9.1, make_request(1, tuple(range(64)), 2))
+    ring.run()
+    assert prefilled(ring) == 2 * 64
+
+
+def test_what_is_in_use_while_it_is_cleared_is_found_by_nobody(ring, make_request):
+    """The first request begins with what was cached, and is at its answer when that is cleared."""
+    ring.submit_at(0.0, make_request(0, (*range(64), 900), 1))
+    ring.submit_at(9.0, make_request(1, (*range(64), 901), 60))
+    ring.stop_at(12.0)
+    ring.run()
+    assert ring.answers[1] and 1 not in ring.ended
+    ring.clear_at(12.0)
+    ring.submit_at(12.1, make_request(2, (*range(64), 902), 1))
+    ring.stop_at(float("inf"))
+    ring.run()
+    assert prefilled(ring) == 65 + 1 + 65
+    ring.assert_nothing_left()
+    assert ring.head.kv.blocks_cached == 4

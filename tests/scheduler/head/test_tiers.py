@@ -17,11 +17,12 @@ ROOM = st.builds(CacheTiers, st.integers(0, 12), st.integers(0, 20))
     st.integers(1, 3),
     ROOM,
     st.sampled_from([0.0, 0.0, 0.3]),
+    st.lists(st.floats(0, 18), max_size=2),
 )
 def test_no_row_is_read_that_other_tokens_wrote(
-    make_ring, make_request, crowd, seed, blocks, n, room, lost
+    make_ring, make_request, crowd, seed, blocks, n, room, lost, cleared
 ):
-    """With little room in each tier, and blocks that some stage loses."""
+    """With little room in each tier, blocks that some stage loses, and a cache that is cleared."""
     ring = make_ring(
         seed, n, 16 * blocks, micro_batch_count=n, prefix_cache=True, tiers=room, lost=lost
     )
@@ -30,6 +31,8 @@ def test_no_row_is_read_that_other_tokens_wrote(
             if len(prompt) + answer <= 16 * blocks:
                 request = make_request(10 * turn + number, prompt, answer, cache_salt=salt)
                 ring.submit_at(9.0 * turn + at, request)
+    for at in cleared:
+        ring.clear_at(at)
     ring.run()
     for number in ring.requests:
         assert ring.answers[number] == ring.expected_answer(number)

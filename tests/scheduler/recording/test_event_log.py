@@ -1,6 +1,9 @@
 """A log of a stage is bounded, and its values and states come back as they were."""
 
+import base64
 import json
+import zlib
+from random import Random
 
 import pytest
 
@@ -22,9 +25,10 @@ from molink_scheduler.events import (
     WaitUntil,
 )
 from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.prefix_tree import PrefixTree, token_bytes
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
-from molink_scheduler.recording.values import decode, encode
+from molink_scheduler.recording.values import CACHED_BLOCKS_MAX, decode, encode
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
@@ -66,6 +70,10 @@ def test_a_value_comes_back_as_it_was(value):
         {"again": 4},
         {"BatchClass": 9},
         {"tuple of ids": "1 x"},
+        {"bytes": "00ff"},
+        {"bytes": base64.b64encode(zlib.compress(bytes(2**25))).decode()},
+        {"bytes": base64.b64encode(zlib.compress(bytes(99))[:9]).decode()},
+        {"array": ["Q", base64.b64encode(zlib.compress(b"short")).decode()]},
         {},
     ],
 )
@@ -98,6 +106,29 @@ def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request):
     assert head.running_count
     assert head.clock is head.prompts.clock is head.decode.clock
     assert head.book is head.prompts.book
+
+
+def a_directory(blocks: int) -> PrefixTree:
+    """Of prompts of 2,000 tokens each, as ids of usual texts are spread."""
+    random, tree = Random(1), PrefixTree()
+    while tree.blocks < blocks:
+        ids = [min(int(random.paretovariate(0.35)), 128_000) for _ in range(2000)]
+        tree.extend("salt", token_bytes(ids))
+    return tree
+
+
+def test_a_large_directory_comes_back_as_it_was():
+    tree = a_directory(CACHED_BLOCKS_MAX - 200)
+    text = json.dumps(encode(tree))
+    assert len(text) < event_log.KEPT_BYTES_MAX / event_log.SEGMENTS
+    assert decode(json.loads(text)) == tree
+
+
+def test_a_directory_beyond_the_bound_is_not_written():
+    raw = encode(a_directory(CACHED_BLOCKS_MAX + 1))
+    assert len(json.dumps(raw)) < 100
+    with pytest.raises(ValueError, match="not to be played again"):
+        decode(raw)
 
 
 def idle_for(recorded: RecordedCore, calls: int, every_s: float) -> None:

@@ -1,0 +1,52 @@
+"""How much of its prompts a ring had cached, since its start and of late.
+
+A share of tokens, not of requests: a hit of one block of a long prompt saves next to nothing. Of
+each request only its first admission counts; one that is preempted, or computed anew after a loss,
+finds what it has itself computed.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.stage_protocol.messages import StageHealth
+
+__all__ = ["RECENT_REQUESTS", "CacheUse"]
+
+RECENT_REQUESTS = 100
+"""Of which the recent hit rate is: one of them is 1 %, and a changed crowd shows within minutes."""
+
+
+@dataclass(slots=True)
+class CacheUse:
+    """Prompts that a ring has begun to answer, and how much of them was cached."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    _recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_REQUESTS))
+    """Tokens of each prompt, and of those the cached ones."""
+
+    def began(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count a request; what a tail reports cannot be more than the prompt, nor less than
+        nothing."""
+        cached_tokens = max(0, min(cached_tokens, prompt_tokens))
+        self.requests += 1
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
+        self._recent.append((prompt_tokens, cached_tokens))
+
+    def report(self, head: StageHealth | None) -> dict[str, Any]:
+        """Part of GET /cluster; the head knows what is cached on all stages."""
+        recent = [sum(one) for one in zip(*self._recent, strict=True)] or [0, 0]
+        return {
+            "tokens": None if head is None else head.kv_tokens_cached,
+            "requests": self.requests,
+            "hit_rate": _share(self.cached_tokens, self.prompt_tokens),
+            "recent_hit_rate": _share(recent[1], recent[0]),
+        }
+
+
+def _share(part: int, whole: int) -> float | None:
+    """None: of nothing."""
+    return round(part / whole, 4) if whole else None
