@@ -102,9 +102,9 @@ class StageLoop:
     extend: Extend
     """Loads a lost stage's layers beside these."""
     report: Callable[[Fact], None]
-    cache: StageCache
     swaps: SwapWatch | None = None
     """Watch over the steps of a card; None: there is none."""
+    cache: StageCache = field(default_factory=StageCache)
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     """[T, D] of each batch that has arrived and is not computed."""
     _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)

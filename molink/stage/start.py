@@ -100,8 +100,8 @@ def start_stage(
         next_command,
         Extender(report, tokenizer_of, steer),
         report,
-        stage_cache,
         swaps,
+        stage_cache,
     )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from molink_scheduler.batch import Batch, BatchClass
+from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    BlocksRead,
     CacheChanged,
     Decision,
+    FetchArrived,
     KeepRows,
     Refuse,
     ReleaseArrived,
@@ -20,6 +22,7 @@ from molink_scheduler.events import (
     RunBatch,
     SampledToken,
     SendCacheChange,
+    SendFetched,
     SendRelease,
     SendRows,
     SendTokens,
@@ -29,12 +32,15 @@ from molink_scheduler.events import (
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.resume import Resume, requests_to_resume
+from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
+from tests.scheduler.conftest import AlwaysSlow
 from tests.scheduler.toy_stage import (
     VOCABULARY,
     ToyExtended,
@@ -76,6 +82,7 @@ class SurvivingRing:
     """Of epochs before which yet another stage is lost, when all have joined."""
     prefix_cache: bool = False
     """Prompts begin alike then, and each may be the beginning of another."""
+    tiers: CacheTiers | None = None
 
     def __post_init__(self) -> None:
         self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
@@ -86,7 +93,7 @@ class SurvivingRing:
         self.answers: dict[int, list[int]] = {}
         self.gone: set[int] = set()
         """Stages that are lost and not replaced yet."""
-        self.missing = self.resumed = self.losses = self.extended = 0
+        self.missing = self.resumed = self.losses = self.extended = self.fetches = 0
         self.fresh: set[int] = set()
         """Stages that hold nothing, in epochs that have not begun for requests."""
         self.is_joined, self.told_at = True, 0.0
@@ -106,11 +113,18 @@ class SurvivingRing:
         if index == 0:
             caches = self.prefix_cache
             terms = RingTerms(
-                self.kv_tokens, self.micro_batches, span_tokens=8, prefix_cache=caches
+                self.kv_tokens,
+                self.micro_batches,
+                span_tokens=8,
+                prefix_cache=caches,
+                tiers=self.tiers,
             )
             source = HeadScheduler(HeadSettings(terms, limits=LIMITS), resume, missing)
+            if self.tiers is not None:
+                source.book.fetches.pace = AlwaysSlow()
         else:
-            book = StageBook(KvLedger(blocks_for(self.kv_tokens)), LIMITS)
+            away = AwayBook(self.tiers or CacheTiers())
+            book = StageBook(KvLedger(blocks_for(self.kv_tokens)), LIMITS, away)
             book.resume(resume)
             source = StageQueue.for_steps_of(8, book)
         return StageCore(source, index == stages - 1, resume)
@@ -192,11 +206,22 @@ class SurvivingRing:
                     stage.change_cache(change)
                     if not stage.core.is_tail:
                         self.send(stage.index, BatchClass.DECODE, CacheChanged(change))
+                    if change.fetch:
+                        self.read(stage, change)
+                case SendFetched(fetched):
+                    self.send(stage.index, BatchClass.DECODE, FetchArrived(fetched))
                 case WaitUntil(at):
                     self.push(max(at, self.now + 1e-6), lambda: None)
                 case Refuse(reason):
                     raise AssertionError(f"stage {stage.index} refused: {reason}")
         return None
+
+    def read(self, stage: ToyStage, change: CacheChange) -> None:
+        """Toy layers keep what they cache by its number, wherever it is said to be."""
+        self.fetches += 1
+        event = BlocksRead(Fetched(change.fetch_id, len(change.fetched)))
+        index, epoch, at = stage.index, self.epoch, self.now + self.random.uniform(0.0, 0.5)
+        self.push(at, lambda: self.receive(index, event, epoch))
 
     def pass_on(self, stage: ToyStage, decision, rows: list[int]) -> None:
         match decision:

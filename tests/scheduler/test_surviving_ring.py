@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from molink_scheduler.kv.tiers import CacheTiers
 from tests.scheduler.surviving_ring import SurvivingRing
 
 SEEDS = (*range(60), 1334, 1442)
@@ -98,6 +99,31 @@ def test_no_token_changes_when_rings_with_a_cache_lose_stages(seed):
     ring.run()
     ring.assert_all_answered()
     assert rows_again(ring) == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS[::3])
+def test_no_token_changes_when_stages_are_lost_while_blocks_come_back(seed):
+    """With KV for a few requests, and more in lower tiers, which begin empty after a loss."""
+    random, tiers = Random(seed), CacheTiers(6, 12)
+    ring = SurvivingRing(seed, stage_count=3, kv_tokens=160, prefix_cache=True, tiers=tiers)
+    for at in range(16):
+        ring.submit_at(at + random.random(), random.randint(16, 40), random.randint(1, 30), at)
+    for _ in range(random.randint(1, 2)):
+        lost = set(random.sample(range(ring.stage_count), 1))
+        ring.lose_at(random.uniform(2, 14), lost, random.uniform(0.05, 1.5))
+    ring.run()
+    ring.assert_all_answered()
+    assert ring.losses
+
+
+def test_blocks_come_back_before_a_stage_is_lost():
+    ring = SurvivingRing(1, stage_count=3, kv_tokens=80, prefix_cache=True, tiers=CacheTiers(6, 12))
+    for at in range(12):
+        ring.submit_at(10.0 * at, 40, 30, 5)
+    ring.lose_at(75.0, {1}, 0.1)
+    ring.run()
+    ring.assert_all_answered()
+    assert ring.fetches > 3
 
 
 def test_a_request_that_began_with_cached_blocks_goes_on_where_it_was():

@@ -106,6 +106,12 @@ class CacheStore:
         self.tiers = CacheTiers(room.host_blocks, room.file_blocks, host_s, file_s)
         threading.Thread(target=self._run, name="cache", daemon=True).start()
 
+    def settle(self) -> None:
+        """Have what is in the file on the disk and, where the system allows it, nowhere else: what
+        is read next shows how quick the disk is."""
+        if self._file is not None:
+            self._file.settle()
+
     # -- in the loop ----------------------------------------------------------------------------
 
     def put(self, tier: int, numbers: Sequence[int], packed_BW: torch.Tensor | None) -> None:
@@ -251,8 +257,8 @@ class CacheStore:
         elapsed_s = 0.0
         for _ in range(2):
             self._keep(_Put(tier, numbers, blocks.take(places)))
-            if tier == FILE and self._file is not None:
-                self._file.settle()
+            if tier == FILE:
+                self.settle()
             began = time.perf_counter()
             self._bring_back(_Fetch(0, numbers, places, blocks))
             elapsed_s = time.perf_counter() - began
