@@ -106,6 +106,8 @@ SHARED_BAD = [
     ({"stop": ["a", ""]}, "stop.1"),
     ({"stop": ["a"] * 17}, "stop"),
     ({"stop": "x" * 257}, "stop.0"),
+    ({"cache_salt": "x" * 257}, "cache_salt"),
+    ({"cache_salt": 5}, "cache_salt"),
     ({"stop_token_ids": 5}, "stop_token_ids"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids.0"),
     ({"stop_token_ids": [300]}, "stop_token_ids"),
@@ -234,6 +236,7 @@ SENTENCES = [
     (GENERATE, {"stream": "yes"}, "'stream' must be true or false: send one of them, without"),
     (GENERATE, {"stop": ["a"] * 17}, "'stop' holds 17 entries: send at most 16."),
     (GENERATE, {"stop": "x" * 257}, "'stop.0' is too long: send at most 256 characters."),
+    (CHAT, {"cache_salt": "x" * 257}, "'cache_salt' is too long: send at most 256 characters."),
     (GENERATE, {"logit_bias": {"7": 101}}, "'logit_bias.7' must be 100 or less: send a smaller"),
     (CHAT, {"logit_bias": {"-1": 1}}, "'-1', which is no token id of this model: use 0 to 299, in"),
     (CHAT, {"logit_bias": [[7, 1]]}, "'logit_bias' must be an object: send its fields in braces."),
@@ -261,6 +264,13 @@ async def test_a_wrong_field_is_named_with_what_to_do(service, serve, http, path
     status, error = await error_of(http, await serve(service), path, json=OK[path] | extra)
     assert status == 400
     assert says in error["message"]
+
+
+async def test_a_salt_of_a_megabyte_is_refused_before_it_is_read(service, serve, http):
+    body = OK[CHAT] | {"cache_salt": "x" * 2**20}
+    status, error = await error_of(http, await serve(service), CHAT, json=body)
+    assert status == 413 and error["message"].startswith("The body is over 1048576 bytes")
+    assert service.requests == []
 
 
 async def test_missing_messages(service, serve, http):

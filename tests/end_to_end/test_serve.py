@@ -82,6 +82,37 @@ async def test_a_chat_returns_after_others_took_its_place(tools, tiny_llama, roo
             assert told[0][1]["token_ids"] == told[1][1]["token_ids"]
 
 
+@pytest.mark.parametrize("chosen", [{"temperature": 0}, {"temperature": 0.9, "seed": 4}])
+async def test_tokens_are_the_same_whatever_is_cached(tools, tiny_server, chosen):
+    """Two families in turn, each of which fills the KV by itself: what one has cached is dropped
+    for the other, requests are preempted, and a user goes away."""
+    body = {"max_tokens": 90, "ignore_eos": True, **chosen}
+    families = [
+        [[20 * family + len(chosen)] * 48 + [5 + number] for number in range(4)]
+        for family in (1, 2)
+    ]
+
+    async def ask(prompt, **own):
+        asked = {"prompt_token_ids": prompt, **body, **own}
+        _, answer = await tools.post(tiny_server.url, "/generate", asked)
+        return answer["token_ids"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    alone = []
+    for family in families:
+        told = await asyncio.gather(*(ask(one, cache_salt=f"{one}") for one in family))
+        assert [cached for _, cached in told] == [0] * 4
+        alone.append([tokens for tokens, _ in told])
+    cached = 0
+    for turn in range(3):
+        together = families[turn % 2]
+        gone = asyncio.create_task(ask([*together[0][:48], 4]))
+        answers = await asyncio.gather(*map(ask, together))
+        gone.cancel()
+        assert [tokens for tokens, _ in answers] == alone[turn % 2]
+        cached += sum(tokens for _, tokens in answers)
+    assert cached >= 3 * 3 * 48
+
+
 async def test_a_seed_draws_the_same_alone_and_in_company(tools, tiny_server):
     body = {
         "prompt_token_ids": [5, 6, 7, 8],

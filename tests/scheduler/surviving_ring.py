@@ -91,6 +91,8 @@ class SurvivingRing:
         self.free_at: dict[tuple[int, BatchClass], float] = {}
         self.live: dict[int, Live] = {}
         self.answers: dict[int, list[int]] = {}
+        self.begun_cached: list[int] = []
+        """Cached tokens of each request, in order of admission."""
         self.gone: set[int] = set()
         """Stages that are lost and not replaced yet."""
         self.missing = self.resumed = self.losses = self.extended = self.fetches = 0
@@ -197,6 +199,10 @@ class SurvivingRing:
         for decision in decisions:
             match decision:
                 case RunBatch():
+                    if stage.index == 0:
+                        self.begun_cached += [
+                            one.cached_tokens for one in decision.batch.admissions
+                        ]
                     return decision
                 case SendRelease(release):
                     stage.release(release.request_id)

@@ -134,3 +134,18 @@ def test_a_request_that_began_with_cached_blocks_goes_on_where_it_was():
     ring.run()
     ring.assert_all_answered()
     assert (ring.resumed, ring.missing) == (1, 0)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_chains_in_use_are_found_again_after_a_loss(lost):
+    """What the replaced stage computes again for a request that goes on is a hit for the next."""
+    ring = SurvivingRing(1, stage_count=3, kv_tokens=4096, prefix_cache=True)
+    ring.submit_at(0.0, 40, 60, 5)
+    ring.submit_at(0.0, 40, 5, 5)  # Of the other family: nobody uses its chain any more.
+    ring.lose_at(8.0, {lost}, 0.1)
+    for _ in range(2):
+        ring.submit_at(14.0, 40, 2, 5)
+    ring.run()
+    ring.assert_all_answered()
+    assert (ring.resumed, ring.missing) == (1, 0)
+    assert ring.begun_cached[-2:] == [32, 0]

@@ -89,6 +89,32 @@ def test_a_request_cannot_begin_with_what_is_not_there(queue, start, cached, why
     assert queue.book.kv.holders() == {1}
 
 
+def test_a_ring_goes_on_when_a_stage_is_told_of_blocks_that_it_does_not_hold(
+    make_ring, make_request
+):
+    """Whoever says so, the head or the stage between: the batch is dropped as its own fault."""
+    ring = make_ring(5, 3, 16 * 100, prefix_cache=True)
+    for number in range(3):
+        ring.submit_at(0.5 * number, make_request(number, (*range(64), 900 + number), 20))
+    refused = []
+
+    def claim():
+        claimed = Admission(99, 65, 70, ONCE, cached=((7000, 4),))
+        batch = Batch(10**6, PREFILL, -1, (Span(99, 64, 65, False),), (claimed,))
+        refused.extend(ring.stages[1].core.received(BatchArrived(batch), ring.now))
+        change = CacheChange(drop=((7000, 4),))
+        refused.extend(ring.stages[1].core.received(CacheChanged(change), ring.now))
+
+    ring.push(2.0, claim)
+    ring.run()
+    assert [type(one) for one in refused] == [Refuse, Refuse]
+    assert "not cached here" in refused[0].reason and "not here" in refused[1].reason
+    assert [ring.answers[one] for one in range(3)] == [
+        ring.expected_answer(one) for one in range(3)
+    ]
+    ring.assert_nothing_left()
+
+
 @pytest.mark.parametrize(
     "made",
     [
