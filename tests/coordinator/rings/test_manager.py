@@ -15,6 +15,7 @@ from molink.control.messages.payloads import (
 )
 from molink.coordinator.members.slowdown import AS_REPORTED, Slowdown
 from molink.coordinator.requests import cluster_service
+from molink.coordinator.requests.cluster_service import Intake
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import SLOW_PERIOD_S
@@ -113,7 +114,7 @@ async def test_who_comes_while_the_ring_is_built_anew_waits_for_it(monkeypatch):
             await w.service.until_taken()
         w.join("a", "b")
         await w.until(lambda: w.serving)
-        w.service.wait_s_max = 60.0
+        w.service.intake = Intake(wait_s_max=60.0)
         w.clients[0].lost.set_result(RingError("a is lost."))
         await w.until(lambda: not w.serving)
         newcomer = asyncio.create_task(w.service.until_taken())
@@ -133,7 +134,7 @@ async def test_who_would_wait_too_long_for_a_ring_hears_how_far_it_is(monkeypatc
         w.say("a", HERE.model_copy(update={"name": "a", "online": False}))
         w.clients[0].lost.set_result(RingError("a is lost."))
         await w.until(lambda: not w.serving)
-        w.service.wait_s_max = 0.0
+        w.service.intake = Intake(wait_s_max=0.0)
         with pytest.raises(RingError, match="PC"):
             await w.service.until_taken()
         assert not w.service._newcomers_waiting
