@@ -22,6 +22,7 @@ from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 from molink_scheduler.request import SamplingParams
+from molink_scheduler.routing.admission import Targets
 
 __all__ = [
     "PROMPTS_MAX",
@@ -226,6 +227,7 @@ def generation_requests(
             deadline_at=_deadline_at(body.timeout_s),
             cache_salt=body.cache_salt or "",
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
+            targets=_targets(body),
         )
         for one in seeds
     ]
@@ -246,6 +248,11 @@ def _deadline_at(timeout_s: float | None) -> float | None:
     if timeout_s is None:
         return None
     return (ARRIVAL.get() or Arrival()).at + timeout_s
+
+
+def _targets(body: SamplingBody) -> Targets:
+    tpot_ms = body.tpot_target_ms
+    return Targets(body.ttft_target_s, None if tpot_ms is None else tpot_ms / 1000)
 
 
 def _or(value: float | None, default: float) -> float:

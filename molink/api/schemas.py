@@ -35,6 +35,7 @@ from molink_scheduler.request import (
     PRIORITY_MAX,
     STOP_COUNT_MAX,
 )
+from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S_MAX
 
 __all__ = [
     "CHOICES_MAX",
@@ -237,6 +238,11 @@ class SamplingBody(Body):
     """Default: none. Seconds from the request's arrival, waiting included, after which the answer
     ends (`finish_reason` "length", `stop_reason` "deadline"), or is an error with status 504 where
     no token has come."""
+    ttft_target_s: float | None = Field(default=None, gt=0, le=TTFT_TARGET_S_MAX)
+    """Default: the operator's. Seconds to the first token; a request that is forecast a later one
+    is refused at once, with status 429 and Retry-After."""
+    tpot_target_ms: float | None = Field(default=None, gt=0, le=TPOT_TARGET_MS_MAX)
+    """Default: the operator's. Milliseconds between two tokens, in the same way."""
 
 
 class GenerateBody(SamplingBody):

@@ -11,6 +11,7 @@ from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
+from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.waiting_line import WAIT_S
 
 __all__ = ["access_options", "chat_options", "key_option", "ring_options", "some_ring_options"]
@@ -185,6 +186,26 @@ _ACCESS_OPTIONS = (
         show_default=True,
         metavar="X",
         help="Refuse requests (429) that are forecast to wait longer for their first token.",
+    ),
+    click.option(
+        "--routing",
+        type=click.Choice([one.value for one in Routing]),
+        default=Routing.MOLINK.value,
+        show_default=True,
+        help="Which ring serves a request: molink takes the one that is forecast to begin its "
+        "answer soonest, cache the one that has computed most of its prompt before.",
+    ),
+    click.option(
+        "--ttft-target-s",
+        type=float,
+        metavar="X",
+        help="Refuse requests (429) that are forecast to get their first token later.",
+    ),
+    click.option(
+        "--tpot-target-ms",
+        type=float,
+        metavar="X",
+        help="Refuse requests (429) that are forecast to get further tokens more slowly.",
     ),
     click.option(
         "--served-model-name",

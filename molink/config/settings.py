@@ -16,9 +16,11 @@ from molink.printable import is_printable
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import SPLITS
+from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S_MAX, Targets
+from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.waiting_line import WAIT_S
 
-__all__ = ["ServeSettings", "UpSettings"]
+__all__ = ["ServeSettings", "UpSettings", "targets_of"]
 
 NODES_MAX = 64
 """Processes that one machine is asked to start at most; a real ring is shorter still."""
@@ -86,6 +88,12 @@ class ServeSettings:
     """Whether users of different keys share cached KV."""
     queue_s: float = WAIT_S
     """Requests that are forecast to wait longer for their first token are refused."""
+    routing: str = Routing.MOLINK
+    """How the ring is chosen that serves a request."""
+    ttft_target_s: float | None = None
+    """Requests that are forecast a later first token are refused; None: none is for that."""
+    tpot_target_ms: float | None = None
+    """As are those with a longer time between two tokens."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
     tool_parser: str = AUTO
@@ -114,6 +122,7 @@ class ServeSettings:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
         _check_names(self.served_model_names)
         _check_queue(self.queue_s)
+        targets_of(self.ttft_target_s, self.tpot_target_ms)
         if self.hosts is not None:
             _check_hosts(self.hosts, self.nodes, self.standbys, self.link)
 
@@ -170,6 +179,12 @@ class UpSettings:
     """Whether users of different keys share cached KV."""
     queue_s: float = WAIT_S
     """Requests that are forecast to wait longer for their first token are refused."""
+    routing: str = Routing.MOLINK
+    """How the ring is chosen that serves a request."""
+    ttft_target_s: float | None = None
+    """Requests that are forecast a later first token are refused; None: none is for that."""
+    tpot_target_ms: float | None = None
+    """As are those with a longer time between two tokens."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
     tool_parser: str = AUTO
@@ -227,6 +242,7 @@ class UpSettings:
                 _check(option, tokens, least, most)
         _check_names(self.served_model_names)
         _check_queue(self.queue_s)
+        targets_of(self.ttft_target_s, self.tpot_target_ms)
         if self.split not in SPLITS:
             raise UserError(f"--split must be one of {', '.join(SPLITS)}, got {self.split!r}.")
         _check_codec(self.codec)
@@ -266,6 +282,17 @@ def _check_names(names: tuple[str, ...]) -> None:
 def _check_queue(queue_s: float) -> None:
     if not 0 <= queue_s <= QUEUE_S_MAX:
         raise UserError(f"--queue-s must be 0 to {QUEUE_S_MAX:g}, got {queue_s:g}.")
+
+
+def targets_of(ttft_target_s: float | None, tpot_target_ms: float | None) -> Targets:
+    """The operator's targets. Raises UserError for values out of range."""
+    for option, value, most in (
+        ("--ttft-target-s", ttft_target_s, TTFT_TARGET_S_MAX),
+        ("--tpot-target-ms", tpot_target_ms, TPOT_TARGET_MS_MAX),
+    ):
+        if value is not None and not 0 < value <= most:
+            raise UserError(f"{option} must be above 0 and at most {most:g}, got {value:g}.")
+    return Targets(ttft_target_s, None if tpot_target_ms is None else tpot_target_ms / 1000)
 
 
 def _check_codec(codec: str) -> None:

@@ -18,7 +18,7 @@ from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
-from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.cluster_service import ClusterService, Intake
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.blame import Blame
@@ -57,7 +57,7 @@ def run_cluster(
     blame: Blame,
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
-    queue_s: float,
+    intake: Intake,
     status: Callable[[], dict[str, Any]],
     audits: AuditSettings,
     live: LiveState,
@@ -65,8 +65,8 @@ def run_cluster(
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
-    `new_endpoint` is called with the epoch of each ring; `queue_s` is how long a newcomer may be
-    forecast to wait; `status` is what GET /cluster shows of what runs beside. Rings in `live` that
+    `new_endpoint` is called with the epoch of each ring; `intake` says which requests are taken,
+    and by which ring; `status` is what GET /cluster shows of what runs beside. Rings in `live` that
     were loaded with the same `ring_settings` are taken over.
     """
 
@@ -76,7 +76,7 @@ def run_cluster(
         troubles = [one for one in own if one]
         return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
 
-    service = ClusterService(card, report, wait_s_max=queue_s, audits=AuditQueue(audits.share))
+    service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)
     auditor = Auditor(service, admin.quarantine, audits.evidence, audits.has_experts)
     accounting = Accounting(ledger, hub.book, service)

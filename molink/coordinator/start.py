@@ -31,6 +31,7 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
+from molink.coordinator.requests.cluster_service import Intake
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
@@ -116,7 +117,7 @@ async def start_coordinator(
             settings=ManagerSettings(
                 settings.min_nodes, settings.codec, settings.standbys, settings.shadow
             ),
-            queue_s=settings.queue_s,
+            intake=Intake.of(settings),
             live=live,
             ring_settings=repr((settings.model, settings.dtype, settings.kv_dtype, settings.ring)),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},

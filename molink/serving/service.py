@@ -15,6 +15,7 @@ from molink.errors import OverloadedError
 from molink.serving.events import EventLedger
 from molink.serving.timeline import RequestLog, RequestTimeline
 from molink_scheduler.request import SamplingParams
+from molink_scheduler.routing.admission import NO_TARGETS, Targets
 
 if TYPE_CHECKING:
     from molink.serving.kept_answer import AnswerLog
@@ -119,6 +120,10 @@ class GenerationRequest:
     """Where the service notes what becomes of it; None: in one that it makes itself."""
     log: "AnswerLog | None" = field(default=None, compare=False)
     """Where its tokens are kept on disk; None: they are not."""
+    targets: Targets = NO_TARGETS
+    """What it is to get, or is refused; where it says nothing, the operator's."""
+    packed: bytes = field(default=b"", compare=False, repr=False)
+    """Its prompt, as directories of cached prefixes compare it; the service packs it, once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,12 +116,21 @@ class RequestTimeline:
 
     cached_tokens: int = 0
     """Of its prompt, those that the ring that answered first had cached."""
+    forecast_ttft_s: float | None = None
+    """To its first token, as was forecast when it was first sent to a ring..."""
+    forecast_tpot_s: float | None = None
+    """...and between two tokens; None: it was sent to none, or the ring's pace was not known."""
 
     # -- filled by the service -------------------------------------------------------------------
 
     def submitted(self, ring: int, stages: Sequence[StageLayers], now: float) -> None:
         """A ring has been asked to compute it."""
         self.attempts.append(RingAttempt(ring, tuple(stages), now))
+
+    def promised(self, ttft_s: float, tpot_s: float) -> None:
+        """What was forecast to it when it was first sent to a ring."""
+        if self.forecast_ttft_s is None:
+            self.forecast_ttft_s, self.forecast_tpot_s = ttft_s, tpot_s
 
     def numbered(self, number: int) -> None:
         """The ring has given it this number."""
@@ -268,6 +277,9 @@ class RequestTimeline:
             "cached_tokens": self.cached_tokens,
             "answer_tokens_max": self.answer_tokens_max,
             "tokens": self.tokens,
+            "forecast_ttft_s": _rounded(self.forecast_ttft_s),
+            "forecast_tpot_s": _rounded(self.forecast_tpot_s),
+            "ttft_s": _rounded(self.ttft_s),
             "queue_s": _rounded(self.queue_s),
             "prefill_s": _rounded(self.prefill_s),
             "decode_s": _rounded(self.decode_s),

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService, Intake, ServingRing
 from molink.coordinator.requests.live_sequence import UNREAD_EVENTS_MAX
+from molink.coordinator.requests.ring_prospects import RingProspects
 from molink.errors import OverloadedError
 from molink.serving.service import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Submit, TokenSample
@@ -46,7 +47,10 @@ def cluster(*lines: WaitingLine) -> ClusterService:
     found = ClusterService(ModelCard("m", 0, 100, 64, (), None), lambda standbys, devices: {})
     for number, line in enumerate(lines):
         client = SimpleNamespace(
-            line=line, unready_reason=None, short_of_memory="", outstanding_tokens=9
+            prospects=RingProspects(line),
+            unready_reason=None,
+            short_of_memory="",
+            outstanding_tokens=9,
         )
         found.add(ServingRing(number, client, 1.0))
     return found
@@ -85,7 +89,7 @@ def test_a_short_line_is_taken_however_little_may_wait():
     for _ in range(LINE_MIN - 1):
         line.joined(0.0)
     none_may = cluster(line)
-    none_may.wait_s_max = 0.0
+    none_may.intake = Intake(wait_s_max=0.0)
     assert none_may.overload is None
 
 

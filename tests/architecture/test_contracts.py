@@ -22,7 +22,7 @@ OPTIONS = {
         "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
         "--tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet --cors-origin --strict "
-        "--shared-cache --queue-s --served-model-name"
+        "--shared-cache --queue-s --routing --ttft-target-s --tpot-target-ms --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
@@ -33,7 +33,8 @@ OPTIONS = {
         "--no-keys "
         "--allowed-host --tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet "
-        "--cors-origin --strict --shared-cache --queue-s --served-model-name"
+        "--cors-origin --strict --shared-cache --queue-s --routing --ttft-target-s "
+        "--tpot-target-ms --served-model-name"
     ),
     "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt --quiet --json",

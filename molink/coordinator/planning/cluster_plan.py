@@ -22,6 +22,7 @@ from molink.control.messages.payloads import AssignedWork, NodeState
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.slowdown import Slowdown, StepsSeen
 from molink.errors import ErrorGuard
+from molink_scheduler.routing.ring_forecast import RingPace
 
 if TYPE_CHECKING:
     from molink_scheduler.placement import Forecast, StageForecast
@@ -85,6 +86,15 @@ class PlannedRing:
     def tokens_per_s(self) -> float:
         """Forecast of all users together; 0 without."""
         return self.forecast.tokens_per_s if self.forecast is not None else 0.0
+
+    @property
+    def pace(self) -> RingPace | None:
+        """Forecast by which requests are sent to it; None without."""
+        one = self.forecast
+        if one is None or not self.prompt_token_s:
+            return None
+        prompt_tokens = round(one.ttft_s / self.prompt_token_s)
+        return RingPace.planned(prompt_tokens, one.ttft_s, one.tpot_alone_s, one.tpot_s, one.users)
 
     @property
     def promised(self) -> dict[str, Any] | None:

@@ -1,17 +1,21 @@
 """What the API serves: whichever rings there are, as one `GenerationService`.
 
-A request goes to the ring that will be done with it soonest. It belongs to no ring: its tokens are
-kept here, and when its ring ends it goes on in another, which computes them again. No token is sent
-twice and none is lost, whether a PC was switched off or a ring made way for a better one.
+A request goes to the ring that is forecast to begin its answer soonest, or as the operator has it
+(`molink_scheduler.routing`); one whose forecasts miss its targets is refused at once. It belongs to
+no ring: its tokens are kept here, and when its ring ends it goes on in another, which computes them
+again. No token is sent twice and none is lost, whether a PC was switched off or a ring made way for
+a better one.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
+from molink.config.settings import ServeSettings, UpSettings, targets_of
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError
@@ -21,12 +25,13 @@ from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
 from molink.tasks import Signal
-from molink_scheduler.routing.pace_estimator import UNKNOWN_PACE
+from molink_scheduler.kv.prefix_tree import token_bytes
+from molink_scheduler.routing.admission import NO_TARGETS, Targets, Verdict
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
-from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, forecast_ttft_s
 from molink_scheduler.waiting_line import WAIT_S
 
-__all__ = ["ClusterService", "ServingRing"]
+__all__ = ["ClusterService", "Intake", "ServingRing"]
 
 NEXT_RING_WAIT_S = 120.0
 """How long an accepted request waits for another ring: weights from disk and links take
@@ -69,12 +74,30 @@ class ServingRing:
         """Whether it takes no more: those that wait would wait too long, all would become slow, or
         a PC's memory runs short."""
         is_short = self.client.short_of_memory and self.client.outstanding_tokens
-        return bool(is_short) or self.client.line.is_full(within_s, now)
+        return bool(is_short) or self.client.prospects.line.is_full(within_s, now)
 
     @property
     def stages(self) -> tuple[StageLayers, ...]:
         """Its nodes and their layers, for the timelines of its requests."""
         return tuple(StageLayers(one.name, one.layers) for one in self.client.ring.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Which newcomers are taken, and by which ring."""
+
+    wait_s_max: float = WAIT_S
+    """Those for whom a longer wait is forecast are refused..."""
+    targets: Targets = NO_TARGETS
+    """...and those for whom a later first token or slower tokens are; a request may have its
+    own."""
+    routing: Routing = Routing.MOLINK
+
+    @classmethod
+    def of(cls, settings: ServeSettings | UpSettings) -> "Intake":
+        """As the operator has it."""
+        targets = targets_of(settings.ttft_target_s, settings.tpot_target_ms)
+        return cls(settings.queue_s, targets, Routing(settings.routing))
 
 
 @dataclass(slots=True)
@@ -84,14 +107,15 @@ class ClusterService:
     model: ModelCard
     report: Report
     """What GET /cluster shows beside the rings."""
+    intake: Intake = field(default_factory=Intake)
     progress: str = "No PC has joined yet: start an agent with the printed command."
     """Why nothing serves, while nothing does; kept by the manager of the rings..."""
     standbys: Mapping[str, str] = field(default_factory=dict)
     """...as are the reasons why nodes hold nothing."""
     rings: list[ServingRing] = field(default_factory=list)
     intake_paused: bool = False
-    wait_s_max: float = WAIT_S
-    """Newcomers for whom a longer wait is forecast are refused."""
+    draws: Random = field(default_factory=Random)
+    """Of `Routing.RANDOM`."""
     expected: set[int] = field(default_factory=set)
     """Numbers of the rings of an earlier coordinator that are still to be taken over."""
     request_log: RequestLog = field(default_factory=RequestLog)
@@ -121,9 +145,9 @@ class ClusterService:
         """Why a newcomer is refused where every open ring takes no more."""
         rings = [ring for ring in self.rings if ring.is_open]
         now = time.monotonic()
-        if not rings or not all(ring.is_full(self.wait_s_max, now) for ring in rings):
+        if not rings or not all(ring.is_full(self.intake.wait_s_max, now) for ring in rings):
             return None
-        lines = [ring.client.line for ring in rings]
+        lines = [ring.client.prospects.line for ring in rings]
         wait_s = max(1.0, min(line.wait_s(now) or WAIT_S for line in lines))
         waiting, running = (
             sum(line.waiting for line in lines),
@@ -165,7 +189,8 @@ class ClusterService:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         timeline = request.timeline or self._timeline(request)
-        asked = replace(request, timeline=timeline)
+        packed = token_bytes(request.prompt_token_ids)
+        asked = replace(request, timeline=timeline, packed=packed)
         self.audits.choose(timeline, sum(ring.is_open for ring in self.rings))
         if request.log is not None:
             request.log.begin()
@@ -193,7 +218,8 @@ class ClusterService:
             ring = await self._adopting(before) if moves == 0 else None
             if ring is None:
                 accepted = moves > 0 or before is not None
-                ring = await self._ring_for(request, left, accepted=accepted)
+                rings = await self._rings_for(request, left, accepted=accepted)
+                ring = self._choose(rings, request, timeline, len(output), accepted=accepted)
             timeline.submitted(ring.number, ring.stages, time.monotonic())
             try:
                 async with aclosing(ring.client.generate(request, output, patience)) as events:
@@ -269,12 +295,11 @@ class ClusterService:
         holding = [ring for ring in rings if ring.client.card.model_len_max >= tokens]
         return holding or rings
 
-    async def _ring_for(
+    async def _rings_for(
         self, request: GenerationRequest, left: ServingRing | None, *, accepted: bool
-    ) -> ServingRing:
-        """The ring that will be done with a request soonest, another than `left` if there is one.
-        One that a ring has accepted waits for the next ring; a new one is refused while there is
-        none."""
+    ) -> list[ServingRing]:
+        """Rings that can take a request, others than `left` if there are. One that a ring has
+        accepted waits for the next ring; a new one is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):
@@ -285,17 +310,70 @@ class ClusterService:
                     await self._changed.wait()
             except TimeoutError:
                 raise RingError(self.progress) from None
-        rings = [ring for ring in rings if ring is not left] or rings
-        states = [
-            RingState(
-                UNKNOWN_PACE,
-                outstanding_tokens=ring.client.outstanding_tokens,
-                tokens_per_s=max(1e-3, ring.tokens_per_s),
-            )
-            for ring in rings
-        ]
-        prompt_tokens, answer_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
-        return rings[choose_ring(Routing.LOAD, states, prompt_tokens, answer_tokens).ring]
+        return [ring for ring in rings if ring is not left] or rings
+
+    def _choose(
+        self,
+        rings: Sequence[ServingRing],
+        request: GenerationRequest,
+        timeline: RequestTimeline,
+        output_tokens: int,
+        *,
+        accepted: bool,
+    ) -> ServingRing:
+        """The ring for a request of which so many tokens are generated. Raises OverloadedError for
+        one that no ring has accepted yet, when its targets are missed on all of them."""
+        known = len(request.prompt_token_ids) + output_tokens
+        met = [(ring, ring.client.met_by(request, ring.tokens_per_s)) for ring in rings]
+        targets = request.targets.or_else(self.intake.targets)
+        if targets != NO_TARGETS and not accepted:
+            met = _admitting(met, request, targets)
+        states = [state for _, state in met]
+        left_tokens = request.sampling.max_tokens - output_tokens
+        choice = choose_ring(self.intake.routing, states, known, left_tokens, self.draws.random())
+        ring, state = met[choice.ring]
+        if ring.client.prospects.pace.is_known:
+            timeline.promised(forecast_ttft_s(state, known), forecast_tpot_s(state, known))
+        return ring
+
+
+def _admitting(
+    met: Sequence[tuple[ServingRing, RingState]], request: GenerationRequest, targets: Targets
+) -> list[tuple[ServingRing, RingState]]:
+    """Rings that are forecast to meet the targets, or whose pace nobody knows. Raises
+    OverloadedError when there is none."""
+    known, prompt_tokens = [], len(request.prompt_token_ids)
+    for ring, state in met:
+        prospects = ring.client.prospects
+        if prospects.pace.is_known:
+            verdict = prospects.admission.decide(state, prompt_tokens, targets, request.priority)
+            known.append((ring, verdict))
+    refusing = [ring for ring, verdict in known if not verdict.admitted]
+    admitting = [(ring, state) for ring, state in met if ring not in refusing]
+    if not admitting:
+        raise _refusal([verdict for _, verdict in known], targets)
+    return admitting
+
+
+def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
+    """What somebody is told whose targets are missed on all rings, by the one that is the first to
+    meet them."""
+    soonest = min(verdicts, key=lambda verdict: (verdict.retry_after_s, verdict.ttft_s))
+    forecasts, wanted = [], []
+    if targets.ttft_s is not None:
+        forecasts.append(f"the first token in {soonest.ttft_s:.1f} s")
+        wanted.append(f"{targets.ttft_s:g} s (ttft_target_s)")
+    if targets.tpot_s is not None:
+        forecasts.append(f"further ones every {1000 * soonest.tpot_s:.0f} ms")
+        wanted.append(f"{1000 * targets.tpot_s:g} ms (tpot_target_ms)")
+    help_ = "send yours again later."
+    if soonest.hopeless:
+        help_ = "that would be missed without other users too: raise it, or send less."
+    return OverloadedError(
+        f"Forecast are {' and '.join(forecasts)}, and wanted at most {' and '.join(wanted)}: "
+        f"{help_}",
+        soonest.retry_after_s,
+    )
 
 
 @contextmanager

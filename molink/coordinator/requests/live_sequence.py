@@ -12,6 +12,7 @@ from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.waiting_line import Wait, WaitingLine
 
 __all__ = ["HOLDS_MAX", "UNREAD_EVENTS_MAX", "LiveSequence", "Served"]
@@ -73,6 +74,8 @@ class LiveSequence:
     patience: float
     """How many times as long as usual it may lie."""
     cache_salt: str = ""
+    packed: bytes = b""
+    """Its prompt's tokens, as directories of cached prefixes compare them; empty: it is in none."""
     timeline: RequestTimeline | None = None
     log: AnswerLog | None = None
     """Where its place is kept on disk; None: it is not."""
@@ -86,6 +89,8 @@ class LiveSequence:
     """Of stages, since it came here."""
     wait: Wait | None = None
     """Its place in the ring's line, while it waits for its first token there."""
+    met: RingState | None = None
+    """The ring as it was when it was sent there; None: it was not yet."""
     is_held: bool = False
     """Whether the ring computes nothing of it until its reader has read on."""
     holds: int = 0
@@ -139,6 +144,7 @@ class LiveSequence:
             now,
             patience,
             request.cache_salt,
+            request.packed,
             request.timeline,
             request.log,
         )
@@ -200,6 +206,14 @@ class LiveSequence:
                     "pauses, or ask for it as a whole (stream: false)."
                 )
             )
+
+    @property
+    def uncomputed_tokens(self) -> int:
+        """That the ring is still to compute before the first that it generates, as far as it is
+        known here."""
+        cached = 0 if self.met is None else self.met.cached_tokens
+        done = 0 if self.timeline is None else self.timeline.prompt_tokens_done
+        return max(1, self.known_tokens - max(cached, done))
 
     @property
     def generated_tokens(self) -> int:

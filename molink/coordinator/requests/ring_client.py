@@ -31,6 +31,7 @@ from molink.coordinator.requests.ring_links import (
     RingClientLinks,
     TailRefused,
 )
+from molink.coordinator.requests.ring_prospects import RingProspects
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
@@ -39,7 +40,7 @@ from molink.stage_protocol.messages import StageHealth
 from molink.wire.frames import Cancel, PromptScore, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.resume import requests_to_resume
-from molink_scheduler.waiting_line import WaitingLine
+from molink_scheduler.routing.ring_forecast import RingState
 
 __all__ = ["RequestStalledError", "RingClient", "Served"]
 
@@ -53,9 +54,6 @@ TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
 """Between two tokens of a sequence, and until the first, before another ring is tried: who was
 preempted waits for room, and who came last for all before, so this is only for what a head has lost
 or holds back."""
-
-ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
-"""Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
 
 
 class RequestStalledError(RingError):
@@ -76,11 +74,10 @@ class RingClient:
     """How activations are packed, and why."""
     tokens_sent: int = 0
     """Tokens handed to users since the start."""
-    _round_s: float = 0.0
-    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    prospects: RingProspects = field(init=False)
+    """By which newcomers are sent here or elsewhere."""
     _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
-    line: WaitingLine = field(default_factory=WaitingLine)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
     short_of_memory: str = ""
@@ -92,6 +89,11 @@ class RingClient:
 
     def __post_init__(self) -> None:
         self._idle.set()
+        self.prospects = RingProspects.of(self.ring.terms.ring)
+
+    def met_by(self, request: GenerationRequest, tokens_per_s: float) -> RingState:
+        """The ring as a request would meet it that came now."""
+        return self.prospects.state(request, self._live.values(), tokens_per_s)
 
     async def run(self) -> None:
         """Hand out tokens until cancelled. Raises StageError when the head is lost, RingError when
@@ -130,7 +132,7 @@ class RingClient:
         held = sum(live.held_tokens for live in self._live.values())
         interrupted = sum(live.is_interrupted for live in self._live.values())
         waits = max(waiting, default=0)
-        return Served(self.tokens_sent, decoding, waits, self._round_s, held, interrupted)
+        return Served(self.tokens_sent, decoding, waits, self.prospects.round_s, held, interrupted)
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
@@ -222,6 +224,7 @@ class RingClient:
         there is another epoch."""
         now = time.monotonic()
         self.ring, self._is_paused = ring, False
+        self.prospects.begins_anew()
         self._set_codec(self.codec.codec)
         resumed = {one for one in listed if one in self._live} - set(missing)
         for request_id in set(listed) - resumed:
@@ -244,7 +247,7 @@ class RingClient:
     def _number_anew(self, live: LiveSequence) -> None:
         """For the ring it is a new request, of which nothing is held."""
         del self._live[live.request_id]
-        live.leave(self.line, time.monotonic())
+        self.prospects.left(live, time.monotonic(), has_ended=False)
         before = live.request_id
         live.begin_anew(self._take_number())
         if before in self._adopted:
@@ -301,7 +304,7 @@ class RingClient:
         paused, once it goes on."""
         if not self._is_paused:
             self.links.send(Submit(live.request))
-        live.join(self.line, time.monotonic())
+        self.prospects.sent(live, self._live.values(), time.monotonic())
 
     def _hold(self, live: LiveSequence) -> None:
         """Have the ring forget a sequence whose reader is too slow; its tokens are kept here."""
@@ -331,7 +334,7 @@ class RingClient:
         """False for a sequence that has ended before."""
         was_live = self._live.pop(live.request_id, None) is not None
         if was_live:
-            live.leave(self.line, time.monotonic())
+            self.prospects.left(live, time.monotonic(), has_ended=True)
         if not self._live:
             self._idle.set()
         return was_live
@@ -353,7 +356,9 @@ class RingClient:
                 live.held_tokens = len(live.prompt) + live.generated_tokens - 1
                 self.tokens_sent += 1
                 event = live.event(token, self.card.eos_token_ids)
-                self._note_token(live, now)
+                self.prospects.token_came(live, now)
+                if live.timeline is not None:
+                    live.timeline.tokens_came(1, now)
                 live.tell(event)
                 if live.is_behind and not token.finish:
                     self._hold(live)
@@ -370,22 +375,13 @@ class RingClient:
 
     def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
         for request_id, waited_s, cached_tokens in waits:
-            if (timeline := self._timeline(request_id)) is not None:
-                timeline.answered(waited_s, cached_tokens, now)
+            if (live := self._live.get(request_id)) is not None:
+                self.prospects.was_cached(live, cached_tokens)
+                if live.timeline is not None:
+                    live.timeline.answered(waited_s, cached_tokens, now)
 
     def _timeline(self, request_id: int) -> RequestTimeline | None:
         return live.timeline if (live := self._live.get(request_id)) is not None else None
-
-    def _note_token(self, live: LiveSequence, now: float) -> None:
-        elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
-        if live.has_token:
-            weight = ROUND_WEIGHT if self._round_s else 1.0
-            self._round_s += weight * (elapsed_s - self._round_s)
-            self.line.token_came(elapsed_s)
-        live.has_token, live.moved_at = True, now
-        live.begin(self.line, now)
-        if live.timeline is not None:
-            live.timeline.tokens_came(1, now)
 
     def _objection(self, token: TokenSample, live: LiveSequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""

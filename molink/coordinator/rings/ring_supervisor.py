@@ -28,6 +28,7 @@ from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
 from molink.stage_protocol.messages import StageProgress
 from molink.tasks import background_tasks, gathered, unless
+from molink_scheduler.routing.pace_estimator import PaceEstimator
 
 __all__ = ["RingState", "RingSupervisor"]
 
@@ -321,6 +322,7 @@ class RingSupervisor:
         return stage.fail(reason, about.node.node_id)
 
     def _serving_ring(self, client: RingClient) -> ServingRing:
+        client.prospects.pace = PaceEstimator(self.plan.pace)
         return ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
 
     def _take_requests(self) -> None:

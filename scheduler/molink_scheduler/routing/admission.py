@@ -27,7 +27,16 @@ from molink_scheduler.routing.ring_forecast import (
     if_idle,
 )
 
-__all__ = ["NO_TARGETS", "RETRY_S_MAX", "AdmissionPolicy", "RingAdmission", "Targets", "Verdict"]
+__all__ = [
+    "NO_TARGETS",
+    "RETRY_S_MAX",
+    "TPOT_TARGET_MS_MAX",
+    "TTFT_TARGET_S_MAX",
+    "AdmissionPolicy",
+    "RingAdmission",
+    "Targets",
+    "Verdict",
+]
 
 READMITTED_BELOW = 0.9
 """Of a target, for a ring that has refused the one before: a tenth is more than one more request
@@ -35,6 +44,10 @@ changes on a ring that is full, so two in a row are not answered differently for
 
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 120.0
 """Bounds of Retry-After: it is whole seconds, and who is told of more than two minutes has gone."""
+
+
+TTFT_TARGET_S_MAX, TPOT_TARGET_MS_MAX = 3600.0, 60_000.0
+"""Largest targets: nobody waits longer, and a larger one refuses nobody."""
 
 
 class AdmissionPolicy(StrEnum):
@@ -62,6 +75,13 @@ class Targets:
 
     def __post_init__(self) -> None:
         assert all(one is None or one > 0 for one in (self.ttft_s, self.tpot_s)), "above 0"
+
+    def or_else(self, others: "Targets") -> "Targets":
+        """These, and where they say nothing the others."""
+        return Targets(
+            others.ttft_s if self.ttft_s is None else self.ttft_s,
+            others.tpot_s if self.tpot_s is None else self.tpot_s,
+        )
 
     def missed_by(self, ttft_s: float, tpot_s: float) -> float:
         """The larger share of its target that a forecast takes up; over 1 it misses."""

@@ -19,6 +19,7 @@ from molink.coordinator.planning.cluster_plan import (
 )
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ring_client import Served
+from molink.coordinator.requests.ring_prospects import RingProspects
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_health
 from molink.coordinator.rings.assigner import Assigner
@@ -132,9 +133,14 @@ class FakeClient:
     short_of_memory: str = ""
     shed: list = field(default_factory=list)
     """Names of the PCs for whose memory requests were given up."""
+    prospects: RingProspects = field(default_factory=RingProspects)
 
     def __post_init__(self):
         self.idle.set()
+
+    def met_by(self, request, tokens_per_s):
+        state = self.prospects.state(request, (), tokens_per_s)
+        return replace(state, outstanding_tokens=self.outstanding_tokens)
 
     async def run(self):
         try:

@@ -1,0 +1,116 @@
+"""What would a newcomer get on a ring? All that the coordinator knows for it, kept from what comes.
+
+The ring's line, its pace, the lengths of its answers and a copy of its directory of cached prefixes
+follow requests from when they are sent to when they end. The decisions are in
+`molink_scheduler.routing`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from molink.coordinator.requests.live_sequence import LiveSequence
+from molink.serving.service import GenerationRequest
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, token_bytes
+from molink_scheduler.routing.admission import RingAdmission
+from molink_scheduler.routing.pace_estimator import PaceEstimator
+from molink_scheduler.routing.prefix_mirror import PrefixMirror
+from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.waiting_line import WaitingLine
+
+__all__ = ["RingProspects"]
+
+ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
+"""Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
+
+
+@dataclass(slots=True)
+class RingProspects:
+    """What one ring has under way, how fast it is and what it has cached."""
+
+    line: WaitingLine = field(default_factory=WaitingLine)
+    pace: PaceEstimator = field(default_factory=PaceEstimator)
+    admission: RingAdmission = field(default_factory=RingAdmission)
+    mirror: PrefixMirror | None = None
+    """None: the ring caches nothing."""
+    round_s: float = 0.0
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+
+    @classmethod
+    def of(cls, terms: RingTerms) -> "RingProspects":
+        """Of a ring that has done nothing yet."""
+        caches = terms.prefix_cache and terms.state_slots is None
+        return cls(mirror=PrefixMirror.of_ring(terms.kv_tokens_capacity) if caches else None)
+
+    def state(
+        self,
+        request: GenerationRequest | LiveSequence,
+        others: Iterable[LiveSequence],
+        tokens_per_s: float = 1.0,
+    ) -> RingState:
+        """The ring as a request meets it now. What waits with a lower priority is not ahead."""
+        waiting_tokens = waiting_requests = outstanding_tokens = 0
+        for live in others:
+            outstanding_tokens += live.tokens
+            if live.wait is not None and live.priority <= request.priority:
+                waiting_tokens += live.uncomputed_tokens
+                waiting_requests += 1
+        return RingState(
+            self.pace.pace,
+            waiting_tokens,
+            waiting_requests,
+            self.line.running,
+            self._cached_tokens(request),
+            self.pace.answer_tokens,
+            outstanding_tokens,
+            max(1e-3, tokens_per_s),
+        )
+
+    def _cached_tokens(self, request: GenerationRequest | LiveSequence) -> int:
+        if self.mirror is None or request.sampling.prompt_logprobs is not None:
+            return 0
+        return self.mirror.cached_tokens(request.cache_salt, request.packed)
+
+    def sent(self, live: LiveSequence, others: Iterable[LiveSequence], now: float) -> None:
+        """The ring is to compute a sequence."""
+        if not live.has_token and live.wait is None:
+            live.met = self.state(live, (one for one in others if one is not live))
+            if self.mirror is not None:
+                self.mirror.computes(live.cache_salt, live.packed)
+        live.join(self.line, now)
+
+    def was_cached(self, live: LiveSequence, tokens: int) -> None:
+        """The ring says how much of a sequence it had cached; what cannot be is left out."""
+        if live.met is None or not 0 <= tokens < live.known_tokens:
+            return
+        if self.mirror is not None and tokens < live.met.cached_tokens:
+            self.mirror.missed(live.met.cached_tokens - tokens)
+        live.met = replace(live.met, cached_tokens=tokens)
+
+    def token_came(self, live: LiveSequence, now: float) -> None:
+        """A sequence has its next token."""
+        elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
+        if live.has_token:
+            weight = ROUND_WEIGHT if self.round_s else 1.0
+            self.round_s += weight * (elapsed_s - self.round_s)
+            self.line.token_came(elapsed_s)
+            self.pace.token_came(max(0, self.line.running - 1), elapsed_s)
+        elif live.met is not None and live.wait is not None and not live.losses:
+            self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
+        live.has_token, live.moved_at = True, now
+        live.begin(self.line, now)
+
+    def left(self, live: LiveSequence, now: float, *, has_ended: bool) -> None:
+        """A sequence waits and runs here no more; what was computed of it stays cached."""
+        if live.has_token:
+            if has_ended:
+                self.pace.answer_ended(live.generated_tokens)
+            if self.mirror is not None and live.packed:
+                packed = live.packed + token_bytes(live.output)
+                self.mirror.computes(live.cache_salt, packed[: live.held_tokens * TOKEN_BYTES])
+        live.leave(self.line, now)
+
+    def begins_anew(self) -> None:
+        """The ring has lost what it had cached."""
+        if self.mirror is not None:
+            self.mirror.clear()

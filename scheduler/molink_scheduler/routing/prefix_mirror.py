@@ -1,0 +1,60 @@
+"""What has a ring probably cached? A copy of its directory, kept by whoever sends it requests.
+
+A ring's own directory is at its head, in another process, and changes with every answer; asking it
+for each request would cost a round trip to every ring. But what it caches is what it was sent and
+what it answered, and what it drops is what was used least recently. So the sender follows that in
+a tree of its own. A prompt counts as cached from when it is sent: who comes next with the same
+beginning waits for it there, and is not computed elsewhere.
+
+Where the ring says with its first token that less was cached than thought, it holds less than this
+copy: as much as was missing is dropped here too, from the least recently used end. What a ring
+holds beyond this copy is found out the same way, because its prompt is entered.
+
+Pure.
+"""
+
+from dataclasses import dataclass, field
+
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.prefix_tree import PrefixTree
+
+__all__ = ["MIRROR_BLOCKS_MAX", "PrefixMirror"]
+
+MIRROR_BLOCKS_MAX = 2**18
+"""4 million tokens of one ring, more than home PCs hold of any model; 20 MB."""
+
+
+@dataclass(slots=True)
+class PrefixMirror:
+    """Copy of one ring's directory, as far as its sender can know it."""
+
+    blocks_max: int
+    """That the ring can hold; at most MIRROR_BLOCKS_MAX are followed."""
+    tree: PrefixTree = field(init=False, default_factory=PrefixTree)
+
+    @classmethod
+    def of_ring(cls, kv_tokens: int) -> "PrefixMirror":
+        """Of a ring that holds so many tokens."""
+        return cls(min(MIRROR_BLOCKS_MAX, kv_tokens // BLOCK_TOKENS))
+
+    def cached_tokens(self, salt: str, packed: bytes) -> int:
+        """Of a prompt, as `token_bytes` packs it; its last token is computed in any case."""
+        tokens = len(packed) // self.tree.block_bytes * BLOCK_TOKENS
+        is_whole = len(packed) % self.tree.block_bytes == 0
+        blocks_max = tokens // BLOCK_TOKENS - (1 if is_whole and tokens else 0)
+        return self.tree.find(salt, packed, blocks_max).blocks * BLOCK_TOKENS
+
+    def computes(self, salt: str, packed: bytes) -> None:
+        """The ring computes these tokens, or has, and has used what it held of them."""
+        before, new = self.tree.extend(salt, packed)
+        if before and not new:  # All of it was here: what is new counts as used by itself.
+            self.tree.unpin(self.tree.pin(self.tree.find(salt, packed)))
+        self.tree.drop(max(0, self.tree.blocks - self.blocks_max))
+
+    def missed(self, tokens: int) -> None:
+        """The ring had so many tokens less of a prompt than was thought."""
+        self.tree.drop(min(self.tree.blocks, tokens // BLOCK_TOKENS))
+
+    def clear(self) -> None:
+        """The ring holds nothing."""
+        self.tree = PrefixTree()

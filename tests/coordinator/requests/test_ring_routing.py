@@ -1,0 +1,186 @@
+"""Requests go where their beginnings are cached, and are refused where their targets are missed."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from molink.coordinator.requests.cluster_service import ClusterService, Intake, ServingRing
+from molink.errors import OverloadedError
+from molink.serving.service import GenerationRequest, ModelCard
+from molink.wire.frames import FinishReason, Sampled, Submit, TokenSample
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.prefix_tree import token_bytes
+from molink_scheduler.request import SamplingParams
+from molink_scheduler.routing.admission import Targets
+from molink_scheduler.routing.pace_estimator import PaceEstimator
+from molink_scheduler.routing.ring_choice import Routing
+from molink_scheduler.routing.ring_forecast import RingPace
+from tests.coordinator.requests import test_ring_client
+from tests.coordinator.requests.test_ring_client import Serving, until
+
+CARD = ModelCard("m", 0, 100, 2048, (), None)
+PACE = RingPace(prefill_tokens_per_s=100.0, first_token_s=0.1, tpot_alone_s=0.05, tpot_each_s=0.005)
+
+
+class Rings(AsyncExitStack):
+    """A service over rings whose tails say what a test says."""
+
+    def __init__(self, count: int = 2, intake: Intake | None = None) -> None:
+        super().__init__()
+        self.count, self.rings, self.tasks = count, [], []
+        self.service = ClusterService(CARD, lambda standbys, devices: {}, intake or Intake())
+
+    async def __aenter__(self) -> "Rings":
+        self.push_async_callback(self.cancel)
+        for number in range(self.count):
+            serving = await self.enter_async_context(Serving())
+            serving.client.card = CARD
+            serving.client.prospects.pace = PaceEstimator(PACE)
+            serving.stages.clear()  # Nobody asks for their layers.
+            self.rings.append(serving)
+            self.service.add(ServingRing(number, serving.client, 1.0))
+        return self
+
+    async def cancel(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def ask(self, prompt: list[int], **fields: object) -> int:
+        """Send a request; the ring that it went to."""
+        before = [self.submits(ring) for ring in self.rings]
+        request = GenerationRequest(tuple(prompt), SamplingParams(max_tokens=2), **fields)
+        task = asyncio.create_task(self.drain(request))
+        self.tasks.append(task)
+        await until(lambda: task.done() or [self.submits(ring) for ring in self.rings] != before)
+        if task.done():
+            await task
+        return next(at for at, ring in enumerate(self.rings) if self.submits(ring) != before[at])
+
+    async def drain(self, request: GenerationRequest) -> None:
+        async for _ in self.service.generate(request):
+            pass
+
+    @staticmethod
+    def submits(ring: Serving) -> int:
+        return sum(isinstance(one, Submit) for one in ring.links.sent)
+
+    async def answer(self, ring: int, cached_tokens: int = 0) -> None:
+        """The last request of a ring gets both of its tokens."""
+        serving = self.rings[ring]
+        request_id = [one for one in serving.links.sent if isinstance(one, Submit)][-1]
+        number, sent = request_id.request.request_id, serving.client.tokens_sent
+        tokens = TokenSample(number, 7), TokenSample(number, 8, FinishReason.LENGTH)
+        waits = ((number, 0.0, cached_tokens),)
+        serving.links.events.put_nowait(Sampled(BatchClass.DECODE, 0, (), tokens, waits=waits))
+        await until(lambda: serving.client.tokens_sent == sent + 2)
+        await until(lambda: not serving.client.outstanding_tokens)
+
+
+@pytest.fixture(autouse=True)
+def caching_terms(monkeypatch):
+    terms = SimpleNamespace(ring=RingTerms(4096, prefix_cache=True))
+    monkeypatch.setattr(test_ring_client, "TERMS", terms)
+
+
+def prompt(beginning: int, own: int, tokens: int = 320) -> list[int]:
+    return [beginning] * tokens + [own] * 10
+
+
+async def test_the_next_turn_goes_to_the_ring_that_has_the_one_before():
+    async with Rings(3) as rings:
+        assert await rings.ask(prompt(1, 0)) == 0
+        assert await rings.ask(prompt(2, 0)) == 1  # The first one is busy.
+        await rings.answer(0)
+        await rings.answer(1)
+        assert await rings.ask(prompt(2, 3)) == 1
+        assert await rings.ask(prompt(1, 3)) == 0
+
+
+async def test_who_comes_meanwhile_waits_for_the_same_beginning():
+    async with Rings() as rings:
+        assert await rings.ask(prompt(1, 0)) == 0
+        assert await rings.ask(prompt(2, 0, tokens=640)) == 1
+        assert await rings.ask(prompt(1, 2)) == 0
+        newcomer = GenerationRequest((1,) * 400, SamplingParams(1))
+        assert rings.rings[0].client.met_by(newcomer, 1.0).waiting_tokens == 330 + 10
+
+
+async def test_another_salt_shares_nothing():
+    async with Rings() as rings:
+        assert await rings.ask(prompt(1, 0), cache_salt="a") == 0
+        assert await rings.ask(prompt(1, 2), cache_salt="b") == 1
+
+
+async def test_a_ring_that_had_less_cached_than_thought_is_thought_to_have_less():
+    async with Rings(1) as rings:
+        for one in (9, 1):
+            await rings.ask(prompt(one, 0))
+            await rings.answer(0)
+        mirror = rings.rings[0].client.prospects.mirror
+        assert mirror.cached_tokens("", token_bytes(prompt(9, 5))) == 320
+        await rings.ask(prompt(1, 5))
+        await rings.answer(0, cached_tokens=0)
+        assert mirror.cached_tokens("", token_bytes(prompt(9, 5))) == 0
+        assert mirror.cached_tokens("", token_bytes(prompt(1, 5))) == 320
+
+
+async def test_a_ring_that_lost_a_stage_has_nothing_cached():
+    async with Rings() as rings:
+        await rings.ask(prompt(1, 0))
+        await rings.answer(0)
+        client = rings.rings[0].client
+        assert client.prospects.mirror.tree.blocks
+        client.pause()
+        client.go_on(client.ring, (), (), "a stage was lost")
+        assert not client.prospects.mirror.tree.blocks
+
+
+async def test_by_load_nothing_counts_that_is_cached():
+    async with Rings(2, Intake(routing=Routing.LOAD)) as rings:
+        assert await rings.ask(prompt(1, 0)) == 0
+        assert await rings.ask(prompt(1, 2)) == 1
+
+
+async def test_who_would_wait_too_long_on_all_rings_is_told_when_to_come_again():
+    async with Rings(2, Intake(targets=Targets(ttft_s=5.0))) as rings:
+        assert [await rings.ask(prompt(one, 0)) for one in (1, 2)] == [0, 1]  # 3.4 s each.
+        with pytest.raises(OverloadedError, match=r"the first token in 6\.7 s") as caught:
+            await rings.ask(prompt(3, 0))
+        assert caught.value.retry_s == pytest.approx(6.7 - 4.5)
+        assert await rings.ask(prompt(3, 0), targets=Targets(ttft_s=60.0)) in (0, 1)
+
+
+async def test_a_higher_priority_waits_only_for_its_own():
+    async with Rings(1, Intake(targets=Targets(ttft_s=5.0))) as rings:
+        await rings.ask(prompt(1, 0), priority=3)
+        with pytest.raises(OverloadedError):
+            await rings.ask(prompt(2, 0), priority=3)
+        assert await rings.ask(prompt(2, 0), priority=0) == 0
+
+
+async def test_a_prompt_that_no_idle_ring_computes_in_time_is_told_so():
+    async with Rings(1, Intake(targets=Targets(ttft_s=5.0))) as rings:
+        with pytest.raises(OverloadedError, match="without other users too"):
+            await rings.ask(prompt(1, 0, tokens=1000))
+
+
+async def test_nobody_is_refused_by_a_pace_that_nobody_knows():
+    async with Rings(1, Intake(targets=Targets(ttft_s=0.001))) as rings:
+        rings.rings[0].client.prospects.pace = PaceEstimator()
+        assert await rings.ask(prompt(1, 0)) == 0
+
+
+async def test_what_was_forecast_stands_beside_what_came():
+    async with Rings(1) as rings:
+        await rings.ask(prompt(1, 0))
+        await rings.answer(0)
+        await until(lambda: rings.service.request_log.ended)
+        (timeline,) = rings.service.request_log.ended
+        report = timeline.report(0.0)
+    assert report["forecast_ttft_s"] == pytest.approx(3.4)
+    assert report["forecast_tpot_s"] == pytest.approx(0.05)
+    assert report["ttft_s"] < 1
