@@ -58,6 +58,12 @@ class CountingService:
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
 
+    async def until_taken(self) -> None:
+        if self.unready_reason is not None:
+            raise RingError(self.unready_reason)
+        if self.overload is not None:
+            raise self.overload
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         number = len(self.requests)
         self.requests.append(request)

@@ -24,6 +24,7 @@ NOT_RUN = {
     r"molink serve Qwen3-8B-int4": "the folder that the import above it makes",
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
     r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
+    r"molink sim cache .*": "a trace that is to be downloaded; tests/sim/cache makes one",
     r"molink sim compare .*": "minutes, of which a real ring takes most; tests/sim/validation",
     r"molink sim swarm --seeds 300": "minutes; one seed is run below it",
     r"molink sim swarm --seeds 2500 .*": "minutes; tests/sim has a smaller one",

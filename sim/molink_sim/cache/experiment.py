@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -72,13 +73,15 @@ class CacheSetting:
             raise UserError("Mooncake's routings copy KV or know exact times: use --shape paper.")
         if self.rings is not None and not 1 <= self.rings <= RINGS_MAX:
             raise UserError(f"--rings takes 1 to {RINGS_MAX}, got {self.rings}.")
+        if self.stages < 1:
+            raise UserError(f"--stages takes 1 or more stages, got {self.stages}.")
         if self.capacity_tokens is not None and self.capacity_tokens < BLOCK_TOKENS:
             raise UserError(f"--capacity-tokens takes {BLOCK_TOKENS} or more.")
-        if not (self.bandwidth_mbps > 0 and self.latency_ms >= 0):
+        if not (0 < self.bandwidth_mbps < inf and 0 <= self.latency_ms < inf):
             raise UserError("A link has a rate above 0 Mbps and a delay of 0 ms or more.")
-        if self.rate is not None and not 0 < self.rate < float("inf"):
+        if self.rate is not None and not 0 < self.rate < inf:
             raise UserError(f"--rate takes a number above 0, got {self.rate:g}.")
-        if not (self.ttft_times > 0 and self.tpot_times > 0):
+        if not (0 < self.ttft_times < inf and 0 < self.tpot_times < inf):
             raise UserError("--ttft-times and --tpot-times take numbers above 0.")
 
     def costs(self) -> list[RingCost]:

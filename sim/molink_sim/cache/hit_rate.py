@@ -27,11 +27,11 @@ def hit_rate(
     """
     tree, hits = PrefixTree(order, block_tokens=1), 0
     for request in requests:
-        hits += take(tree, request.blocks, capacity_blocks)
+        hits += _take(tree, request.blocks, capacity_blocks)
     return hits / sum(one.block_count for one in requests)
 
 
-def take(tree: PrefixTree, blocks: bytes, capacity_blocks: int | None) -> int:
+def _take(tree: PrefixTree, blocks: bytes, capacity_blocks: int | None) -> int:
     """Cache a prompt's blocks; how many were cached before."""
     wanted = blocks if capacity_blocks is None else blocks[: capacity_blocks * TOKEN_BYTES]
     prefix = tree.find("", wanted)

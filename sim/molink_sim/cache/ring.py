@@ -98,7 +98,7 @@ class CacheRing:
     targets: Targets = NO_TARGETS
     now_s: float = 0.0
     tree: PrefixTree = field(init=False)
-    door: RingAdmission = field(init=False)
+    ring_admission: RingAdmission = field(init=False)
     pace: PaceEstimator = field(init=False)
     waiting: deque[Served] = field(init=False, default_factory=deque)
     prompt: Served | None = field(init=False, default=None)
@@ -126,7 +126,7 @@ class CacheRing:
 
     def __post_init__(self) -> None:
         self.tree = PrefixTree(self.order, block_tokens=1)
-        self.door = RingAdmission(self.admission)
+        self.ring_admission = RingAdmission(self.admission)
         self.pace = PaceEstimator(planned_pace(self.cost))
 
     @property
@@ -166,7 +166,7 @@ class CacheRing:
         """Take a request that comes now and met the ring in this state, or refuse it; `advance` has
         been called for this moment."""
         served, self._copying_s = Served(request, met, self._copying_s), 0.0
-        if not self.door.decide(met, request.input_tokens, self.targets).admitted:
+        if not self.ring_admission.decide(met, request.input_tokens, self.targets).admitted:
             served.refused = True
             return served
         self.waiting.append(served)
@@ -285,7 +285,7 @@ class CacheRing:
         served.first_token_s = self.now_s
         request = served.request
         self.pace.first_token_came(served.met, request.input_tokens, served.ttft_s)
-        served.refused = not self.door.goes_on(self.state(request), self.targets)
+        served.refused = not self.ring_admission.goes_on(self.state(request), self.targets)
         rounds = request.output_tokens - 1
         if served.refused or not rounds or not self.cost.answers_here:
             self._release(served)
