@@ -21,6 +21,7 @@ from molink.wire.elements import TensorHeader
 from molink.wire.frames import (
     Activations,
     Cancel,
+    ClearCache,
     FinishReason,
     Forget,
     PromptScore,
@@ -111,6 +112,11 @@ def set_wire_int8():
 @FRAMES.value
 def set_wire_fp8():
     return SetCodec("fp8"), 1
+
+
+@FRAMES.value
+def clear_cache():
+    return ClearCache(), 4
 
 
 @FRAMES.value

@@ -172,3 +172,14 @@ def test_what_is_in_use_while_it_is_cleared_is_found_by_nobody(ring, make_reques
     assert prefilled(ring) == 65 + 1 + 65
     ring.assert_nothing_left()
     assert ring.head.kv.blocks_cached == 4
+
+
+def test_nobody_waits_for_a_prompt_that_was_cleared_while_it_was_computed(ring, make_request):
+    ring.submit_at(0.0, make_request(0, tuple(range(160)), 4))
+    ring.clear_at(0.02)
+    ring.submit_at(0.03, make_request(1, (*range(160), 900), 4))
+    ring.run()
+    begun = [(stage, span.request_id) for stage, span in ring.prefill_spans]
+    last_of_the_first = len(begun) - 1 - begun[::-1].index((2, 0))
+    assert begun.index((0, 1)) < last_of_the_first
+    assert prefilled(ring) == 160 + 161

@@ -11,6 +11,7 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
+    CacheCleared,
     CodecChosen,
     Piece,
     Refuse,
@@ -45,6 +46,7 @@ VALUES = [
     RequestSubmitted(Request(3, tuple(range(40)), SAMPLING, (5,))),
     RequestCancelled(3),
     CodecChosen("int8"),
+    CacheCleared(),
     BatchReturned(BatchClass.DECODE, 1, (SPAN,), (SampledToken(3, 9, True),), BATCH.stamps),
     BatchArrived(BATCH, 12),
     ReleaseArrived(RELEASE),
