@@ -129,6 +129,7 @@ class KvBook:
             self.tree.unpin(sequence.pinned)
             sequence.pinned = None
         self.ledger.release(sequence.request_id)
+        self.fetches.pace.forget(sequence.request_id)
         return changes
 
     def take_changes(self) -> list[CacheChange]:
