@@ -91,6 +91,8 @@ def test_layers_that_do_not_fit_are_refused(text, says):
         {"threads": 0},
         {"model_len_max": 1},
         {"kv_tokens": 3},
+        {"cache_ram_gb": -1.0},
+        {"cache_disk_gb": float("nan")},
         {"device": "gpu"},
         {"device": "cuda:x"},
     ],

@@ -130,8 +130,11 @@ class AlwaysSlow:
 
     row_s, trip_s = 1e9, 0.0
 
-    def returned(self, request_id, rows, elapsed_s, *, more) -> None:
+    def returned(self, request_id, rows, elapsed_s, *, under_way, pending) -> None:
         """Learn nothing."""
+
+    def forget(self, request_id) -> None:
+        """Know nothing."""
 
 
 @dataclass

@@ -6,14 +6,25 @@ from hypothesis import strategies as st
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import (
     Activations,
+    BlocksFetched,
     Cancel,
+    ChangeCache,
     FinishReason,
     Forget,
     Sampled,
     Submit,
     TokenSample,
 )
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.batch import (
+    Admission,
+    Batch,
+    BatchClass,
+    CacheChange,
+    Fetched,
+    KeptBlocks,
+    Release,
+    Span,
+)
 from molink_scheduler.request import Request, SamplingParams
 
 ids = st.integers(0, 2**40)
@@ -78,12 +89,19 @@ samples = st.builds(
 prompts = st.lists(tokens, min_size=1, max_size=5).map(tuple)
 
 
+runs = st.lists(st.tuples(ids, st.integers(1, 2**20)), max_size=3).map(tuple)
+kept = st.lists(st.builds(KeptBlocks, ids, ids, ids, st.integers(1, 99)), min_size=1, max_size=2)
+changes = st.builds(CacheChange, kept.map(tuple), runs, runs, runs, runs, ids)
+
+
 @pytest.fixture(scope="session")
 def messages():
     return st.one_of(
         st.builds(Submit, st.builds(Request, ids, prompts, samplings, token_tuples)),
         st.builds(Cancel, ids),
         st.builds(Forget, st.builds(Release, ids)),
+        st.builds(ChangeCache, changes),
+        st.builds(BlocksFetched, st.builds(Fetched, ids, ids)),
         st.builds(
             Sampled,
             st.sampled_from(BatchClass),

@@ -26,7 +26,9 @@ from molink.wire.frames import (
     SAMPLES_MAX,
     SUBMIT,
     Activations,
+    BlocksFetched,
     Cancel,
+    ChangeCache,
     FinishReason,
     Forget,
     Sampled,
@@ -41,6 +43,8 @@ from molink_scheduler.batch import (
     Admission,
     Batch,
     BatchClass,
+    CacheChange,
+    Fetched,
     Release,
     Span,
 )
@@ -67,6 +71,7 @@ SENT_BY = {
     FROM_STAGE: [
         Activations(BATCH, TensorHeader("bfloat16", 1, 4), bytes(8)),
         Forget(Release(1)),
+        ChangeCache(CacheChange(drop=((1, 2),))),
     ],
     FROM_TAIL: [Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 2),))],
 }
@@ -104,6 +109,14 @@ def test_a_link_carries_what_its_sender_has_to_say_and_nothing_else(role, sender
             continue
         with pytest.raises(FrameError, match=f"{role.sender} does not send"):
             decode_message(frames, role)
+
+
+def test_every_stage_says_what_is_back_and_the_coordinator_does_not():
+    message = BlocksFetched(Fetched(1, 2))
+    for role in (FROM_STAGE, FROM_TAIL):
+        assert decode_message(encode_message(message, 1), role) == (message, 1)
+    with pytest.raises(FrameError, match="does not send"):
+        decode_message(encode_message(message, 1), FROM_COORDINATOR)
 
 
 @pytest.mark.parametrize("kind", HEADERS_BYTES_MAX)

@@ -150,6 +150,7 @@ class KvBook:
                 self._note_dropped(dropped)
             sequence.pinned = None
         self.ledger.release(sequence.request_id)
+        self.fetches.pace.forget(sequence.request_id)
         return changes
 
     def take_changes(self) -> list[CacheChange]:

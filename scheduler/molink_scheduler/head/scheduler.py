@@ -269,7 +269,8 @@ class HeadScheduler:
     def _prompt_moved(self, sequence: Sequence, rows: int, now: float) -> None:
         elapsed_s = now - self._prompts_moved_at[sequence.request_id]
         pace, request_id = self.book.fetches.pace, sequence.request_id
-        pace.returned(request_id, rows, elapsed_s, more=sequence.in_flight)
+        under_way, pending = sequence.in_flight, sequence.tokens_pending > 0
+        pace.returned(request_id, rows, elapsed_s, under_way=under_way, pending=pending)
         if sequence.in_flight:
             self._prompts_moved_at[sequence.request_id] = now
         else:

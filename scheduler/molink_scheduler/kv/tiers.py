@@ -89,17 +89,31 @@ class PromptPace:
     stage or hop takes for one. None: not measured yet."""
     trip_s: float | None = field(init=False, default=None)
     """From the departure of rows of a prompt, of which none was under way, to their return."""
-    _followed: set[int] = field(init=False, default_factory=set)
-    """Requests of which rows have come back and others are under way still."""
+    _latest: dict[int, bool] = field(init=False, default_factory=dict)
+    """Requests of which rows have come back and others are to; whether these were under way."""
 
-    def returned(self, request_id: int, rows: int, elapsed_s: float, *, more: bool) -> None:
+    def returned(
+        self, request_id: int, rows: int, elapsed_s: float, *, under_way: bool, pending: bool
+    ) -> None:
         """Rows of a prompt have come back, so long after those before, or after they left where
-        none were under way; `more` are now."""
-        if request_id in self._followed:
-            self.row_s = _smoothed(self.row_s, elapsed_s / rows)
-        else:
+        none were under way. Others are `under_way` now, or `pending` on the head.
+
+        Rows that were sent once those before were back tell a pace that has the trip in it: only
+        the best of them counts. On a ring of one stage all are of that kind.
+        """
+        overlapped, row_s = self._latest.pop(request_id, None), elapsed_s / rows
+        if overlapped is None:
             self.trip_s = _smoothed(self.trip_s, elapsed_s)
-        (self._followed.add if more else self._followed.discard)(request_id)
+        elif overlapped:
+            self.row_s = _smoothed(self.row_s, row_s)
+        else:
+            self.row_s = row_s if self.row_s is None else min(self.row_s, row_s)
+        if under_way or pending:
+            self._latest[request_id] = under_way
+
+    def forget(self, request_id: int) -> None:
+        """A request holds nothing any more."""
+        self._latest.pop(request_id, None)
 
 
 def blocks_worth_fetching(

@@ -10,6 +10,7 @@ from molink_agent.limits.lent import (
     BESIDE_STAGE_BYTES,
     DISK_RESERVE_BYTES,
     MEMORY_RESERVE_BYTES_MAX,
+    lent_cache,
     lent_devices,
     lent_disk_bytes,
     lent_threads,
@@ -117,6 +118,18 @@ def test_weights_that_are_there_count_as_room():
     assert lent_disk_bytes(Limits(), 10 * GB, 5 * GB) == 15 * GB - DISK_RESERVE_BYTES
     assert lent_disk_bytes(Limits(disk_gb=4), 10 * GB, 5 * GB) == 4 * GB
     assert lent_disk_bytes(Limits(), GB, 0) == 0
+
+
+def test_stages_share_what_is_lent_for_cached_kv(tmp_path):
+    limits = Limits(cache_ram_gb=2.0, cache_disk_gb=6.0)
+    room = lent_cache(limits, tmp_path, 2)
+    assert (room.ram_bytes, room.disk_bytes) == (GB, 3 * GB)
+    assert room.folder.startswith(str(tmp_path))
+
+
+def test_no_cache_is_lent_that_nobody_has_set(tmp_path):
+    assert lent_cache(Limits(), tmp_path, 1) is None
+    assert lent_cache(Limits(cache_ram_gb=0.0), tmp_path, 1) is None
 
 
 @given(CAPS, CAPS, SIZES, SIZES, SIZES)

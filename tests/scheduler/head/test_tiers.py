@@ -1,10 +1,14 @@
 """Cached blocks that leave device memory come back as they were, or not at all."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.batch import Fetched
+from molink_scheduler.kv.tiers import CacheTiers, PromptPace
+from molink_scheduler.recording.values import decode, encode
 from tests.scheduler.head.test_prefix_cache import crowds, prefilled
 
 ROOM = st.builds(CacheTiers, st.integers(0, 12), st.integers(0, 20))
@@ -100,3 +104,21 @@ def test_what_is_lost_is_computed_again(make_ring, make_request):
     ring.run()
     assert ring.fetches == 1 and prefilled(ring) == 2 * 129 + 113
     ring.assert_nothing_left()
+
+
+def test_a_head_with_a_fetch_under_way_is_written_and_read(make_ring, make_request):
+    """What the event log keeps of it goes on as it would have."""
+    ring = make_ring(1, 3, 16 * 10, prefix_cache=True, tiers=CacheTiers(3, 8))
+    first, other = tuple(range(129)), tuple(range(900, 1029))
+    for number, prompt in enumerate((first, other, first)):
+        ring.submit_at(50.0 * number, make_request(number, prompt, 2))
+    ring.stop_at(100.0)
+    ring.run()
+    book = ring.head.book
+    book.fetches.pace = PromptPace()
+    (fetch_id,) = book.fetches.under_way
+    read = decode(json.loads(json.dumps(encode(book))))
+    for one in (book, read):
+        assert one.fetched(Fetched(fetch_id, 5)) is None
+    assert read.take_changes() == book.take_changes()
+    assert read.tree.blocks_in == book.tree.blocks_in

@@ -11,8 +11,8 @@ SECONDS = st.floats(0, 10)
 
 def pace(row_s, trip_s):
     measured = PromptPace()
-    measured.returned(1, 8, trip_s, more=True)
-    measured.returned(1, 8, 8 * row_s, more=False)
+    measured.returned(1, 8, trip_s, under_way=True, pending=False)
+    measured.returned(1, 8, 8 * row_s, under_way=False, pending=False)
     return measured
 
 
@@ -43,10 +43,21 @@ def test_a_few_blocks_are_not_worth_a_trip_round_the_ring():
 
 def test_nothing_is_fetched_before_the_pace_is_known():
     measured = PromptPace()
-    measured.returned(1, 8, 0.5, more=False)
-    measured.returned(1, 8, 0.5, more=False)
+    for request_id in (1, 2):
+        measured.returned(request_id, 8, 0.5, under_way=False, pending=False)
     assert (measured.row_s, measured.trip_s) == (None, 0.5)
     assert blocks_worth_fetching(100, 0, CacheTiers(100), measured) == 0
+
+
+def test_rows_that_were_sent_one_by_one_tell_no_slower_pace_than_others():
+    measured = PromptPace()
+    for elapsed_s in (0.5, 0.16, 0.08, 0.4):
+        measured.returned(1, 8, elapsed_s, under_way=False, pending=True)
+    assert (measured.trip_s, measured.row_s) == (0.5, 0.01)
+    measured.forget(1)
+    measured.returned(1, 8, 0.5, under_way=True, pending=True)
+    measured.returned(1, 8, 0.16, under_way=False, pending=False)
+    assert measured.row_s == pytest.approx(0.012)
 
 
 def test_a_ring_has_the_room_of_its_smallest_stage_and_the_pace_of_its_slowest():
