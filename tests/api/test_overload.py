@@ -15,6 +15,9 @@ from molink.coordinator.requests.ring_prospects import RingProspects
 from molink.errors import OverloadedError
 from molink.serving.service import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Submit, TokenSample
+from molink_scheduler.routing.admission import Targets
+from molink_scheduler.routing.pace_estimator import PaceEstimator
+from molink_scheduler.routing.ring_forecast import RingPace
 from molink_scheduler.waiting_line import LINE_MIN, WaitingLine
 from tests.coordinator.requests.test_ring_client import Serving, until
 
@@ -41,6 +44,37 @@ async def test_each_api_says_so_in_its_own_words(service, serve, http, path, bod
         error = (await response.json())["error"]
     assert (error["message"], error["type"]) == (SENTENCE, kind)
     assert not service.requests, "nothing was asked of the ring"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"prompt": "x"}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/chat/completions", ASKED),
+    ],
+)
+async def test_a_request_may_have_targets_of_its_own(service, serve, http, path, body):
+    url = await serve(service)
+    targets = {"ttft_target_s": 2.5, "tpot_target_ms": 80}
+    async with http.post(f"{url}{path}", json={**body, **targets}) as response:
+        assert response.status == 200
+    assert service.requests[0].targets == Targets(2.5, 0.08)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_misses_its_targets_is_told_so_before_the_answer_begins(serve, http, stream):
+    """Over a ring that is forecast to begin late, streams too: 429, not an answer that fails."""
+    async with Serving() as s:
+        s.client.prospects.pace = PaceEstimator(RingPace(10.0, 0.1, 0.05))
+        service = cluster()
+        service.add(ServingRing(1, s.client, 1.0))
+        url = await serve(service)
+        body = {"prompt_token_ids": [3] * 40, "max_tokens": 4, "ttft_target_s": 2, "stream": stream}
+        async with http.post(f"{url}/generate", json=body) as response:
+            assert (response.status, response.headers["Retry-After"]) == (429, "120")
+            assert "4.1 s" in (await response.json())["error"]["message"]
+        assert not s.links.sent
 
 
 def cluster(*lines: WaitingLine) -> ClusterService:

@@ -95,6 +95,9 @@ def test_layers_that_do_not_fit_are_refused(text, says):
         {"cache_disk_gb": float("nan")},
         {"device": "gpu"},
         {"device": "cuda:x"},
+        {"ttft_target_s": 0.0},
+        {"ttft_target_s": float("nan")},
+        {"tpot_target_ms": -5.0},
     ],
 )
 def test_settings_out_of_range_are_refused(options):

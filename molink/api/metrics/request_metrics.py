@@ -101,6 +101,10 @@ class RequestMetrics(Collector):
     """Of requests that have ended..."""
     _cached_tokens: int = 0
     """...and of those, the ones that were not computed again."""
+    _forecast_s: float = 0.0
+    """To first tokens, of ended requests to which one was forecast..."""
+    _came_s: float = 0.0
+    """...and how long those took."""
     _tokens_ended: int = 0
     """Generated for requests that have ended."""
     _live: int = 0
@@ -128,6 +132,9 @@ class RequestMetrics(Collector):
         if timeline.first_token_at is not None:
             self._prompt_tokens += timeline.prompt_tokens
             self._cached_tokens += timeline.cached_tokens
+        if timeline.forecast_ttft_s is not None and timeline.ttft_s is not None:
+            self._forecast_s += timeline.forecast_ttft_s
+            self._came_s += timeline.ttft_s
         shared = (timeline.arrival.operation, PROVIDER, timeline.model)
         error = reason if reason in ("error", "cancelled") else ""
         self._observe("gen_ai_server_request_duration", timeline.total_s, *shared, error)
@@ -169,10 +176,18 @@ class RequestMetrics(Collector):
         )
         prompts.add_metric(("computed",), self._prompt_tokens - self._cached_tokens)
         prompts.add_metric(("cached",), self._cached_tokens)
+        promised = CounterMetricFamily(
+            "molink_first_token_seconds_total",
+            "Seconds to first tokens, as they were forecast and as they came.",
+            labels=("what",),
+        )
+        promised.add_metric(("forecast",), self._forecast_s)
+        promised.add_metric(("came",), self._came_s)
         tokens, moves = "Tokens of all answers.", "Times that a request went on in another ring."
         yield ends
         yield kinds
         yield prompts
+        yield promised
         yield CounterMetricFamily("molink_tokens_generated_total", tokens, self._tokens)
         yield CounterMetricFamily("molink_request_moves_total", moves, self._moves_seen)
         yield GaugeMetricFamily("molink_requests_live", "Requests that wait or run.", self._live)

@@ -81,7 +81,7 @@ def timeline(at: float = 0.0, operation: str = "chat") -> RequestTimeline:
     return RequestTimeline("demo", 100, 8, arrival=Arrival("r", operation, at=at, unix_s=1000.0))
 
 
-def answered(log: RequestLog, *, moves: int = 0) -> None:
+def answered(log: RequestLog, *, moves: int = 0, forecast_ttft_s: float | None = None) -> None:
     """A request that waited 1 s, had its first token after 3 s and its third and last after 5 s."""
     one = timeline()
     with log.following(one):
@@ -89,6 +89,8 @@ def answered(log: RequestLog, *, moves: int = 0) -> None:
             one.submitted(number, (), 1.0)
             one.moved("The ring has ended.", 1.0)
         one.submitted(moves, (), 1.0)
+        if forecast_ttft_s is not None:
+            one.promised(forecast_ttft_s, 0.5)
         for at in (3.0, 4.0, 5.0):
             one.tokens_came(1, at)
         one.finished("stop", 5.0)

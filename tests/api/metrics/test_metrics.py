@@ -94,6 +94,16 @@ def test_a_request_is_observed_when_it_has_ended():
     assert value(found, "molink_request_moves_total") == 2
 
 
+def test_what_was_forecast_is_summed_beside_what_came():
+    service = observed_service()
+    metrics = Metrics(service)
+    answered(service.request_log, forecast_ttft_s=2.5)
+    answered(service.request_log)  # Nobody forecast anything to this one.
+    found = values(scraped(metrics))
+    sums = [value(found, "molink_first_token_seconds_total", what=w) for w in ("forecast", "came")]
+    assert sums == [2.5, 3.0]
+
+
 def test_requests_that_fail_or_are_left_are_told_apart():
     service = observed_service()
     metrics = Metrics(service)
