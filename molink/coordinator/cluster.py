@@ -18,7 +18,8 @@ from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
-from molink.coordinator.requests.cluster_service import ClusterService, Intake
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.blame import Blame

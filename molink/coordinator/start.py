@@ -31,7 +31,7 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
-from molink.coordinator.requests.cluster_service import Intake
+from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from molink.coordinator.requests.cluster_service import ClusterService, Intake, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.coordinator.requests.live_sequence import UNREAD_EVENTS_MAX
 from molink.coordinator.requests.ring_prospects import RingProspects
 from molink.errors import OverloadedError

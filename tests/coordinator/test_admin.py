@@ -12,7 +12,8 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.requests.cluster_report import nodes_report
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.errors import RingError, UserError
 from tests.coordinator.examples import HERE, PROFILE, no_report
 from tests.coordinator.rings.world import CARD, collect, request

@@ -20,6 +20,8 @@ NOT_RUN = {
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
+    r"curl .* -X POST http://HOST:8000/cluster/cache/clear": "HOST is the reader's; "
+    "tests/api/test_admin.py asks it",
     r"molink import .*": "models of gigabytes; tests/importing imports small ones",
     r"molink serve Qwen3-8B-int4": "the folder that the import above it makes",
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",

@@ -21,7 +21,8 @@ from molink.coordinator.members.node_book import Contribution, Node
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_report import nodes_report
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.requests.ring_client import RingClient
 from molink.serving.service import ModelCard
 from molink.stage_protocol.messages import (

@@ -18,7 +18,8 @@ from molink.checkpoint.model_config import text_settings
 from molink.coordinator.audits.quarantine import EVIDENCE_FOLDER, Evidence, Quarantine
 from molink.coordinator.audits.rerun import rerun
 from molink.coordinator.requests.audit_queue import AnsweredRequest
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.errors import ErrorGuard, MolinkError
 from molink.tasks import gathered
 from molink_scheduler.audit import AuditedRing, Disagreement, Disagreements, disagreement

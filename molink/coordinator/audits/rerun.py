@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from molink.coordinator.members.ring import AgentStage
-from molink.coordinator.requests.cluster_service import ServingRing
+from molink.coordinator.requests.intake import ServingRing
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline

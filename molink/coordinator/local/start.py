@@ -36,7 +36,7 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
-from molink.coordinator.requests.cluster_service import Intake
+from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.rings.blame import Blame

@@ -9,29 +9,25 @@ a better one.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from molink.config.settings import ServeSettings, UpSettings, targets_of
 from molink.coordinator.requests.audit_queue import AuditQueue
+from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError
 from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
+from molink.serving.timeline import RequestLog, RequestTimeline
 from molink.tasks import Signal
 from molink_scheduler.kv.prefix_tree import token_bytes
-from molink_scheduler.routing.admission import NO_TARGETS, Targets, Verdict
-from molink_scheduler.routing.ring_choice import Routing, choose_ring
-from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, forecast_ttft_s
-from molink_scheduler.waiting_line import WAIT_S
 
-__all__ = ["ClusterService", "Intake", "ServingRing"]
+__all__ = ["ClusterService"]
 
 NEXT_RING_WAIT_S = 120.0
 """How long an accepted request waits for another ring: weights from disk and links take
@@ -53,54 +49,6 @@ INTAKE_PAUSED = (
 
 Report = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, Any]]
 """Made with the reasons why nodes hold nothing, and the devices of those that serve."""
-
-
-@dataclass(slots=True, eq=False)
-class ServingRing:
-    """Ring that takes requests, and its forecast."""
-
-    number: int
-    client: RingClient
-    tokens_per_s: float
-    """Forecast, by which rings are compared."""
-    promised: Mapping[str, Any] | None = None
-    """All of the forecast with which it was planned, for GET /cluster; None: it had none."""
-    draining: bool = False
-    """Takes no new requests; those that run end here."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it takes requests."""
-        return not self.draining and self.client.unready_reason is None
-
-    def is_full(self, within_s: float, now: float) -> bool:
-        """Whether it takes no more: those that wait would wait too long, all would become slow, or
-        a PC's memory runs short."""
-        is_short = self.client.short_of_memory and self.client.outstanding_tokens
-        return bool(is_short) or self.client.prospects.line.is_full(within_s, now)
-
-    @property
-    def stages(self) -> tuple[StageLayers, ...]:
-        """Its nodes and their layers, for the timelines of its requests."""
-        return tuple(StageLayers(one.name, one.layers) for one in self.client.ring.stages)
-
-
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """Which newcomers are taken, and by which ring."""
-
-    wait_s_max: float = WAIT_S
-    """Those for whom a longer wait is forecast are refused..."""
-    targets: Targets = NO_TARGETS
-    """...and those for whom a later first token or slower tokens are; a request may have its
-    own."""
-    routing: Routing = Routing.MOLINK
-
-    @classmethod
-    def of(cls, settings: ServeSettings | UpSettings) -> "Intake":
-        """As the operator has it."""
-        targets = targets_of(settings.ttft_target_s, settings.tpot_target_ms)
-        return cls(settings.queue_s, targets, Routing(settings.routing))
 
 
 @dataclass(slots=True)
@@ -150,21 +98,7 @@ class ClusterService:
     @property
     def overload(self) -> OverloadedError | None:
         """Why a newcomer is refused where every open ring takes no more."""
-        rings = [ring for ring in self.rings if ring.is_open]
-        now = time.monotonic()
-        if not rings or not all(ring.is_full(self.intake.wait_s_max, now) for ring in rings):
-            return None
-        lines = [ring.client.prospects.line for ring in rings]
-        wait_s = max(1.0, min(line.wait_s(now) or WAIT_S for line in lines))
-        waiting, running = (
-            sum(line.waiting for line in lines),
-            sum(line.running for line in lines),
-        )
-        return OverloadedError(
-            f"{running} requests run and {waiting} wait, as many as can be answered in time: send "
-            "yours again later.",
-            wait_s,
-        )
+        return self.intake.overload([ring for ring in self.rings if ring.is_open])
 
     def set_intake(self, *, paused: bool) -> None:
         """Refuse new requests, or take them again."""
@@ -257,7 +191,9 @@ class ClusterService:
             if ring is None:
                 accepted = moves > 0 or before is not None
                 rings = await self._rings_for(request, left, accepted=accepted)
-                ring = self._choose(rings, request, timeline, len(output), accepted=accepted)
+                draw = self.draws.random()
+                known = request, timeline, len(output)
+                ring = self.intake.choose(rings, *known, draw, accepted=accepted)
             timeline.submitted(ring.number, ring.stages, time.monotonic())
             try:
                 async with aclosing(ring.client.generate(request, output, patience)) as events:
@@ -349,69 +285,6 @@ class ClusterService:
             except TimeoutError:
                 raise RingError(self.progress) from None
         return [ring for ring in rings if ring is not left] or rings
-
-    def _choose(
-        self,
-        rings: Sequence[ServingRing],
-        request: GenerationRequest,
-        timeline: RequestTimeline,
-        output_tokens: int,
-        *,
-        accepted: bool,
-    ) -> ServingRing:
-        """The ring for a request of which so many tokens are generated. Raises OverloadedError for
-        one that no ring has accepted yet, when its targets are missed on all of them."""
-        known = len(request.prompt_token_ids) + output_tokens
-        met = [(ring, ring.client.met_by(request, ring.tokens_per_s)) for ring in rings]
-        targets = request.targets.or_else(self.intake.targets)
-        if targets != NO_TARGETS and not accepted:
-            met = _admitting(met, request, targets)
-        states = [state for _, state in met]
-        left_tokens = request.sampling.max_tokens - output_tokens
-        choice = choose_ring(self.intake.routing, states, known, left_tokens, self.draws.random())
-        ring, state = met[choice.ring]
-        if ring.client.prospects.pace.is_known:
-            timeline.promised(forecast_ttft_s(state, known), forecast_tpot_s(state, known))
-        return ring
-
-
-def _admitting(
-    met: Sequence[tuple[ServingRing, RingState]], request: GenerationRequest, targets: Targets
-) -> list[tuple[ServingRing, RingState]]:
-    """Rings that are forecast to meet the targets, or whose pace nobody knows. Raises
-    OverloadedError when there is none."""
-    known, prompt_tokens = [], len(request.prompt_token_ids)
-    for ring, state in met:
-        prospects = ring.client.prospects
-        if prospects.pace.is_known:
-            verdict = prospects.admission.decide(state, prompt_tokens, targets, request.priority)
-            known.append((ring, verdict))
-    refusing = [ring for ring, verdict in known if not verdict.admitted]
-    admitting = [(ring, state) for ring, state in met if ring not in refusing]
-    if not admitting:
-        raise _refusal([verdict for _, verdict in known], targets)
-    return admitting
-
-
-def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
-    """What somebody is told whose targets are missed on all rings, by the one that is the first to
-    meet them."""
-    soonest = min(verdicts, key=lambda verdict: (verdict.retry_after_s, verdict.ttft_s))
-    forecasts, wanted = [], []
-    if targets.ttft_s is not None:
-        forecasts.append(f"the first token in {soonest.ttft_s:.1f} s")
-        wanted.append(f"{targets.ttft_s:g} s (ttft_target_s)")
-    if targets.tpot_s is not None:
-        forecasts.append(f"further ones every {1000 * soonest.tpot_s:.0f} ms")
-        wanted.append(f"{1000 * targets.tpot_s:g} ms (tpot_target_ms)")
-    help_ = "send yours again later."
-    if soonest.hopeless:
-        help_ = "that would be missed without other users too: raise it, or send less."
-    return OverloadedError(
-        f"Forecast are {' and '.join(forecasts)}, and wanted at most {' and '.join(wanted)}: "
-        f"{help_}",
-        soonest.retry_after_s,
-    )
 
 
 @contextmanager

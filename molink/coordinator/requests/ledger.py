@@ -21,7 +21,8 @@ from pathlib import Path
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.members.discrepancies import Sightings, line_mbps
 from molink.coordinator.members.node_book import Contribution, Node, NodeBook
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.errors import ErrorGuard, UserError
 from molink.stage_protocol.messages import StageHealth
 

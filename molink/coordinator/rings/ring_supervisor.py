@@ -17,7 +17,8 @@ from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.ring import AgentStage, Ring, StageFailure
 from molink.coordinator.members.stage_watch import silences_s
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.neighbours import has_grown
 from molink.coordinator.rings.recovery import Recovery, Resumption

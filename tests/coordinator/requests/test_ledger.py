@@ -10,7 +10,8 @@ import pytest
 from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, StageFact
 from molink.coordinator.members.node_book import Contribution, NodeBook
 from molink.coordinator.requests import ledger as ledger_module
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.errors import UserError
 from molink.serving.service import ModelCard

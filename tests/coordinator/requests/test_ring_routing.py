@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.requests.cluster_service import ClusterService, Intake, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.errors import OverloadedError
 from molink.serving.service import GenerationRequest, ModelCard
 from molink.wire.frames import FinishReason, Sampled, Submit, TokenSample

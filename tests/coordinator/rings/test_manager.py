@@ -15,7 +15,7 @@ from molink.control.messages.payloads import (
 )
 from molink.coordinator.members.slowdown import AS_REPORTED, Slowdown
 from molink.coordinator.requests import cluster_service
-from molink.coordinator.requests.cluster_service import Intake
+from molink.coordinator.requests.intake import Intake
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import SLOW_PERIOD_S

@@ -18,7 +18,8 @@ from typing import Any, cast
 
 from molink.api import create_app, start_api
 from molink.coordinator.members.ring import Ring
-from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_links import RingClientLinks
 from molink.serving.service import ModelCard
