@@ -17,8 +17,8 @@ from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
 from molink.stage.shadowing import Shadowing
-from molink.stage_protocol.messages import ShadowProgress, StageHealth, StageProgress
-from molink.stage_protocol.progress import SHADOWED_MAX
+from molink.stage_protocol.messages import StageHealth, StageProgress
+from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import StageCore
 

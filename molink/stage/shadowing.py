@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from molink.stage.links import StageLinks
 from molink.stage.resuming import SentLog
-from molink.stage_protocol.messages import ShadowLag
+from molink.stage_protocol.progress import ShadowLag
 from molink.transport.link.paced_link import PacedLink
 from molink.wire.frames import Activations, Forget
 from molink_scheduler.batch import Release

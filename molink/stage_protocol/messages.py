@@ -47,8 +47,6 @@ __all__ = [
     "SetAllowed",
     "SetShadow",
     "SetUploadCap",
-    "ShadowLag",
-    "ShadowProgress",
     "StageFailed",
     "StageHealth",
     "StageLoaded",

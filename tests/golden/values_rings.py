@@ -38,8 +38,6 @@ from molink.stage_protocol.messages import (
     SetAllowed,
     SetShadow,
     SetUploadCap,
-    ShadowLag,
-    ShadowProgress,
     StageFailed,
     StageHealth,
     StageLoaded,
@@ -48,6 +46,7 @@ from molink.stage_protocol.messages import (
     decode_line,
     encode_line,
 )
+from molink.stage_protocol.progress import ShadowLag, ShadowProgress
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import LinkMemory, LinkReport

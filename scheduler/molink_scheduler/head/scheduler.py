@@ -229,7 +229,8 @@ class HeadScheduler:
         """Of a request that does not go on after all; who holds none of it passes that on."""
         if self._kept.pop(request_id, None) is None and request_id not in self.missing:
             return []
-        self._free(request_id)
+        self.kv.release(request_id)
+        self.prompts.released()
         return [SendRelease(Release(request_id))]
 
     def _return(self, event: BatchReturned, now: float) -> abc.Sequence[BookOrder | Refuse]:
@@ -316,10 +317,6 @@ class HeadScheduler:
         kept = map(SendCacheChange, self.book.release(sequence))
         self.prompts.released()
         return [*kept, SendRelease(Release(sequence.request_id))]
-
-    def _free(self, request_id: int) -> None:
-        self.kv.release(request_id)
-        self.prompts.released()
 
     # -- planning -------------------------------------------------------------------------------
 

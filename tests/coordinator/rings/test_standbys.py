@@ -6,7 +6,8 @@ from molink.control.messages.payloads import NodeHealth, NodeWish, StageFact
 from molink.coordinator.members.node_book import NodeState
 from molink.coordinator.rings import ring_supervisor
 from molink.coordinator.rings.ring_supervisor import SILENT_LOST_S, RingState
-from molink.stage_protocol.messages import ShadowProgress, StageProgress
+from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.progress import ShadowProgress
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
 from tests.coordinator.rings.world import REPORT, world
