@@ -87,6 +87,7 @@ class SurvivingRing:
     def __post_init__(self) -> None:
         self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
         self.events: list = []
+        self.wakes: set[float] = set()
         self.ids, self.request_ids, self.messages = (itertools.count(1) for _ in range(3))
         self.free_at: dict[tuple[int, BatchClass], float] = {}
         self.live: dict[int, Live] = {}
@@ -155,6 +156,11 @@ class SurvivingRing:
     def push(self, at: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.events, (at, next(self.ids), action))
 
+    def wake(self, at: float) -> None:
+        if at not in self.wakes:
+            self.wakes.add(at)
+            self.push(at, lambda: self.wakes.discard(at))
+
     def run(self) -> None:
         while self.events:
             self.now, _, action = heapq.heappop(self.events)
@@ -217,7 +223,7 @@ class SurvivingRing:
                 case SendFetched(fetched):
                     self.send(stage.index, BatchClass.DECODE, FetchArrived(fetched))
                 case WaitUntil(at):
-                    self.push(max(at, self.now + 1e-6), lambda: None)
+                    self.wake(max(at, self.now + 1e-6))
                 case Refuse(reason):
                     raise AssertionError(f"stage {stage.index} refused: {reason}")
         return None

@@ -63,6 +63,24 @@ def test_no_token_changes_when_stages_are_lost(seed):
     assert rows_again(ring) == 0
 
 
+@pytest.mark.parametrize("caches", [False, True])
+@pytest.mark.parametrize("seed", [22, *range(200, 220)])
+def test_nobody_waits_for_ever_where_kept_requests_fill_all_kv(seed, caches):
+    """In seed 22 each of them needs a block for its next token, in others some of them."""
+    random = Random(seed)
+    stages, micro_batches = random.randint(2, 4), random.randint(1, 3)
+    ring = SurvivingRing(seed, stages, 128, 1e9, micro_batches, prefix_cache=caches)
+    random.random()
+    for _ in range(12):
+        asked = random.uniform(0, 12), random.randint(16, 40), random.randint(1, 30)
+        ring.submit_at(*asked, seed=5)
+    for _ in range(random.randint(1, 2)):
+        at, lost = random.uniform(2, 14), random.randrange(ring.stage_count)
+        ring.lose_at(at, {lost}, random.uniform(0.05, 1.5))
+    ring.run()
+    ring.assert_all_answered()
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 def test_requests_go_on_where_they_were(lost):
     ring = SurvivingRing(seed=lost, stage_count=4)

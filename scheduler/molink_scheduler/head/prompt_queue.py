@@ -172,11 +172,24 @@ class PromptQueue:
         for sequence in self._waiting[:LOOKED_AT_MAX]:
             if self.book.awaits(sequence, self._computing):
                 continue
-            if not self._fits(sequence, sequences):
-                return None
-            if not self.book.begin_fetch(sequence):
-                return sequence
+            if self._fits(sequence, sequences):
+                if not self.book.begin_fetch(sequence):
+                    return sequence
+            elif not sequence.is_kept:
+                return None  # Only those that hold KV already are passed by others that do.
         return None
+
+    def stuck(self, sequences: Collection[Sequence]) -> Sequence | None:
+        """Choose the last of the requests that were kept to begin anew, where none of them has room
+        for its next token and nobody else will give any back; None: somebody goes on."""
+        kept = [one for one in sequences if one.is_kept]
+        if len(kept) < 2 or any(one.admitted for one in sequences):
+            return None
+        if any(self._fits(one, sequences) for one in kept):
+            return None
+        last = max(kept, key=lambda one: one.request.order)
+        last.preempting = True
+        return last
 
     def _rows_of(self, sequence: Sequence, rows_max: int) -> int:
         """Rows of its next span, which ends with the prompt or where the ring cuts; 0: none do. One

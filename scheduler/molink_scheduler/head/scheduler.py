@@ -182,6 +182,9 @@ class HeadScheduler:
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
         run = self._prefill_batch(now) if prefill_first else None
         run = run or self._decode_batch(orders, now) or self._prefill_batch(now)
+        if run is None and (stuck := self.prompts.stuck(self._sequences.values())) is not None:
+            orders += self._settle(stuck)
+            run = self._prefill_batch(now)
         is_decode = run is not None and run.batch.batch_class is DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
         return [*orders, *self._drops()], run
@@ -259,13 +262,11 @@ class HeadScheduler:
         return orders
 
     def _is_awaited(self, event: BatchReturned) -> bool:
-        """Whether anything of it is under way: the copy of a return ends no round, and its slot
-        may long be taken by another micro-batch."""
-        for span in event.spans:
-            sequence = self._sequences.get(span.request_id)
-            if sequence is not None and sequence.awaits(span):
-                return True
-        return False
+        """Whether anything of it is under way: the copy of a return ends nothing."""
+        known = self._sequences
+        return any(
+            one.request_id in known and known[one.request_id].awaits(one) for one in event.spans
+        )
 
     def _prompt_moved(self, sequence: Sequence, rows: int, now: float) -> None:
         elapsed_s = now - self._prompts_moved_at[sequence.request_id]
