@@ -138,9 +138,11 @@ async def generate_all(
     not go first. A single sequence, as most requests have, needs no task of its own.
     """
     await service.until_taken()
-    if not caller.may_go_first and any(request.priority < 0 for request in requests):
+    best = caller.priority_best
+    if best is not None and any(request.priority < best for request in requests):
         raise ApiError(
-            "A 'priority' below 0 goes before others' requests: use an admin key, or 0 and more.",
+            f"A 'priority' below {best} goes before others' requests: use an admin key, or {best} "
+            "and more.",
             status=403,
             param="priority",
             code="insufficient_permissions",

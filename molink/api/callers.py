@@ -53,8 +53,10 @@ class Caller:
     """Where the tokens of a key are counted; of an address nobody asks."""
     shares_cache: bool = False
     """Whether cached KV of other keys may serve it."""
-    may_go_first: bool = True
-    """Whether requests may have a priority above the usual one."""
+    priority: int = 0
+    """Of requests that do not say one; lower goes first."""
+    priority_best: int | None = None
+    """The lowest that requests may say; None: any."""
     sequences: int = 0
     body_bytes: int = 0
 
@@ -122,7 +124,9 @@ class Callers:
             caller = self._known[name] = Caller(name, shares_cache=self.shares_cache)
             if key is not None and self.keys is not None:
                 caller.key_id, caller.usage = key.key_id, self.keys.usage(key)
-                caller.may_go_first = key.is_admin or not self.keys_required
+                caller.priority = key.priority
+                if self.keys_required and not key.is_admin:
+                    caller.priority_best = key.priority
         return caller
 
 

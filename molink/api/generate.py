@@ -168,6 +168,7 @@ async def _job_of(request: web.Request, body: GenerateBody, card: ModelCard) -> 
         card,
         max_tokens=max_tokens,
         logprobs=body.logprobs,
+        usual_priority=caller_of(request).priority,
         grammar=grammar,
         prompt_logprobs=body.prompt_logprobs,
     )

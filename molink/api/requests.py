@@ -190,13 +190,14 @@ def generation_requests(
     *,
     max_tokens: int,
     logprobs: int | None,
+    usual_priority: int,
     grammar: str = "",
     choices: int = 1,
     skip_special_tokens: bool = True,
     prompt_logprobs: int | None = None,
 ) -> list[GenerationRequest]:
     """One request for each choice of a prompt; without a seed, each prompt draws its own.
-    `grammar` is checked (`grammars.fields`)."""
+    `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's."""
     seed = secrets.randbits(64) if body.seed is None else body.seed
     stop_token_ids = _stop_token_ids(body, card)
     _check_stop_text(body, card)
@@ -223,7 +224,7 @@ def generation_requests(
         GenerationRequest(
             prompt_token_ids,
             replace(sampling, seed=one),
-            priority=body.priority or 0,
+            priority=usual_priority if body.priority is None else body.priority,
             deadline_at=_deadline_at(body.timeout_s),
             cache_salt=body.cache_salt or "",
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),

@@ -229,8 +229,8 @@ class SamplingBody(Body):
     stream: bool | None = None
     """Default false."""
     priority: int | None = Field(default=None, ge=-PRIORITY_MAX, le=PRIORITY_MAX)
-    """Default 0. Lower goes first where requests wait; below 0 only with an admin key, where keys
-    are needed."""
+    """Default: that of the API key, usually 0. Lower goes first where requests wait; below the
+    key's only with an admin key, where keys are needed."""
     cache_salt: str | None = Field(default=None, max_length=CACHE_SALT_CHARS_MAX)
     """Default: that of the API key. Only requests of one salt share what was computed of prompts
     that begin alike, so that nobody else can tell from how soon an answer comes what was asked."""

@@ -46,9 +46,20 @@ def key() -> None:
 @click.option(
     "--admin", "is_admin", is_flag=True, help="Open /cluster and /plan too, not inference alone."
 )
+@click.option(
+    "--priority",
+    type=int,
+    default=0,
+    help="Of its requests that do not say one, and the best they may say; lower goes first.",
+)
 @data_dir_option
 def create_key(
-    name: str, rate: str | None, expires: str | None, is_admin: bool, data_dir: str | None
+    name: str,
+    rate: str | None,
+    expires: str | None,
+    is_admin: bool,
+    priority: int,
+    data_dir: str | None,
 ) -> None:
     """Print a new key, once."""
     expires_s = None if expires is None else duration_s("--expires", expires)
@@ -59,6 +70,7 @@ def create_key(
             is_admin=is_admin,
             rate_per_min=None if rate is None else _rate_per_min(rate),
             expires_s=expires_s,
+            priority=priority,
         )
     click.echo(secret)
     click.echo(f"{SHOWN_ONCE} Its id is {made.key_id}.", err=True)
@@ -126,6 +138,7 @@ def _fields(record: "KeyRecord", now: float) -> dict[str, Any]:
         "state": key.state(now),
         "opens": "everything" if key.is_admin else "inference",
         "rate": None if key.rate_per_min is None else f"{key.rate_per_min}/min",
+        "priority": key.priority,
         "requests": usage.requests,
         "prompt_tokens": usage.prompt_tokens,
         "answer_tokens": usage.answer_tokens,

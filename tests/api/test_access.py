@@ -136,12 +136,46 @@ async def test_only_an_admin_goes_before_others(server, http, service):
     assert [request.priority for request in service.requests] == [0, 1, -1, 0, 1]
 
 
+PRIORITIES = {
+    "/generate": PROMPT,
+    "/v1/completions": PROMPT,
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+    "/v1/responses": {"input": "x", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("path", PRIORITIES)
+@pytest.mark.parametrize("usual", [-5, 5])
+async def test_a_keys_priority_is_its_requests_default_and_best(server, http, service, path, usual):
+    """Said or not: a 0 that is said is not the key's."""
+    headers, statuses = bearer(server.key(priority=usual)), []
+    for said in (None, usual - 1, usual, 0, 6):
+        body = PRIORITIES[path] | {"model": MODEL} | ({} if said is None else {"priority": said})
+        async with http.post(f"{server.url}{path}", json=body, headers=headers) as response:
+            statuses.append(response.status)
+    first = usual <= 0
+    assert statuses == [200, 403, 200, 200 if first else 403, 200]
+    given = [usual, usual, 0, 6] if first else [usual, usual, 6]
+    assert [request.priority for request in service.requests] == given
+
+
+async def test_an_admins_key_has_a_default_and_no_best(server, http, service):
+    headers = bearer(server.key(is_admin=True, priority=5))
+    for said in ({}, {"priority": None}, {"priority": 0}, {"priority": -9}):
+        body = PROMPT | said
+        async with http.post(f"{server.url}/generate", json=body, headers=headers) as response:
+            assert response.status == 200
+    assert [request.priority for request in service.requests] == [5, 5, 0, -9]
+
+
 async def test_without_keys_everybody_may_go_first(keyless, http, service):
     body = PROMPT | {"priority": -5}
     for headers in ({}, bearer(keyless.key())):
         async with http.post(f"{keyless.url}/generate", json=body, headers=headers) as response:
             assert response.status == 200
-    assert [request.priority for request in service.requests] == [-5, -5]
+    assert (await post(http, keyless, keyless.key(priority=7)))[0] == 200
+    assert [request.priority for request in service.requests] == [-5, -5, 7]
 
 
 @pytest.mark.parametrize(

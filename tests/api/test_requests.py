@@ -24,7 +24,9 @@ def test_choices_never_share_a_seed(seed, choices):
 
 def biases(given):
     body = GenerateBody(prompt="hi", logit_bias=given)
-    (request,) = generation_requests((1,), body, CARD, max_tokens=4, logprobs=None)
+    (request,) = generation_requests(
+        (1,), body, CARD, max_tokens=4, logprobs=None, usual_priority=0
+    )
     return dict(request.sampling.logit_bias)
 
 

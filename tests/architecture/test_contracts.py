@@ -54,7 +54,7 @@ OPTIONS = {
     "invite list": "--json --data-dir",
     "invite revoke": "--data-dir",
     "key": "",
-    "key create": "--name --rate --expires --admin --data-dir",
+    "key create": "--name --rate --expires --admin --priority --data-dir",
     "key list": "--json --data-dir",
     "key revoke": "--data-dir",
     "node": "",

@@ -42,6 +42,12 @@ def test_a_key_is_shown_once():
         assert secret not in shown
 
 
+@pytest.mark.parametrize("priority", ["-5", "0", "10"])
+def test_a_list_shows_the_priority_of_each(priority):
+    run("create", "--priority", priority)
+    assert listed()[0]["priority"] == int(priority)
+
+
 def test_a_running_server_knows_it(home):
     running = LiveKeys(KeyStore.open(home))
     secret = run("create", "--admin").stdout.strip()
@@ -73,6 +79,7 @@ def test_revoking(tmp_path):
     [
         (("create", "--rate", "many"), "--rate takes requests a minute"),
         (("create", "--rate", "0"), "--rate"),
+        (("create", "--priority", "2147483648"), "A key's priority is -2147483647 to 2147483647"),
         (("create", "--expires", "soon"), "--expires takes a length of time"),
         (("revoke", "nobody"), "no usable key 'nobody'"),
     ],

@@ -39,7 +39,7 @@ EXPECTED = {
     "invite": {"--expires", "--uses", "--name"},
     "invite list": set(),
     "invite revoke": set(),
-    "key create": {"--name", "--rate", "--expires", "--admin"},
+    "key create": {"--name", "--rate", "--expires", "--admin", "--priority"},
     "key list": set(),
     "key revoke": set(),
     "node list": {"--json"},

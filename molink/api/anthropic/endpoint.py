@@ -6,6 +6,7 @@ from molink.api.anthropic.conversation import conversation_of
 from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
 from molink.api.anthropic.writer import MessageWriter
 from molink.api.body import checked_body
+from molink.api.callers import caller_of
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed
@@ -35,6 +36,7 @@ async def post_messages(
             card,
             max_tokens=min(body.max_tokens, left),
             logprobs=None,
+            usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
         )

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from molink.api.answers import Answer
 from molink.api.body import checked_body
+from molink.api.callers import caller_of
 from molink.api.chat import (
     ChatFormat,
     ChatPrompt,
@@ -48,14 +49,15 @@ async def post_chat_completions(
         check_model(body.model, card)
         prompt = await chat_prompt(conversation_of(body), card, format)
         grammar = await answer_grammar(request, body, card, prompt)
-        job = Job.of(body, _requests(prompt, body, card, grammar), len(prompt.token_ids))
+        requests = _requests(prompt, body, card, grammar, caller_of(request).priority)
+        job = Job.of(body, requests, len(prompt.token_ids))
         job = replace(job, is_scored=body.prompt_logprobs is not None)
         dialect = ChatDialect(prompt, texts, bool(body.logprobs), body.prompt_logprobs)
     return await answer_openai(request, service, job, dialect)
 
 
 def _requests(
-    prompt: ChatPrompt, body: ChatBody, card: ModelCard, grammar: str
+    prompt: ChatPrompt, body: ChatBody, card: ModelCard, grammar: str, usual: int
 ) -> Sequence[GenerationRequest]:
     new_name = body.max_completion_tokens is not None
     max_tokens = token_budget(
@@ -72,6 +74,7 @@ def _requests(
         card,
         max_tokens=max_tokens,
         logprobs=_logprobs_wanted(body),
+        usual_priority=usual,
         grammar=grammar,
         choices=body.n or 1,
         skip_special_tokens=prompt.skip_special_tokens,

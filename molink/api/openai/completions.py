@@ -8,6 +8,7 @@ from aiohttp import web
 
 from molink.api.answers import Answer, finite
 from molink.api.body import checked_body
+from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, answer_openai
@@ -46,7 +47,10 @@ async def post_completions(
         prompts = [await tokens_of_prompt(prompt, card) for prompt in given]
         shown = [ShownPrompt.of(*one, body, card) for one in zip(given, prompts, strict=True)]
         grammar = await grammar_of(request, body, card)
-        requests = [one for prompt in prompts for one in _requests(prompt, body, card, grammar)]
+        usual = caller_of(request).priority
+        requests = [
+            one for prompt in prompts for one in _requests(prompt, body, card, grammar, usual)
+        ]
         job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
         job = replace(
             job,
@@ -60,7 +64,7 @@ async def post_completions(
 
 
 def _requests(
-    prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str
+    prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str, usual: int
 ) -> Sequence[GenerationRequest]:
     asked = 1 if body.max_tokens == 0 else body.max_tokens
     max_tokens = token_budget(
@@ -74,6 +78,7 @@ def _requests(
         card,
         max_tokens=max_tokens,
         logprobs=0 if is_ranked else body.logprobs,
+        usual_priority=usual,
         grammar=grammar,
         choices=candidates or body.n or 1,
         prompt_logprobs=wanted_scores(body),

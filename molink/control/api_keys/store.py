@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from molink.control.registry.database import open_database
 from molink.errors import UserError
+from molink_scheduler.request import PRIORITY_MAX
 
 __all__ = ["KEY_PREFIX", "ApiKey", "KeyRecord", "KeyState", "KeyStore", "KeyUsage", "digest_of"]
 
@@ -62,10 +63,11 @@ MIGRATIONS = (
         last_used REAL
     )
     """,
+    "ALTER TABLE keys ADD COLUMN priority INTEGER NOT NULL DEFAULT 0",
 )
 """Times are seconds since 1970; NULL: no limit, or not yet."""
 
-KEY_COLUMNS = "id, name, is_admin, rate_per_min, created, expires, revoked"
+KEY_COLUMNS = "id, name, is_admin, rate_per_min, created, expires, revoked, priority"
 USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
 
 KeyState = Literal["usable", "expired", "revoked"]
@@ -90,6 +92,9 @@ class ApiKey:
     created: float
     expires: float | None
     revoked: float | None
+    priority: int = 0
+    """Of its requests that do not say one, and the best that the others may have unless the key is
+    an admin's; lower goes first."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
@@ -170,22 +175,23 @@ class KeyStore:
         is_admin: bool = False,
         rate_per_min: int | None = None,
         expires_s: float | None = None,
+        priority: int = 0,
     ) -> tuple[ApiKey, str]:
         """A new key and its secret, which nobody can read again.
 
         Raises UserError when a value is out of range or a usable key has the name.
         """
-        _check_wishes(name, rate_per_min, expires_s)
+        _check_wishes(name, rate_per_min, expires_s, priority)
         secret = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         expires = None if expires_s is None else now + expires_s
-        row = (secrets.token_hex(4), name, is_admin, rate_per_min, now, expires, None)
+        row = (secrets.token_hex(4), name, is_admin, rate_per_min, now, expires, None, priority)
         with self._transaction() as db:
             db.execute(
                 "DELETE FROM keys WHERE coalesce(revoked, expires) < ?", (now - KEEP_ENDED_S,)
             )
             _check_room(_keys(db), name, now)
             db.execute(
-                f"INSERT INTO keys ({KEY_COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO keys ({KEY_COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, digest_of(secret)),
             )
         return ApiKey.of_row(row), secret
@@ -218,7 +224,7 @@ class KeyStore:
         query = f"SELECT {KEY_COLUMNS}, {USAGE_COLUMNS} FROM keys ORDER BY created, rowid"
         with self._transaction() as db:
             rows = db.execute(query).fetchall()
-        return [KeyRecord(ApiKey.of_row(row[:7]), KeyUsage(*row[7:])) for row in rows]
+        return [KeyRecord(ApiKey.of_row(row[:8]), KeyUsage(*row[8:])) for row in rows]
 
     def by_digest(self) -> dict[bytes, ApiKey]:
         """All keys by the hash of their secret."""
@@ -258,13 +264,17 @@ def _keys(db: sqlite3.Connection) -> list[ApiKey]:
     return [ApiKey.of_row(row) for row in db.execute(f"SELECT {KEY_COLUMNS} FROM keys")]
 
 
-def _check_wishes(name: str, rate_per_min: int | None, expires_s: float | None) -> None:
+def _check_wishes(
+    name: str, rate_per_min: int | None, expires_s: float | None, priority: int
+) -> None:
     if len(name) > NAME_MAX or not (name.isprintable() and name == name.strip()):
         raise UserError(f"A key's name has at most {NAME_MAX} characters on one line (--name).")
     if rate_per_min is not None and not 1 <= rate_per_min <= RATE_PER_MIN_MAX:
         raise UserError(f"A key's rate is 1 to {RATE_PER_MIN_MAX} requests a minute (--rate).")
     if expires_s is not None and not 0 < expires_s <= EXPIRES_S_MAX:
         raise UserError("A key expires within ten years, or never (--expires).")
+    if abs(priority) > PRIORITY_MAX:
+        raise UserError(f"A key's priority is -{PRIORITY_MAX} to {PRIORITY_MAX} (--priority).")
 
 
 def _check_room(keys: Sequence[ApiKey], name: str, now: float) -> None:

@@ -8,12 +8,15 @@ from molink.control.api_keys.store import (
     KEEP_ENDED_S,
     KEY_PREFIX,
     KEYS_MAX,
+    MIGRATIONS,
     TEMPORARY_S,
     KeyStore,
     KeyUsage,
     digest_of,
 )
+from molink.control.registry.database import open_database
 from molink.errors import UserError
+from molink_scheduler.request import PRIORITY_MAX
 
 NOW = 1_000_000.0
 
@@ -52,6 +55,31 @@ def test_a_key_is_what_was_wished_for(store):
     assert [one.key for one in store.list_keys()] == [key, endless]
 
 
+@pytest.mark.parametrize("priority", [-PRIORITY_MAX, -1, 0, 7, PRIORITY_MAX])
+def test_a_key_has_a_priority(store, priority):
+    key, secret = store.create(NOW, priority=priority)
+    assert key.priority == priority
+    assert store.by_digest() == {digest_of(secret): key}
+    assert store.list_keys()[0].key == key
+
+
+def test_keys_of_an_older_file_have_the_usual_priority(tmp_path):
+    older = open_database(tmp_path / "keys.sqlite", MIGRATIONS[:1])
+    with older:
+        older.execute(
+            "INSERT INTO keys (id, digest, name, is_admin, created, requests) "
+            "VALUES ('a1', x'00', 'anna', 1, ?, 3)",
+            (NOW,),
+        )
+    older.close()
+    store = KeyStore.open(tmp_path)
+    (record,) = store.list_keys()
+    assert (record.key.name, record.key.is_admin, record.key.priority) == ("anna", True, 0)
+    assert record.usage.requests == 3
+    assert store.create(NOW, priority=5)[0].priority == 5
+    store.close()
+
+
 @pytest.mark.parametrize(
     "wish",
     [
@@ -60,6 +88,8 @@ def test_a_key_is_what_was_wished_for(store):
         {"name": " x"},
         {"name": "\x1b[2J"},
         {"rate_per_min": 0},
+        {"priority": PRIORITY_MAX + 1},
+        {"priority": -PRIORITY_MAX - 1},
         {"rate_per_min": 10**9},
         {"expires_s": 0},
         {"expires_s": float("inf")},

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from molink.api.answers import json_text, kept_answer, logged
 from molink.api.body import checked_body
+from molink.api.callers import caller_of
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed, write_kept
@@ -50,6 +51,7 @@ async def post_responses(
             card,
             max_tokens=max_tokens,
             logprobs=_logprobs_wanted(body),
+            usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
         )
