@@ -61,6 +61,7 @@ class _Grammars:
 
 ASKED_APP = web.Application()
 ASKED_APP[GRAMMARS] = _Grammars()
+ASKED_APP[CALLERS] = Callers()
 ASKING = make_mocked_request("POST", "/generate", app=ASKED_APP)
 
 
@@ -71,14 +72,14 @@ async def _generate(data: bytes) -> object:
 async def _completions(data: bytes) -> None:
     body = _checked(bytearray(data), CompletionBody)
     for prompt in prompt_list(body.prompt):
-        completions._requests(await tokens_of_prompt(prompt, CARD), body, CARD, ANY_GRAMMAR)
+        completions._requests(await tokens_of_prompt(prompt, CARD), body, CARD, ANY_GRAMMAR, 0)
 
 
 async def _chat(data: bytes) -> None:
     body = _checked(bytearray(data), ChatBody)
     grammar_question(body)
     prompt = await chat_prompt(conversation_of(body), CARD, ChatFormat())
-    chat._requests(prompt, body, CARD, ANY_GRAMMAR)
+    chat._requests(prompt, body, CARD, ANY_GRAMMAR, 0)
 
 
 def _weights_range(data: bytes) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from molink.executor.stage import StepOutput
 from molink.stage import health_reports
+from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
@@ -67,6 +68,7 @@ class EchoTail:
     def __post_init__(self):
         self.kv_memory = SimpleNamespace(give_back=self.given_back.append)
         self.kv = SimpleNamespace(
+            tokens_cached=0,
             tokens_used=0,
             blocks_total=KV_BLOCKS,
             free_runs=lambda: [(0, KV_BLOCKS)],
@@ -127,7 +129,7 @@ class Neighbours:
         rules = EndRules(None)
         loop = StageLoop(
             *(recorded, self.executor, self.stage, packing, rules, reports, events),
-            *(sent, shadowing, self.next_command, no_more_layers, self.facts.put),
+            *(sent, shadowing, self.next_command, no_more_layers, self.facts.put, StageCache()),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()

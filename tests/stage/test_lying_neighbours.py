@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from molink.executor.stage import StepOutput
+from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
@@ -52,7 +53,9 @@ class EchoHead:
     card = None
     state_slots = None
     dtype = torch.float32
-    kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
+    kv: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(tokens_used=0, tokens_cached=0)
+    )
     token_ids: list[tuple[int, ...]] = field(default_factory=list)
 
     def step(self, batch, token_ids, hidden_TD, interrupt=None):
@@ -95,7 +98,7 @@ class Ring:
         rules = EndRules(None)
         loop = StageLoop(
             *(recorded, self.executor, self.head, packing, rules, reports, events),
-            *(sent, shadowing, lambda: None, no_more_layers, lambda fact: None),
+            *(sent, shadowing, lambda: None, no_more_layers, lambda fact: None, StageCache()),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()

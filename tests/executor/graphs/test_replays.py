@@ -13,7 +13,8 @@ from tests.executor.graphs.tape import TapeRecorder
 from tests.executor.recurrent.hybrids import HYBRIDS
 from tests.executor.tiny_models import ARCHITECTURES
 
-DIFFERENCE_MAX = 1e-6
+DIFFERENCE_MAX = 2e-6
+"""Of what another order of sums does in fp32: 1.1e-6 was seen."""
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
