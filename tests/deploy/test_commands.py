@@ -125,7 +125,7 @@ def find(path: str) -> click.Command | None:
         if word == "agent" and command is cli:
             command = agent_group()
         elif isinstance(command, click.Group):
-            command = command.commands.get(word)
+            command = command.get_command(click.Context(command), word)
         else:
             return None
     return command
@@ -176,7 +176,6 @@ def test_a_wrong_command_would_be_noticed():
 @pytest.mark.parametrize("path", sorted(EXPECTED))
 def test_the_command_line_has_what_is_expected(path):
     command = find(path)
-    if command is None:
-        pytest.skip("not built yet")
+    assert command is not None
     options = {name for parameter in command.params for name in parameter.opts}
     assert EXPECTED[path] <= options

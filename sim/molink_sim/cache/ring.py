@@ -213,7 +213,7 @@ class CacheRing:
         return (self._answers[0][0] - self._rounds) * self.load.tpot_s
 
     def advance(self, until_s: float) -> None:
-        """Let time pass."""
+        """Have prompts and answers go on until then, event by event."""
         while (at_s := self.next_s()) <= until_s:
             self._pass(at_s)
             self._happen()

@@ -54,12 +54,12 @@ class Watchers:
             checker.ring_started(life)
 
     def stage_lost(self, ring: Ring, place: int) -> None:
-        """Report it."""
+        """Tell the checkers that the stage in this place is gone."""
         for checker in self.checkers:
             checker.lost(self._lives[ring.number].places[place])
 
     def link_opened(self, ring: Ring, place: int) -> None:
-        """Wrap it."""
+        """Watch the new link that leaves this place."""
         where = self._lives[ring.number].places[place]
         where.connection += 1
         self._wrap_link(ring, where)

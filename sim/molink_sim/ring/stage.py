@@ -109,7 +109,7 @@ class Stage:
             self.device.end()
 
     def suspend(self, until: float) -> None:
-        """Its host sleeps."""
+        """Begin no step until then: the stage's host sleeps."""
         self._asleep_until = max(self._asleep_until, until)
         self.clock.at(until, self._woken)
 

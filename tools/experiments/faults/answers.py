@@ -72,7 +72,7 @@ class Verdict:
     """What must not be: an answer of status 200 that is another one, or only a part of it."""
 
     def add(self, request: Request, answer: Answer, expected: Answer) -> None:
-        """Compare one answer."""
+        """Count one answer as exact, failed or wrong, beside the same one undisturbed."""
         same = (answer.tokens, answer.text) == (expected.tokens, expected.text)
         if answer.error is not None:
             self.failed[answer.error] = self.failed.get(answer.error, 0) + 1

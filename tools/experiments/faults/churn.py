@@ -44,7 +44,7 @@ class Held:
 
     @classmethod
     def of(cls, pid: int) -> "Held":
-        """At this moment."""
+        """What a process and its children hold at this moment."""
         memory, descriptors, threads, count = 0.0, 0, 0, 0
         own = psutil.Process(pid)
         for one in (own, *own.children(recursive=True)):
@@ -94,7 +94,7 @@ class Churn:
 
     @property
     def now_s(self) -> float:
-        """Since it began."""
+        """Seconds since the churn began."""
         return time.perf_counter() - self._began_s
 
     async def run(self, for_s: float) -> None:

@@ -93,7 +93,7 @@ class FaultCluster:
     asked: Sequence[Request]
 
     async def report(self) -> Report:
-        """GET /cluster."""
+        """What the coordinator says of its cluster (GET /cluster)."""
         return await asyncio.to_thread(get_json, f"{self.run.url}/cluster")
 
     async def wait(self, done: Callable[[Report], bool], within_s: float) -> Report:

@@ -74,11 +74,11 @@ class Outcome:
     events: list[str] = field(default_factory=list)
 
     def told(self) -> dict[str, Any]:
-        """For the report."""
+        """All figures of the trial, for its JSON."""
         return asdict(self)
 
     def cells(self) -> list[str]:
-        """Of the table."""
+        """Cells of the trial's row in the table."""
         verdict, pauses = self.verdict, self.pauses_s
         figures = [percentile(pauses, 50), percentile(pauses, 95), self.took_s]
         counts = (verdict.exact, sum(verdict.failed.values()), len(verdict.wrong))
