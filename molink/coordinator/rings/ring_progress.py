@@ -26,7 +26,7 @@ from molink.coordinator.requests.ring_client import Served
 from molink.stage_protocol.messages import StageProgress
 from molink_scheduler.head.settings import PREFILL_TOKENS_IN_FLIGHT_MAX
 
-__all__ = ["PATIENCE_MIN_S", "RingPace", "RingProgress", "Stuck"]
+__all__ = ["PATIENCE_MIN_S", "ForecastPace", "RingProgress", "Stuck"]
 
 PATIENCE_MIN_S = 10.0
 """Users' requests are to go on elsewhere within 15 s; a stall of a home Wi-Fi is over in two to
@@ -48,7 +48,7 @@ LATE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class RingPace:
+class ForecastPace:
     """Forecast of what a ring takes; without one, of the slowest that is of any use."""
 
     round_s: float = 3.0
@@ -72,7 +72,7 @@ class Stuck:
 class RingProgress:
     """Watch over one ring that serves."""
 
-    pace: RingPace
+    pace: ForecastPace
     _seen_at: float | None = None
     _tokens: int = -1
     _came_at: float = 0.0

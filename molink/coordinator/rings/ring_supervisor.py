@@ -23,7 +23,7 @@ from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.neighbours import has_grown
 from molink.coordinator.rings.recovery import Recovery, Resumption
 from molink.coordinator.rings.ring_building import RingEndpoint, build_ring
-from molink.coordinator.rings.ring_progress import RingPace, RingProgress, Stuck
+from molink.coordinator.rings.ring_progress import ForecastPace, RingProgress, Stuck
 from molink.coordinator.rings.take_over import KeptRing, RingKeeper
 from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
@@ -293,9 +293,9 @@ class RingSupervisor:
 
     async def _watch_progress(self, client: RingClient) -> None:
         """Until the ring stands, then raises StageError."""
-        forecast, progress = self.plan.forecast, RingProgress(RingPace())
+        forecast, progress = self.plan.forecast, RingProgress(ForecastPace())
         if forecast is not None:
-            progress.pace = RingPace(forecast.tpot_s, self.plan.prompt_token_s)
+            progress.pace = ForecastPace(forecast.tpot_s, self.plan.prompt_token_s)
         while True:
             now = self.clock()
             healths = [stage.health for stage in self.stages]

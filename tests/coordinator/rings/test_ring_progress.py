@@ -13,7 +13,7 @@ from molink.coordinator.rings.ring_progress import (
     PATIENCE_MIN_S,
     ROUNDS_MAX,
     WAKING_PATIENCE_S,
-    RingPace,
+    ForecastPace,
     RingProgress,
     Stuck,
 )
@@ -96,7 +96,7 @@ def looked_at(ring, progress, until, served=None, began=0.0):
     before=st.integers(0, 40),
 )
 def test_who_holds_the_rows_is_found_whatever_it_says(size, bad, lie, before):
-    ring, progress = SimulatedRing(size), RingProgress(RingPace(0.1, 0.001))
+    ring, progress = SimulatedRing(size), RingProgress(ForecastPace(0.1, 0.001))
     stuck, now = looked_at(ring, progress, float(before))
     assert stuck is None
     ring.bad, ring.lie = bad % size, lie if bad % size else ""
@@ -109,7 +109,7 @@ def test_who_holds_the_rows_is_found_whatever_it_says(size, bad, lie, before):
 
 def test_rows_that_one_refuses_are_held_against_who_sent_them():
     ring = SimulatedRing(3, drops=2)
-    progress = RingProgress(RingPace(0.1, 0.001))
+    progress = RingProgress(ForecastPace(0.1, 0.001))
     for second in range(14):
         ring.go_round()
         said = ring.said()
@@ -124,7 +124,7 @@ def test_rows_that_one_refuses_are_held_against_who_sent_them():
 @pytest.mark.parametrize(("at_head", "culprit"), [(True, 2), (False, 0)])
 def test_where_all_counts_agree_the_ends_are_at_fault(at_head, culprit):
     """Tokens that reach the head but not us are the tail's to send; else the head sends nothing."""
-    progress, rows, stuck = RingProgress(RingPace(0.1, 0.001)), 0, None
+    progress, rows, stuck = RingProgress(ForecastPace(0.1, 0.001)), 0, None
     for second in range(14):
         rows += ROWS if at_head else 0
         stages = [StageProgress(rows_in=rows, rows_out=rows)] * 3
@@ -133,7 +133,7 @@ def test_where_all_counts_agree_the_ends_are_at_fault(at_head, culprit):
 
 
 def test_a_ring_for_which_nobody_waits_may_stand():
-    progress, idle = RingProgress(RingPace(0.1, 0.001)), [StageProgress()]
+    progress, idle = RingProgress(ForecastPace(0.1, 0.001)), [StageProgress()]
     for second in range(1000):
         assert progress.update(Served(5, 0, 0, 0.1), idle, float(second)) is None
     for second in range(1000, 999 + int(PATIENCE_MIN_S)):
@@ -145,7 +145,7 @@ def test_a_ring_for_which_nobody_waits_may_stand():
     [(IDLE_S, PATIENCE_MIN_S), (IDLE_S + 1, WAKING_PATIENCE_S), (9 * IDLE_S, WAKING_PATIENCE_S)],
 )
 def test_the_first_request_after_long_idleness_is_waited_for_longer(idle_s, patience_s):
-    progress, second = RingProgress(RingPace(0.1, 0.0)), 0.0
+    progress, second = RingProgress(ForecastPace(0.1, 0.0)), 0.0
     while second < idle_s:
         assert progress.update(Served(5, 0, 0, 0.1), [StageProgress()], second) is None
         second += 1.0
@@ -156,7 +156,7 @@ def test_the_first_request_after_long_idleness_is_waited_for_longer(idle_s, pati
 
 
 def test_once_a_token_has_come_the_ring_is_awake():
-    progress, second = RingProgress(RingPace(0.1, 0.0)), 0.0
+    progress, second = RingProgress(ForecastPace(0.1, 0.0)), 0.0
     while second < 2 * IDLE_S:
         assert progress.update(Served(5, 0, 0, 0.1), [StageProgress()], second) is None
         second += 1.0
@@ -167,21 +167,21 @@ def test_once_a_token_has_come_the_ring_is_awake():
 
 
 def test_a_slow_ring_is_waited_for_in_proportion():
-    progress, silent_s = RingProgress(RingPace(0.1, 0.001)), 0.0
+    progress, silent_s = RingProgress(ForecastPace(0.1, 0.001)), 0.0
     while progress.update(Served(5, 1, 0, 2.0), [StageProgress()], silent_s) is None:
         silent_s += 1.0
     assert silent_s == ROUNDS_MAX * 2.0
 
 
 def test_a_long_prompt_is_waited_for_as_long_as_it_may_take():
-    progress, silent_s = RingProgress(RingPace(0.1, 0.01)), 0.0
+    progress, silent_s = RingProgress(ForecastPace(0.1, 0.01)), 0.0
     while progress.update(Served(5, 0, 4000, 0.1), [StageProgress()], silent_s) is None:
         silent_s += 1.0
     assert silent_s == PATIENCE_MIN_S + 3 * 4000 * 0.01
 
 
 def test_a_coordinator_that_was_suspended_blames_nobody():
-    progress, stage = RingProgress(RingPace(0.1, 0.001)), [StageProgress(round_waits_s=1e4)]
+    progress, stage = RingProgress(ForecastPace(0.1, 0.001)), [StageProgress(round_waits_s=1e4)]
     for at in range(100):
         assert progress.update(Served(5, 1, 0, 0.1), stage, at * (LATE_S + 0.1)) is None
 
@@ -211,12 +211,12 @@ def prompt_goes_round(progress, served, span_s, until, at_head=True, at_tail=Tru
     ],
 )
 def test_a_prompt_is_waited_for_while_its_rows_go_round(served):
-    progress = RingProgress(RingPace(0.1, 0.001))
+    progress = RingProgress(ForecastPace(0.1, 0.001))
     assert prompt_goes_round(progress, served, 6.5, 3600) == (None, 3600)
 
 
 @pytest.mark.parametrize(("at_head", "at_tail"), [(True, False), (False, True)])
 def test_that_rows_of_a_prompt_go_round_takes_more_than_one_who_says_so(at_head, at_tail):
-    progress = RingProgress(RingPace(0.1, 0.001))
+    progress = RingProgress(ForecastPace(0.1, 0.001))
     stuck, at = prompt_goes_round(progress, Served(5, 1, 0, 0.1), 1.0, 100, at_head, at_tail)
     assert stuck is not None and at <= WITHIN_S
