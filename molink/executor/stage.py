@@ -24,7 +24,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import StageError
 from molink.executor.architecture.pruning import fit_skips
-from molink.executor.attention.arriving_blocks import ArrivingBlocks
+from molink.executor.attention.arriving_blocks import Arrivals
 from molink.executor.attention.finding_latents import keep_latents
 from molink.executor.attention.function import AttentionStep
 from molink.executor.attention.kv_pool import KvPool
@@ -120,10 +120,7 @@ class StageExecutor:
     _expected: dict[int, int] = field(default_factory=dict)
     """Tokens that each admitted request may come to hold."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
-    _arriving: list[ArrivingBlocks] = field(default_factory=list)
-    """Cached blocks that are being filled."""
-    _awaited: dict[int, list[ArrivingBlocks]] = field(default_factory=dict)
-    """Those that a request begins with."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
     _tile_sizes: tuple[TileRows, ...] = ()
     """That layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
@@ -131,8 +128,7 @@ class StageExecutor:
     _transfers: Transfers = field(init=False)
 
     def __post_init__(self, transfers: Transfers | None) -> None:
-        given = (self.model, self.part, self.description, self.device, self.dtype)
-        self._forward = Forward(*given)
+        self._forward = Forward(self.model, self.part, self.description, self.device, self.dtype)
         self._transfers = transfers or transfers_on(self.device)
 
     @property
@@ -258,7 +254,8 @@ class StageExecutor:
         if not admission.kept_tokens:
             self.release(Release(admission.request_id))
         if admission.cached:
-            self._begin_cached(admission)
+            self.kv.begin(admission.request_id, admission.cached_numbers)
+            self.arrivals.begin(admission.request_id, admission.cached_numbers)
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
             constraint = None
@@ -267,22 +264,9 @@ class StageExecutor:
             history = SequenceHistory.from_admission(admission, constraint)
             self._histories[admission.request_id] = history
 
-    def _begin_cached(self, admission: Admission) -> None:
-        numbers = list(admission.cached_numbers)
-        self.kv.begin(admission.request_id, numbers)
-        if awaited := [one for one in self._arriving if one.has_any(numbers)]:
-            self._awaited[admission.request_id] = awaited
-
-    def bring_back(self, numbers: Sequence[int]) -> ArrivingBlocks:
-        """Let the cache hold free blocks under these numbers, to be filled by another thread; steps
-        of requests that begin with them wait for it layer by layer."""
-        arriving = ArrivingBlocks(tuple(numbers), self.kv.bring_back(numbers))
-        self._arriving = [*(one for one in self._arriving if not one.is_there), arriving]
-        return arriving
-
     def release(self, release: Release) -> None:
         """Forget a request; one that is unknown is fine."""
-        self._awaited.pop(release.request_id, None)
+        self.arrivals.forget(release.request_id)
         self.kv.release(release.request_id)
         self.states.release(release.request_id)
         self._expected.pop(release.request_id, None)
@@ -337,8 +321,8 @@ class StageExecutor:
             wanted = TailRows.of(batch, self._histories, words, self.device)
         ids, rows_TD = self._ids(batch, token_ids), self._rows_in(batch, hidden_TD)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
-        is_recorded = self._graphs is not None and not self._awaited_by(batch)
-        computed = self._graphs.rows(*given) if self._graphs and is_recorded else None
+        graphs = None if self.arrivals.of(batch) else self._graphs
+        computed = None if graphs is None else graphs.rows(*given)
         if computed is None:
             is_prompt = batch.batch_class is PREFILL
             before_layer = self._transfers.bounded(interrupt) if is_prompt else interrupt
@@ -369,9 +353,8 @@ class StageExecutor:
         rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
         recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
         attention = self._attention(plan, recurrence)
-        attention.arriving = self._awaited_by(batch)
-        given = (ids_T, rows_TD, attention, recurrence)
-        out_TX = self._forward.rows(*given, keep_R if keep else None)
+        attention.arriving, kept = self.arrivals.of(batch), keep_R if keep else None
+        out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
         self._tile_sizes = plan.batch.tile_sizes
         return out_TX, plan.settings
 
@@ -387,13 +370,6 @@ class StageExecutor:
         """The part of attention in a step; its calls are noted among those of mixers."""
         interrupt, called = recurrence.before_mixer, recurrence.layers_called
         return AttentionStep(plan, self._pool, interrupt, called, self._latents, self.attention)
-
-    def _awaited_by(self, batch: Batch) -> list[ArrivingBlocks]:
-        """Cached blocks that a batch reads and that are not all there."""
-        if not self._awaited:
-            return []
-        named = (one for span in batch.spans for one in self._awaited.get(span.request_id, ()))
-        return [one for one in dict.fromkeys(named) if not one.is_there]
 
     def _recurrent(self, batch: Batch) -> list[RecurrentSpan]:
         spans, row = [], 0

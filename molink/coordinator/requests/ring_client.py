@@ -220,8 +220,7 @@ class RingClient:
         self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str
     ) -> None:
         """Submit all sequences in the ring's next epoch: those that were `listed` go on where they
-        are, but for those that some stage is `missing`; others are computed anew. `reason`: why
-        there is another epoch."""
+        are, but for those that some stage is `missing`; others are computed anew."""
         now = time.monotonic()
         self.ring, self._is_paused = ring, False
         self.prospects.begins_anew()
@@ -268,8 +267,7 @@ class RingClient:
         self._set_codec(self.codec.codec)
 
     def clear_cache(self) -> None:
-        """Let the ring forget what it has cached, one that is paused once it goes on. Raises
-        RingError where the link to its head is lost; then it forgets when it goes on, too."""
+        """Let the ring forget what it has cached; where it cannot hear of it, once it goes on."""
         self.prospects.begins_anew()
         self._is_clear_due = True
         if not self._is_paused:

@@ -10,15 +10,17 @@ its device: a step that went on would compute with what happened to be there.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from molink.errors import StageError
+from molink_scheduler.batch import Batch
+from molink_scheduler.kv.blocks import KvBlocks
 
-__all__ = ["ArrivingBlocks"]
+__all__ = ["Arrivals", "ArrivingBlocks"]
 
 POLL_S = 0.001
 """How long a step stands still before it lets decode of other requests pass."""
@@ -91,3 +93,34 @@ class ArrivingBlocks:
 
     def _is_settled(self, layer: int) -> bool:
         return self.is_there or self._failure is not None or layer in self._layers
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Cached blocks on their way into one stage's device, and the requests that begin with them."""
+
+    _filled: list[ArrivingBlocks] = field(init=False, default_factory=list)
+    _awaited: dict[int, list[ArrivingBlocks]] = field(init=False, default_factory=dict)
+
+    def bring_back(self, kv: KvBlocks, numbers: Sequence[int]) -> ArrivingBlocks:
+        """Let the cache hold free blocks under these numbers, to be filled by another thread."""
+        arriving = ArrivingBlocks(tuple(numbers), kv.bring_back(numbers))
+        self._filled = [*(one for one in self._filled if not one.is_there), arriving]
+        return arriving
+
+    def begin(self, request_id: int, numbers: Iterable[int]) -> None:
+        """A request begins with these cached blocks: its steps wait for them."""
+        named = set(numbers)
+        if awaited := [one for one in self._filled if one.has_any(named)]:
+            self._awaited[request_id] = awaited
+
+    def of(self, batch: Batch) -> list[ArrivingBlocks]:
+        """What a batch reads that is not all there."""
+        if not self._awaited:
+            return []
+        named = (one for span in batch.spans for one in self._awaited.get(span.request_id, ()))
+        return [one for one in dict.fromkeys(named) if not one.is_there]
+
+    def forget(self, request_id: int) -> None:
+        """A request holds nothing any more."""
+        self._awaited.pop(request_id, None)

@@ -75,7 +75,7 @@ class StageCache:
         if self.store is not None and dropped:
             self.store.drop(dropped)
         if self.store is not None and change.fetch:
-            arrivals = [part.bring_back(change.fetched) for part in parts]
+            arrivals = [part.arrivals.bring_back(part.kv, change.fetched) for part in parts]
             self._arriving += arrivals
             self.store.fetch(change.fetch_id, arrivals, _packed(parts))
 

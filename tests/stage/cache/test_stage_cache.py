@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from molink.errors import StageError
-from molink.executor.attention.arriving_blocks import ArrivingBlocks
+from molink.executor.attention.arriving_blocks import Arrivals, ArrivingBlocks
 from molink.executor.attention.kv_pool import KvPool
 from molink.stage.cache.stage_cache import StageCache
 from molink_scheduler.batch import CacheChange
@@ -16,11 +16,7 @@ class Part:
     """Executor with a few blocks, of which some are being filled."""
 
     def __init__(self):
-        self.kv, self.kv_memory, self.arriving = KvBlocks(6), KvPool(96), []
-
-    def bring_back(self, numbers):
-        self.arriving.append(ArrivingBlocks(tuple(numbers), self.kv.bring_back(numbers)))
-        return self.arriving[-1]
+        self.kv, self.kv_memory, self.arrivals = KvBlocks(6), KvPool(96), Arrivals()
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ def test_blocks_that_are_being_filled_go_once_they_are_full(cache, monkeypatch):
     cache.change([part], CacheChange(fetch=((9, 1),), fetch_id=1))
     cache.change([part], CacheChange(drop=((9, 1),)))
     assert waited == [3], "only those, and before they are free"
-    part.arriving[0].end()
+    part.arrivals._filled[0].end()
     cache.change([part], CacheChange(drop=((5, 2),)))
     assert waited == [3] and part.kv.blocks_free == 6
 
@@ -46,6 +42,6 @@ def test_a_copy_that_failed_ends_the_stage(cache):
     part = Part()
     cache.change([part], CacheChange(fetch=((5, 2),), fetch_id=0))
     assert cache.take_read() == []
-    part.arriving[0].end(RuntimeError("out of memory"))
+    part.arrivals._filled[0].end(RuntimeError("out of memory"))
     with pytest.raises(StageError, match="out of memory"):
         cache.take_read()

@@ -168,7 +168,7 @@ class _Trial:
         numbers, start = tuple(range(self.count)), self.count * BLOCK_TOKENS
         end = start + SPAN_TOKENS
         self._put_away(tier)
-        arriving = self.executor.bring_back(numbers)
+        arriving = self.executor.arrivals.bring_back(self.executor.kv, numbers)
         began = time.perf_counter()
         self._fetch(arriving)
         if waits_for_all:
