@@ -24,6 +24,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import StageError
 from molink.executor.architecture.pruning import fit_skips
+from molink.executor.attention.arriving_blocks import Arrivals
 from molink.executor.attention.finding_latents import keep_latents
 from molink.executor.attention.function import AttentionStep
 from molink.executor.attention.kv_pool import KvPool
@@ -119,6 +120,7 @@ class StageExecutor:
     _expected: dict[int, int] = field(default_factory=dict)
     """Tokens that each admitted request may come to hold."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     _tile_sizes: tuple[TileRows, ...] = ()
     """That layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
@@ -126,8 +128,7 @@ class StageExecutor:
     _transfers: Transfers = field(init=False)
 
     def __post_init__(self, transfers: Transfers | None) -> None:
-        given = (self.model, self.part, self.description, self.device, self.dtype)
-        self._forward = Forward(*given)
+        self._forward = Forward(self.model, self.part, self.description, self.device, self.dtype)
         self._transfers = transfers or transfers_on(self.device)
 
     @property
@@ -254,6 +255,7 @@ class StageExecutor:
             self.release(Release(admission.request_id))
         if admission.cached:
             self.kv.begin(admission.request_id, admission.cached_numbers)
+            self.arrivals.begin(admission.request_id, admission.cached_numbers)
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
             constraint = None
@@ -264,6 +266,7 @@ class StageExecutor:
 
     def release(self, release: Release) -> None:
         """Forget a request; one that is unknown is fine."""
+        self.arrivals.forget(release.request_id)
         self.kv.release(release.request_id)
         self.states.release(release.request_id)
         self._expected.pop(release.request_id, None)
@@ -318,7 +321,8 @@ class StageExecutor:
             wanted = TailRows.of(batch, self._histories, words, self.device)
         ids, rows_TD = self._ids(batch, token_ids), self._rows_in(batch, hidden_TD)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
-        computed = None if self._graphs is None else self._graphs.rows(*given)
+        graphs = None if self.arrivals.of(batch) else self._graphs
+        computed = None if graphs is None else graphs.rows(*given)
         if computed is None:
             is_prompt = batch.batch_class is PREFILL
             before_layer = self._transfers.bounded(interrupt) if is_prompt else interrupt
@@ -349,8 +353,8 @@ class StageExecutor:
         rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
         recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
         attention = self._attention(plan, recurrence)
-        given = (ids_T, rows_TD, attention, recurrence)
-        out_TX = self._forward.rows(*given, keep_R if keep else None)
+        attention.arriving, kept = self.arrivals.of(batch), keep_R if keep else None
+        out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
         self._tile_sizes = plan.batch.tile_sizes
         return out_TX, plan.settings
 

@@ -19,6 +19,7 @@ from molink.executor.memory_limit import limit_memory
 from molink.executor.row_sketches import RowSketches
 from molink.executor.stage import StageExecutor
 from molink.serving.service import ChatTokenizer
+from molink.stage.cache.stage_cache import StageCache
 from molink.stage.links import StageLinks
 from molink.stage.packing import dtype_name
 from molink.stage.recent_work import RecentWork
@@ -55,6 +56,7 @@ class StageWorkings:
     end_rules: EndRules
     recent: RecentWork
     swaps: SwapWatch | None
+    cache: StageCache
 
 
 Extend = Callable[[StageWorkings, dict[int, int], LoadStage], StageWorkings]
@@ -89,7 +91,7 @@ class Extender:
         else:
             raise StageError(f"layers {load.work.layers} are not beside its own")
         more = self._working(replace(present, sent=sent), executor, added, load)
-        self.report(loaded_stage(executor, more.links))
+        self.report(loaded_stage(executor, more.links, present.cache.tiers_of(executor)))
         return more
 
     def _load(self, kept: Executor, load: LoadStage) -> StageExecutor:
@@ -127,7 +129,7 @@ class Extender:
             rules = EndRules(self.tokenizer_of(executor.description))
         recent = new_recent(executor, recent.traced, audited=recent.sketches is not None)
         swaps = _both(present.swaps, watch_of(added))
-        return StageWorkings(executor, links, present.sent, rules, recent, swaps)
+        return StageWorkings(executor, links, present.sent, rules, recent, swaps, present.cache)
 
 
 def _held_bytes(part: StageExecutor) -> int:

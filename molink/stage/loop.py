@@ -145,7 +145,7 @@ class StageLoop:
         """Take a lost stage's layers beside those that it keeps."""
         core, recent = self.core.core, self.reports.recent
         present = StageWorkings(
-            self.executor, self.links, self.sent, self.end_rules, recent, self.swaps
+            self.executor, self.links, self.sent, self.end_rules, recent, self.swaps, self.cache
         )
         more = self.extend(present, core.source.computed_tokens(), load)
         self.executor, self.links, self.sent = more.executor, more.links, more.sent

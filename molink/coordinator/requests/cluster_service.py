@@ -108,7 +108,7 @@ class ClusterService:
     def clear_caches(self) -> None:
         """Let all rings forget what they have cached."""
         for ring in self.rings:
-            with suppress(RingError):  # The link to its head is lost: so is the cache.
+            with suppress(RingError):  # The link to its head is lost: it does so when it goes on.
                 ring.client.clear_cache()
 
     def add(self, ring: ServingRing) -> None:

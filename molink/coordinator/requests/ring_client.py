@@ -89,6 +89,8 @@ class RingClient:
     """Name of the PC whose memory runs short; empty: none's does."""
     _is_paused: bool = False
     """Whether the ring has lost a stage and does not go on yet."""
+    _is_clear_due: bool = False
+    """Whether the ring is to forget what it has cached as soon as it goes on."""
     _adopted: set[int] = field(default_factory=set)
     """Sequences of an earlier coordinator, for which nobody waits yet."""
 
@@ -218,8 +220,7 @@ class RingClient:
         self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str
     ) -> None:
         """Submit all sequences in the ring's next epoch: those that were `listed` go on where they
-        are, but for those that some stage is `missing`; others are computed anew. `reason`: why
-        there is another epoch."""
+        are, but for those that some stage is `missing`; others are computed anew."""
         now = time.monotonic()
         self.ring, self._is_paused = ring, False
         self.prospects.begins_anew()
@@ -241,6 +242,8 @@ class RingClient:
                 live.timeline.resumed(reason, now)
             if not live.is_held:
                 self._send(live)
+        if self._is_clear_due:  # Of requests that have been submitted again nothing is cached.
+            self.clear_cache()
 
     def _number_anew(self, live: LiveSequence) -> None:
         """For the ring it is a new request, of which nothing is held."""
@@ -264,10 +267,12 @@ class RingClient:
         self._set_codec(self.codec.codec)
 
     def clear_cache(self) -> None:
-        """Let the ring forget what it has cached; one that is paused goes on with nothing."""
+        """Let the ring forget what it has cached; where it cannot hear of it, once it goes on."""
         self.prospects.begins_anew()
+        self._is_clear_due = True
         if not self._is_paused:
             self.links.send(ClearCache())
+            self._is_clear_due = False
 
     def _set_codec(self, codec: str) -> None:
         self.links.send(SetCodec(codec))

@@ -10,7 +10,7 @@ that cannot go on in time ends, and its requests go to the next one.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from molink.coordinator.rings.ring_building import RingEndpoint, routes_of
 from molink.errors import StageError
 from molink.tasks import background_tasks, gathered
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.resume import Positions, Resume, held_behind
 
 __all__ = ["RECOVER_WITHIN_S", "Fillers", "Recovery", "Resumption"]
@@ -171,6 +172,8 @@ class Recovery:
         _check_room(stages, terms.ring)
         self._loaded_at = self.clock()
         loaded = [stage.loaded for stage in stages if stage.loaded is not None]
+        tiers = CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded])
+        terms = replace(terms, ring=replace(terms.ring, tiers=tiers))
         routes = await self.endpoint.reroute(routes_of(stages, loaded, terms.coordinator))
         listed = client.to_resume()
         shadowed = {place: stages[place].shadowed for place in self._fresh}

@@ -14,7 +14,7 @@ Shapes: T rows, H query heads, K kv heads, A head size of keys, V of values, L n
 row.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ import torch
 from transformers import AttentionInterface
 
 from molink.errors import UnsupportedModelError
+from molink.executor.attention.arriving_blocks import ArrivingBlocks
 from molink.executor.attention.attention_math import AttentionVariant
 from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.latent_attention import LatentRows
@@ -73,6 +74,8 @@ class AttentionStep:
     """Of the layers that hand on latent rows in place of keys and values."""
     choice: AttentionChoice | None = None
     """Which layers a card's kernel computes; None: none."""
+    arriving: Sequence[ArrivingBlocks] = ()
+    """Cached blocks that its requests begin with, and that are not all there."""
 
     def written(
         self,
@@ -117,10 +120,13 @@ def current_step() -> AttentionStep:
 
 
 def begin_layer(layer_index: int) -> AttentionStep:
-    """The step under way, which notes that this layer attends. Steps that interrupt it run here."""
+    """The step under way, which notes that this layer attends. Steps that interrupt it run here,
+    and it waits here for cached KV of the layer."""
     step = current_step()
     if step.before_attention is not None:
         step.before_attention()
+    for blocks in step.arriving:
+        blocks.await_layer(layer_index, step.before_attention)
     step.layers_called.append(layer_index)
     return step
 

@@ -143,13 +143,23 @@ class KvPool:
 
     def block_rows(self) -> list[torch.Tensor]:
         """All memory of the blocks as bytes: tensors [blocks, bytes of one block in it]."""
-        tensors = [one for rows in self._all_rows() for one in (rows.rows_SKA, rows.scales_SK)]
+        return [one for tensors in self.block_rows_by_layer().values() for one in tensors]
+
+    def block_rows_by_layer(self) -> dict[int, list[torch.Tensor]]:
+        """The same of each layer, in the order in which layers are computed."""
+        return {index: self._blocks_of(rows) for index, rows in sorted(self._rows().items())}
+
+    def _blocks_of(self, layer: list[KvRows]) -> list[torch.Tensor]:
+        tensors = [one for rows in layer for one in (rows.rows_SKA, rows.scales_SK)]
         blocks = self.slots // BLOCK_TOKENS
         return [one.view(blocks, -1).view(torch.uint8) for one in tensors if one is not None]
 
+    def _rows(self) -> dict[int, list[KvRows]]:
+        rows = {index: [layer.keys, layer.values] for index, layer in self.layers.items()}
+        return rows | {index: [one] for index, one in self.latents.items()}
+
     def _all_rows(self) -> list[KvRows]:
-        rows = [rows for layer in self.layers.values() for rows in (layer.keys, layer.values)]
-        return [*rows, *self.latents.values()]
+        return [one for layer in self._rows().values() for one in layer]
 
     def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
         """Let the system have the memory of blocks that belong to nobody, given as runs (first

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from molink.executor.attention.arriving_blocks import ArrivingBlocks
 from molink.executor.extended_stage import Executor, parts_of
 from molink.executor.packed_blocks import PackedBlocks
 from molink.executor.stage import StageExecutor
@@ -26,6 +27,8 @@ class StageCache:
     store: CacheStore | None = None
     """None: they leave the device's memory for good."""
     _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
+    _arriving: list[ArrivingBlocks] = field(default_factory=list)
+    """Blocks that are being filled."""
 
     @classmethod
     def of(
@@ -52,11 +55,19 @@ class StageCache:
         """Its room below the device's memory, as measured; None: there is none."""
         return None if self.store is None else self.store.tiers
 
+    def tiers_of(self, executor: Executor) -> CacheTiers | None:
+        """Its room and rates where an executor of more layers takes the place of its own."""
+        if self.store is None or executor.state_slots is not None:
+            return None
+        return self.store.tiers_of(_packed(parts_of(executor)).block_bytes)
+
     def change(self, parts: Sequence[StageExecutor], change: CacheChange) -> None:
         """Do as the head says; what comes back is in `take_read` once it is there."""
         for part in parts:
             for kept in change.keep:
                 part.kv.keep(kept.request_id, kept.first_block, kept.numbers)
+        if self._arriving:
+            self._settle([*change.dropped, *(one for _, some in change.put_away for one in some)])
         for tier, numbers in change.put_away:
             self._put_away(parts, tier, numbers)
         dropped = list(change.dropped)
@@ -64,11 +75,15 @@ class StageCache:
         if self.store is not None and dropped:
             self.store.drop(dropped)
         if self.store is not None and change.fetch:
-            places = [part.kv.bring_back(change.fetched) for part in parts]
-            self.store.fetch(change.fetch_id, change.fetched, places, _packed(parts))
+            arrivals = [part.arrivals.bring_back(part.kv, change.fetched) for part in parts]
+            self._arriving += arrivals
+            self.store.fetch(change.fetch_id, arrivals, _packed(parts))
 
     def take_read(self) -> list[Fetched]:
-        """Fetches that have ended since."""
+        """Fetches of which it is known since what comes. Raises StageError where what was to come
+        could not be copied in."""
+        for arriving in self._arriving:
+            arriving.check()
         return [self._read.popleft() for _ in range(len(self._read))]
 
     def clear(self, executor: Executor) -> None:
@@ -77,6 +92,7 @@ class StageCache:
         if self.store is not None:
             self.store.clear(_packed(parts).block_bytes)
         self._read.clear()
+        self._arriving.clear()
         for part in parts:
             part.kv.drop_all()
 
@@ -94,6 +110,14 @@ class StageCache:
         if self.store is not None and len(near) < len(numbers):
             self.store.put(tier, [number for number in numbers if number not in near], None)
         self._leave(parts, near)
+
+    def _settle(self, numbers: Sequence[int]) -> None:
+        """Wait for those of the blocks that are being filled: others may write there next. It is
+        rare, because what comes back was asked for last."""
+        self._arriving = [one for one in self._arriving if not one.is_there]
+        for arriving in self._arriving:
+            if arriving.has_any(numbers):
+                arriving.wait()
 
     def _leave(self, parts: Sequence[StageExecutor], numbers: Sequence[int]) -> None:
         for part in parts:

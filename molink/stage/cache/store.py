@@ -2,8 +2,9 @@
 
 One thread writes and reads, in the order in which the stage's loop asks, so that nothing in it
 needs a lock and the loop waits for nothing. Only the copy out of a KV block is taken in the loop,
-because the next step may write there. What comes back is written straight into blocks that serve
-nobody until the thread has said so, while steps of others go on.
+because the next step may write there. What comes back is answered for as soon as it is *sure*: in
+host memory, from the file read and decrypted. Then it is copied in layer by layer, while steps go
+on: those that read it wait for each layer (`arriving_blocks`).
 
 What cannot be kept or read is lost, and nobody hears of it before it is fetched: the answer says
 how many blocks before it are good, and the head has the rest computed again.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from molink.executor.attention.arriving_blocks import ArrivingBlocks
 from molink.executor.packed_blocks import PackedBlocks
 from molink.stage.cache.sealed_file import TAG_BYTES, SealedFile
 from molink.stage_protocol.cache_room import CacheRoom
@@ -56,8 +58,8 @@ class _Drop:
 @dataclass(frozen=True, slots=True)
 class _Fetch:
     fetch_id: int
-    numbers: Sequence[int]
-    places: Sequence[Sequence[int]]
+    arrivals: Sequence[ArrivingBlocks]
+    """Of each pool."""
     blocks: PackedBlocks
 
 
@@ -83,7 +85,7 @@ class CacheStore:
     room: CacheRoom
     block_bytes: int
     fetched: Callable[[Fetched], None]
-    """Called in the thread when blocks are back."""
+    """Called in the thread when blocks are sure."""
     tiers: CacheTiers = field(init=False)
     _host: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     _file: SealedFile | None = field(init=False, default=None)
@@ -100,11 +102,20 @@ class CacheStore:
 
     def start(self, blocks: PackedBlocks) -> None:
         """Measure how soon blocks come back, and begin to take jobs."""
-        room = self.tiers
-        host_s = self._probe(blocks, HOST) if room.host_blocks else 0.0
-        file_s = self._probe(blocks, FILE) if room.file_blocks else 0.0
-        self.tiers = CacheTiers(room.host_blocks, room.file_blocks, host_s, file_s)
+        for _ in range(2):  # The first round warms up.
+            read_s, copy_s = self._probe(blocks)
+        self.tiers = replace(self.tiers, read_block_s=read_s, copy_block_s=copy_s)
         threading.Thread(target=self._run, name="cache", daemon=True).start()
+
+    def tiers_of(self, block_bytes: int) -> CacheTiers:
+        """Room and rates for blocks of another size."""
+        room, larger = self._room_for(block_bytes), block_bytes / self.block_bytes
+        return CacheTiers(
+            room.host_blocks,
+            room.file_blocks if self._file is not None else 0,
+            self.tiers.copy_block_s * larger,
+            self.tiers.read_block_s * larger,
+        )
 
     def settle(self) -> None:
         """Have what is in the file on the disk and, where the system allows it, nowhere else: what
@@ -131,12 +142,12 @@ class CacheStore:
     def fetch(
         self,
         fetch_id: int,
-        numbers: Sequence[int],
-        places: Sequence[Sequence[int]],
+        arrivals: Sequence[ArrivingBlocks],
         blocks: PackedBlocks,
     ) -> None:
-        """Bring blocks back to these places; `fetched` is called when that is done."""
-        self._jobs.put(_Fetch(fetch_id, numbers, places, blocks))
+        """Bring blocks back to the places of each pool; `fetched` is called when they are sure, and
+        the arrivals say what is there."""
+        self._jobs.put(_Fetch(fetch_id, arrivals, blocks))
 
     def clear(self, block_bytes: int) -> None:
         """Keep nothing, and blocks of this size from then on. Returns when nothing is written or
@@ -156,10 +167,8 @@ class CacheStore:
             job = self._jobs.get()
             try:
                 self._do(job)
-            except Exception as error:  # Whoever waits for blocks must get an answer.
+            except Exception as error:  # Others are still to be done, and somebody waits for them.
                 self._warn(f"something could not be done: {error!r:.200}")
-                if isinstance(job, _Fetch):
-                    self.fetched(Fetched(job.fetch_id, 0))
 
     def _do(self, job: _Job) -> None:
         match job:
@@ -168,7 +177,7 @@ class CacheStore:
             case _Drop(numbers):
                 self._forget(numbers)
             case _Fetch():
-                self.fetched(Fetched(job.fetch_id, self._bring_back(job)))
+                self._bring_back(job)
             case _Clear(done, block_bytes):
                 self._clear(block_bytes)
                 done.set()
@@ -197,27 +206,43 @@ class CacheStore:
         except OSError as error:
             self._warn(f"the file grows no more: {error}")
 
-    def _bring_back(self, job: _Fetch) -> int:
-        """How many blocks from the first are back; the store keeps none of them any more."""
+    def _bring_back(self, job: _Fetch) -> None:
+        """Answer, and copy in what was found, which the store keeps no more. From the answer on
+        it is promised."""
+        found = self._sure(job.arrivals[0].numbers)
+        for arriving in job.arrivals:
+            arriving.only(len(found))
+        self.fetched(Fetched(job.fetch_id, len(found)))
+        try:
+            job.blocks.put(job.arrivals, found)
+        except Exception as error:  # Whatever it was: the stage's loop raises it.
+            for arriving in job.arrivals:
+                arriving.end(error)
+
+    def _sure(self, numbers: Sequence[int]) -> list[torch.Tensor]:
+        """Blocks from the first on, as many as are good, in host memory."""
         found: list[torch.Tensor] = []
-        for number in job.numbers:
-            block_W = self._host.get(number)
-            if block_W is None and self._file is not None:
-                block_W = self._read(self._file, number)
+        for number in numbers:
+            block_W = self._found(number)
             if block_W is None:
                 log.warning("Cached KV is not here, or was altered: it is computed again.")
                 break
             found.append(block_W)
-        if found:
-            job.blocks.put([places[: len(found)] for places in job.places], torch.stack(found))
-        self._forget(job.numbers)
-        return len(found)
+        self._forget(numbers)
+        return found
 
-    def _read(self, file: SealedFile, number: int) -> torch.Tensor | None:
-        block = file.read(number)
-        if block is None or len(block) != self.block_bytes:
+    def _found(self, number: int) -> torch.Tensor | None:
+        block_W = self._host.get(number)
+        if block_W is not None or self._file is None:
+            return block_W
+        try:
+            block = self._file.read(number)
+            if block is None or len(block) != self.block_bytes:
+                return None
+            return torch.frombuffer(bytearray(block), dtype=torch.uint8)
+        except (MemoryError, RuntimeError) as error:
+            self._warn(f"there was no memory for what was read: {error!r:.200}")
             return None
-        return torch.frombuffer(bytearray(block), dtype=torch.uint8)
 
     def _forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -227,11 +252,9 @@ class CacheStore:
 
     def _clear(self, block_bytes: int) -> None:
         self._host.clear()
-        room = self._room_for(block_bytes)
-        self.block_bytes = block_bytes
-        self.tiers = replace(self.tiers, host_blocks=room.host_blocks)
+        self.tiers, self.block_bytes = self.tiers_of(block_bytes), block_bytes
         if self._file is not None:
-            self._file.clear(room.file_blocks, block_bytes)
+            self._file.clear(self.tiers.file_blocks, block_bytes)
 
     # -- the beginning --------------------------------------------------------------------------
 
@@ -249,21 +272,24 @@ class CacheStore:
             self.tiers = CacheTiers(self.tiers.host_blocks)
             self._warn(f"there is no file: {error}")
 
-    def _probe(self, blocks: PackedBlocks, tier: int) -> float:
-        """Seconds to bring one block back from a tier; the first round warms up. Nobody holds a
-        block yet."""
+    def _probe(self, blocks: PackedBlocks) -> tuple[float, float]:
+        """Seconds to read a block from the file, if there is one, and to copy one into the device.
+        Nobody holds a block yet."""
+        tier = FILE if self.tiers.file_blocks else HOST
         count = min([PROBED_BLOCKS, self.tiers.capacity(tier), *blocks.counts])
-        numbers, places = range(count), [range(count)] * len(blocks.pools)
-        elapsed_s = 0.0
-        for _ in range(2):
-            self._keep(_Put(tier, numbers, blocks.take(places)))
-            if tier == FILE:
-                self.settle()
-            began = time.perf_counter()
-            self._bring_back(_Fetch(0, numbers, places, blocks))
-            elapsed_s = time.perf_counter() - began
+        numbers = tuple(range(count))
+        self._keep(_Put(tier, numbers, blocks.take([numbers] * len(blocks.pools))))
         self._waiting_bytes = 0
-        return elapsed_s / count
+        self.settle()
+        began = time.perf_counter()
+        found = self._sure(numbers)
+        read_at = time.perf_counter()
+        if found:
+            places = list(numbers[: len(found)])
+            blocks.put([ArrivingBlocks(numbers, places) for _ in blocks.pools], found)
+        copied_at = time.perf_counter()
+        read_s = read_at - began if tier == FILE else 0.0
+        return read_s / max(1, count), (copied_at - read_at) / max(1, count)
 
     def _warn(self, what: str) -> None:
         """Once."""

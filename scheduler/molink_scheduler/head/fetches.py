@@ -2,7 +2,8 @@
 
 A fetch is begun when its request would be admitted otherwise, and only where that is sooner than
 computing the same tokens again. Its blocks are taken from the free ones at once, and count for
-nobody until every stage has said that they are there; meanwhile others go on. A stage that cannot
+nobody until every stage has said that they are sure: in its host memory, on their way into the
+device; meanwhile others go on. A stage that cannot
 read a block says how many before it are good: the rest is dropped everywhere and computed again.
 Admitting the request at once, and letting each stage hold its rows back, was rejected: rows that
 are on their way cannot be taken back where a block turns out to be lost.
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from molink_scheduler.batch import CACHE_RUNS_MAX, CacheChange
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import number_runs
-from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, PromptPace
+from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, PromptPace
 
 __all__ = ["Fetch", "Fetches", "in_runs"]
 
@@ -28,6 +29,9 @@ class Fetch:
     node: int
     """In which they end, held until they are there."""
     blocks: int
+    begun_at: float = 0.0
+    expected_s: float = 0.0
+    """Until its answer, by the rates at loading."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,7 @@ class Fetches:
 
     tiers: CacheTiers
     pace: PromptPace = field(init=False, default_factory=PromptPace)
+    answers: FetchPace = field(init=False, default_factory=FetchPace)
     under_way: dict[int, Fetch] = field(init=False, default_factory=dict)
     """By its number."""
     _next_id: int = field(init=False, default=0)

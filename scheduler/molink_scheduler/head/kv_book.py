@@ -25,7 +25,14 @@ from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for, number_runs
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix
 from molink_scheduler.kv.tiered_tree import TieredTree
-from molink_scheduler.kv.tiers import DEVICE, FILE, HOST, CacheTiers, blocks_worth_fetching
+from molink_scheduler.kv.tiers import (
+    DEVICE,
+    FILE,
+    HOST,
+    CacheTiers,
+    answer_s,
+    blocks_worth_fetching,
+)
 
 __all__ = ["KvBook"]
 
@@ -151,6 +158,7 @@ class KvBook:
             sequence.pinned = None
         self.ledger.release(sequence.request_id)
         self.fetches.pace.forget(sequence.request_id)
+        self.fetches.answers.request_ended()
         return changes
 
     def take_changes(self) -> list[CacheChange]:
@@ -168,13 +176,13 @@ class KvBook:
 
     # -- tiers ----------------------------------------------------------------------------------
 
-    def begin_fetch(self, sequence: Sequence) -> bool:
+    def begin_fetch(self, sequence: Sequence, now: float) -> bool:
         """Begin to bring back the blocks of a request that would be admitted now, if some are away
         and that is sooner than computing them."""
         if self.tree is None or sequence.was_fetched or self.fetches.is_full:
             return False
         near = self.prefix(sequence) or CachedPrefix()
-        wanted = self._worth_fetching(sequence)
+        wanted, from_file = self._worth_fetching(sequence)
         if not wanted or wanted > self.ledger.blocks_free + self._unheld_beside(near):
             return False
         salt, packed = sequence.request.cache_salt, sequence.packed
@@ -185,37 +193,43 @@ class KvBook:
         self._make_room(len(numbers))
         self.ledger.bring_back(len(numbers))
         sequence.was_fetched = True
-        self._begun.append(self.fetches.begin(Fetch(sequence, node, len(numbers)), numbers))
+        expected_s = answer_s(from_file, self.fetches.tiers, self.fetches.pace.trip_s or 0.0)
+        fetch = Fetch(sequence, node, len(numbers), now, expected_s)
+        self._begun.append(self.fetches.begin(fetch, numbers))
         return True
 
-    def fetched(self, fetched: Fetched) -> str | None:
-        """Every stage has so many blocks of a fetch; why that cannot be, None: it can."""
+    def fetched(self, fetched: Fetched, now: float) -> str | None:
+        """So many blocks of a fetch are sure on every stage; why that cannot be, None: it can."""
         fetch = self.fetches.under_way.get(fetched.fetch_id)
         if fetch is None or fetched.blocks > fetch.blocks or self.tree is None:
             return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
         del self.fetches.under_way[fetched.fetch_id]
+        self.fetches.answers.answered(fetch.expected_s, now - fetch.begun_at)
         if dropped := self.tree.fetched(fetch.node, fetched.blocks):
             self.ledger.drop(fetch.blocks - fetched.blocks)
             self._moves.append((DEVICE, dropped))
         return None
 
-    def _worth_fetching(self, sequence: Sequence) -> int:
-        """Blocks behind a request's cached beginning that had better be brought back."""
+    def _worth_fetching(self, sequence: Sequence) -> tuple[int, int]:
+        """Blocks behind a request's cached beginning that had better be brought back, and how many
+        of them are in the file."""
         if (
             self.tree is None
             or sequence.request.sampling.prompt_logprobs is not None
             or sequence.kept_tokens
         ):
-            return 0
+            return 0, 0
         blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
         salt, packed = sequence.request.cache_salt, sequence.packed
         away = self.tree.away(self.tree.find(salt, packed, blocks_max, FILE))
         if any(is_fetched for _, _, is_fetched in away):
-            return 0
+            return 0, 0
         host, file = (
             sum(blocks for where, blocks, _ in away if where == tier) for tier in (HOST, FILE)
         )
-        return blocks_worth_fetching(host, file, self.fetches.tiers, self.fetches.pace)
+        slowness = self.fetches.answers.slowness
+        found = blocks_worth_fetching(host, file, self.fetches.tiers, self.fetches.pace, slowness)
+        return found, max(0, found - host)
 
     def _unheld_beside(self, prefix: CachedPrefix) -> int:
         """Cached blocks that may leave device memory while this prefix stays."""

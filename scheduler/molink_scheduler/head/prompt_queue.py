@@ -125,13 +125,13 @@ class PromptQueue:
         or none now. `sequences` are all of the ring, those that decode too."""
         if self._room <= 0 or not (self._under_way or self._waiting):
             return [], []
-        first = self._first(sequences)
+        first = self._first(sequences, now)
         stay = first is not None and first.replays
         budget = self._budget.rows_now(now, stay=stay)
         budget = budget if stay else min(self._room, budget)
         spans: list[Span] = []
         admissions: list[Admission] = []
-        while budget > 0 and (sequence := self._first(sequences)) is not None:
+        while budget > 0 and (sequence := self._first(sequences, now)) is not None:
             stands_alone = sequence.is_kept
             if stands_alone and spans:
                 break
@@ -162,7 +162,7 @@ class PromptQueue:
         room = self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
         return room if room >= self.settings.ring.cut_tokens or not self._tokens_in_flight else 0
 
-    def _first(self, sequences: Collection[Sequence]) -> Sequence | None:
+    def _first(self, sequences: Collection[Sequence], now: float) -> Sequence | None:
         """The sequence whose prompt is under way, else the one that may be admitted next. One of
         which cached blocks had better be fetched lets others pass until they are there."""
         for sequence in self._under_way:
@@ -173,7 +173,7 @@ class PromptQueue:
             if self.book.awaits(sequence, self._computing):
                 continue
             if self._fits(sequence, sequences):
-                if not self.book.begin_fetch(sequence):
+                if not self.book.begin_fetch(sequence, now):
                     return sequence
             elif not sequence.is_kept:
                 return None  # Only those that hold KV already are passed by others that do.

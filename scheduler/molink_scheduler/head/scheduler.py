@@ -162,7 +162,7 @@ class HeadScheduler:
             case BlocksRead(fetched):
                 return [SendFetched(fetched)]
             case FetchArrived(fetched):
-                objection = self.book.fetched(fetched)
+                objection = self.book.fetched(fetched, now)
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
             case BatchArrived() | ReleaseArrived() | CacheChanged():

@@ -24,7 +24,9 @@ __all__ = [
     "FILE",
     "HOST",
     "CacheTiers",
+    "FetchPace",
     "PromptPace",
+    "answer_s",
     "blocks_worth_fetching",
 ]
 
@@ -41,6 +43,13 @@ WEIGHT_OF_NEWEST = 0.2
 """As for links: a step change is 90 % absorbed after eleven samples."""
 
 
+SLOWNESS_MAX = 32.0
+"""One fetch behind a disk that stood still is not taken for the disk's pace."""
+
+SLOWNESS_FORGOTTEN = 0.02
+"""With each request that ends: half of it after 34."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheTiers:
     """Room below a device's memory, of a stage or of a ring, and how quickly it is read.
@@ -50,12 +59,13 @@ class CacheTiers:
 
     host_blocks: int = 0
     file_blocks: int = 0
-    host_block_s: float = 0.0
-    """To bring one block back from host memory."""
-    file_block_s: float = 0.0
+    copy_block_s: float = 0.0
+    """To copy one block from host memory into the device."""
+    read_block_s: float = 0.0
+    """To have one block of the file in host memory, before that."""
 
     def __post_init__(self) -> None:
-        counts, times = (self.host_blocks, self.file_blocks), (self.host_block_s, self.file_block_s)
+        counts, times = (self.host_blocks, self.file_blocks), (self.copy_block_s, self.read_block_s)
         if not all(0 <= count <= TIER_BLOCKS_MAX for count in counts):
             raise ValueError(f"a tier of the cache holds 0 to {TIER_BLOCKS_MAX} blocks: {counts}")
         if not all(0 <= time_s < math.inf for time_s in times):
@@ -67,8 +77,8 @@ class CacheTiers:
         return cls(
             min(one.host_blocks for one in stages),
             min(one.file_blocks for one in stages),
-            max(one.host_block_s for one in stages),
-            max(one.file_block_s for one in stages),
+            max(one.copy_block_s for one in stages),
+            max(one.read_block_s for one in stages),
         )
 
     def capacity(self, tier: int) -> int:
@@ -116,17 +126,56 @@ class PromptPace:
         self._latest.pop(request_id, None)
 
 
+@dataclass(slots=True)
+class FetchPace:
+    """How much longer than the rates at loading say fetches take until they are answered.
+
+    Never less than once as long, and what a slow disk or a busy thread added is forgotten with the
+    requests that end: a ring that fetches no more would learn nothing else.
+    """
+
+    slowness: float = field(init=False, default=1.0)
+
+    def answered(self, expected_s: float, elapsed_s: float) -> None:
+        """A fetch was expected to be answered after so long, and was after that."""
+        if expected_s > 0:
+            seen = min(SLOWNESS_MAX, max(1.0, elapsed_s / expected_s))
+            self.slowness = _smoothed(self.slowness, seen)
+
+    def request_ended(self) -> None:
+        """One of all requests, whether something was fetched for it or not."""
+        self.slowness += SLOWNESS_FORGOTTEN * (1.0 - self.slowness)
+
+
+def answer_s(file_blocks: int, tiers: CacheTiers, trip_s: float) -> float:
+    """Seconds until every stage has its blocks in host memory and has said so: the slowest reads
+    those of the file, and the answer goes round the ring once."""
+    return file_blocks * tiers.read_block_s + trip_s
+
+
 def blocks_worth_fetching(
-    host_blocks: int, file_blocks: int, tiers: CacheTiers, pace: PromptPace
+    host_blocks: int, file_blocks: int, tiers: CacheTiers, pace: PromptPace, slowness: float = 1.0
 ) -> int:
     """How many blocks of a chain, those in host memory before those in the file, are brought back
-    sooner than computed: those that save most, 0 where none do. What is fetched is confirmed in one
-    trip round the ring; nothing is fetched before the pace of prompts is known."""
-    if pace.row_s is None or pace.trip_s is None:
+    sooner than computed: those that save most, 0 where none do. Nothing is fetched before the pace
+    of prompts is known.
+
+    A stage copies its blocks in while its answer goes round and the rows come after that: of both
+    the longer counts. What the compute of these rows hides beyond that is not counted on: the pace
+    is of the slowest stage or hop, which may be another one.
+    """
+    row_s, trip_s = pace.row_s, pace.trip_s
+    if row_s is None or trip_s is None:
         return 0
-    computed_s = BLOCK_TOKENS * pace.row_s
-    from_host_s = host_blocks * (computed_s - tiers.host_block_s) - pace.trip_s
-    from_both_s = from_host_s + file_blocks * (computed_s - tiers.file_block_s)
+
+    def saved_s(file: int) -> float:
+        blocks = host_blocks + file
+        read_s = answer_s(file, tiers, 0.0) * slowness
+        waited_s = max(trip_s * slowness, blocks * tiers.copy_block_s)
+        return blocks * BLOCK_TOKENS * row_s - read_s - waited_s
+
+    from_host_s = saved_s(0) if host_blocks else 0.0
+    from_both_s = saved_s(file_blocks)
     if max(from_host_s, from_both_s) <= 0:
         return 0
     return host_blocks if from_host_s >= from_both_s else host_blocks + file_blocks

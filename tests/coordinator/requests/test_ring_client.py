@@ -155,6 +155,22 @@ async def test_the_head_is_told_to_clear_its_cache():
         assert s.links.sent == [ClearCache()]
 
 
+async def test_a_cache_that_is_cleared_while_its_ring_is_paused_is_cleared_when_it_goes_on():
+    """After the requests that go on, of which the head has KV: nobody else is to find that."""
+    async with Serving() as s:
+        answer = s.ask()
+        await s.submitted()
+        s.client.pause()
+        s.client.clear_cache()
+        s.client.go_on(s.client.ring, (), (), "lost")
+        kinds = [type(one) for one in s.links.sent]
+        assert kinds[-2:] == [Submit, ClearCache] and kinds.count(ClearCache) == 1
+        s.client.pause()
+        s.client.go_on(s.client.ring, (), (), "lost")
+        assert [type(one) for one in s.links.sent].count(ClearCache) == 1
+        answer.cancel()
+
+
 async def test_a_timeline_says_when_tokens_came(monkeypatch):
     times = SimpleNamespace(now=10.0)
     monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: times.now))

@@ -119,6 +119,6 @@ def test_a_head_with_a_fetch_under_way_is_written_and_read(make_ring, make_reque
     (fetch_id,) = book.fetches.under_way
     read = decode(json.loads(json.dumps(encode(book))))
     for one in (book, read):
-        assert one.fetched(Fetched(fetch_id, 5)) is None
+        assert one.fetched(Fetched(fetch_id, 5), 101.0) is None
     assert read.take_changes() == book.take_changes()
     assert read.tree.blocks_in == book.tree.blocks_in

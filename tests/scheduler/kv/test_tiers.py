@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.kv.tiers import CacheTiers, PromptPace, blocks_worth_fetching
+from molink_scheduler.kv.tiers import CacheTiers, FetchPace, PromptPace, blocks_worth_fetching
 
 SECONDS = st.floats(0, 10)
 
@@ -16,22 +16,25 @@ def pace(row_s, trip_s):
     return measured
 
 
-@given(st.integers(0, 99), st.integers(0, 99), SECONDS, SECONDS, SECONDS, SECONDS)
-def test_nothing_is_fetched_that_is_computed_sooner(host, file, host_s, file_s, row_s, trip_s):
-    tiers, measured = CacheTiers(99, 99, host_s, file_s), pace(row_s, trip_s)
-    blocks = blocks_worth_fetching(host, file, tiers, measured)
+@given(st.integers(0, 99), st.integers(0, 99), SECONDS, SECONDS, SECONDS, SECONDS, st.floats(1, 32))
+def test_nothing_is_fetched_that_is_computed_sooner(
+    host, file, copy_s, read_s, row_s, trip_s, slowness
+):
+    tiers, measured = CacheTiers(99, 99, copy_s, read_s), pace(row_s, trip_s)
+    blocks = blocks_worth_fetching(host, file, tiers, measured, slowness)
     assert blocks in (0, host, host + file)
-    fetch_s = trip_s + min(blocks, host) * host_s + max(0, blocks - host) * file_s
+    fetch_s = slowness * max(0, blocks - host) * read_s
+    fetch_s += max(slowness * trip_s, blocks * copy_s)
     assert not blocks or fetch_s < 16 * blocks * row_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
-    ("file_block_s", "blocks"),
+    ("read_block_s", "blocks"),
     [(0.001, 125), (0.017, 25), (1.0, 25)],
 )
-def test_a_slow_file_is_left_alone(file_block_s, blocks):
+def test_a_slow_file_is_left_alone(read_block_s, blocks):
     """Rows come out each millisecond: a block is computed in 16 ms."""
-    tiers = CacheTiers(1000, 1000, 0.0001, file_block_s)
+    tiers = CacheTiers(1000, 1000, 0.0001, read_block_s)
     assert blocks_worth_fetching(25, 100, tiers, pace(0.001, 0.1)) == blocks
 
 
@@ -39,6 +42,21 @@ def test_a_few_blocks_are_not_worth_a_trip_round_the_ring():
     tiers = CacheTiers(1000, 0, 0.0001)
     assert blocks_worth_fetching(6, 0, tiers, pace(0.001, 0.1)) == 0
     assert blocks_worth_fetching(7, 0, tiers, pace(0.001, 0.1)) == 7
+
+
+def test_the_pace_of_fetches_is_learned_and_forgotten():
+    answers = FetchPace()
+    answers.answered(1.0, 0.5)
+    assert answers.slowness == 1.0, "nothing is quicker than what was measured at loading"
+    for _ in range(20):
+        answers.answered(0.1, 100.0)
+    assert 30 < answers.slowness <= 32
+    tiers = CacheTiers(1000, 1000, 0.0, 0.001)
+    assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001)) == 100
+    assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001), answers.slowness) == 0
+    for _ in range(300):
+        answers.request_ended()
+    assert answers.slowness < 1.1
 
 
 def test_nothing_is_fetched_before_the_pace_is_known():
@@ -65,7 +83,7 @@ def test_a_ring_has_the_room_of_its_smallest_stage_and_the_pace_of_its_slowest()
     assert CacheTiers.of_ring(stages) == CacheTiers(4, 0, 0.2, 0.3)
 
 
-@pytest.mark.parametrize("room", [{"host_blocks": -1}, {"file_block_s": float("inf")}])
+@pytest.mark.parametrize("room", [{"host_blocks": -1}, {"read_block_s": float("inf")}])
 def test_what_no_memory_has_is_no_tier(room):
     with pytest.raises(ValueError, match="of the cache"):
         CacheTiers(**room)

@@ -1,10 +1,13 @@
 """Blocks leave the device's memory and come back, in one thread, in the order of the orders."""
 
 import queue
+import threading
 
 import pytest
 import torch
 
+from molink.errors import StageError
+from molink.executor.attention.arriving_blocks import ArrivingBlocks
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.packed_blocks import PackedBlocks
 from molink.stage.cache import store as store_module
@@ -46,6 +49,23 @@ def made(tmp_path):
     return make
 
 
+def fetch(store, fetch_id, numbers, places, blocks):
+    arrivals = [ArrivingBlocks(tuple(numbers), list(some)) for some in places]
+    store.fetch(fetch_id, arrivals, blocks)
+    return arrivals
+
+
+class Gated:
+    """Blocks that are filled once the gate is open."""
+
+    def __init__(self, blocks):
+        self.blocks, self.gate = blocks, threading.Event()
+
+    def put(self, arrivals, found):
+        assert self.gate.wait(30)
+        self.blocks.put(arrivals, found)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_blocks_come_back_as_they_were(made, kv_dtype, dtype):
@@ -60,8 +80,10 @@ def test_blocks_come_back_as_they_were(made, kv_dtype, dtype):
         for rows in pool.block_rows():
             with torch.inference_mode():
                 rows[:5].zero_()
-    store.fetch(3, [10, 11, 12], [[3, 0, 2], [0, 1, 2]], blocks)
+    arrivals = fetch(store, 3, [10, 11, 12], [[3, 0, 2], [0, 1, 2]], blocks)
     assert answers.get(timeout=30) == Fetched(3, 3)
+    for arriving in arrivals:
+        arriving.wait()
     assert [bytes_of(pools[0], place) for place in (3, 0, 2)] == [before[0][at] for at in (0, 1, 4)]
     assert [bytes_of(pools[1], place) for place in (0, 1, 2)] == [before[1][at] for at in (2, 3, 4)]
 
@@ -71,7 +93,7 @@ def test_what_has_no_room_is_lost_with_all_behind_it(made, caplog):
     store.put(HOST, [1, 2, 3], blocks.take([[0, 1, 2]]))
     store.put(FILE, [2], None)
     store.drop([77])
-    store.fetch(0, [1, 2, 3], [[3, 4, 5]], blocks)
+    fetch(store, 0, [1, 2, 3], [[3, 4, 5]], blocks)
     assert answers.get(timeout=30) == Fetched(0, 1)
     assert caplog.text.count("computed again") == 1
 
@@ -79,10 +101,10 @@ def test_what_has_no_room_is_lost_with_all_behind_it(made, caplog):
 def test_an_altered_file_is_noticed(made):
     store, blocks, answers = made([pool_of("auto")])
     store.put(FILE, [1, 2], blocks.take([[0, 1]]))
-    store.fetch(0, [], [[]], blocks)
+    fetch(store, 0, [], [[]], blocks)
     assert answers.get(timeout=30) == Fetched(0, 0)  # All before is done.
     store._file._file.truncate(store.block_bytes + 20)
-    store.fetch(1, [1, 2], [[2, 3]], blocks)
+    fetch(store, 1, [1, 2], [[2, 3]], blocks)
     assert answers.get(timeout=30) == Fetched(1, 1)
 
 
@@ -90,19 +112,36 @@ def test_a_disk_that_is_too_slow_loses_blocks_and_holds_up_nobody(made, monkeypa
     store, blocks, answers = made([pool_of("auto")])
     monkeypatch.setattr(store_module, "WAITING_BYTES_MAX", 0)
     store.put(FILE, [1], blocks.take([[0]]))
-    store.fetch(0, [1], [[1]], blocks)
+    fetch(store, 0, [1], [[1]], blocks)
     assert answers.get(timeout=30) == Fetched(0, 0)
     assert "too slow" in caplog.text
 
 
-def test_an_error_is_an_answer(made):
+def test_what_is_sure_is_told_before_it_is_copied_in(made):
     store, blocks, answers = made([pool_of("auto")])
     store.put(HOST, [1], blocks.take([[0]]))
-    store.fetch(0, [1], [[99]], blocks)
-    assert answers.get(timeout=30) == Fetched(0, 0)
+    gated = Gated(blocks)
+    (arriving,) = fetch(store, 0, [1, 2], [[1, 3]], gated)
+    assert answers.get(timeout=30) == Fetched(0, 1)
+    assert arriving.has_any([1]) and not arriving.has_any([2]), "only what comes is on its way"
+    gated.gate.set()
+    arriving.wait()
+    assert arriving.is_there and not arriving.has_any([1])
+    assert bytes_of(blocks.pools[0], 1) == bytes_of(blocks.pools[0], 0)
+
+
+def test_a_copy_that_fails_is_an_error_of_whoever_needs_it(made):
+    store, blocks, answers = made([pool_of("auto")])
+    store.put(HOST, [1], blocks.take([[0]]))
+    (arriving,) = fetch(store, 0, [1], [[99]], blocks)
+    assert answers.get(timeout=30) == Fetched(0, 1)
+    with pytest.raises(StageError, match="could not be copied in"):
+        arriving.wait()
+    with pytest.raises(StageError, match="could not be copied in"):
+        arriving.await_layer(0, None)
     store.put(HOST, [2], blocks.take([[0]]))
-    store.fetch(1, [2], [[1]], blocks)
-    assert answers.get(timeout=30) == Fetched(1, 1)
+    (arriving,) = fetch(store, 1, [2], [[1]], blocks)
+    arriving.wait()
 
 
 def test_nothing_is_left_in_a_new_epoch(made):
@@ -111,7 +150,7 @@ def test_nothing_is_left_in_a_new_epoch(made):
     store.put(FILE, [2], blocks.take([[1]]))
     store.clear(store.block_bytes)
     for number in (1, 2):
-        store.fetch(number, [number], [[2]], blocks)
+        fetch(store, number, [number], [[2]], blocks)
         assert answers.get(timeout=30) == Fetched(number, 0)
 
 
@@ -121,7 +160,7 @@ def test_a_host_short_of_memory_loses_what_is_cached_there(made):
     store.put(FILE, [2], blocks.take([[1]]))
     store.shed()
     for number, found in ((1, 0), (2, 1)):
-        store.fetch(number, [number], [[2]], blocks)
+        fetch(store, number, [number], [[2]], blocks)
         assert answers.get(timeout=30) == Fetched(number, found)
 
 
@@ -129,7 +168,7 @@ def test_tiers_are_measured(made):
     store = made([pool_of("auto")])[0]
     tiers = store.tiers
     assert (tiers.host_blocks, tiers.file_blocks) == (2, 2)
-    assert 0 < tiers.host_block_s < 1 and 0 < tiers.file_block_s < 1
+    assert 0 < tiers.copy_block_s < 1 and 0 < tiers.read_block_s < 1
 
 
 def test_a_folder_that_cannot_be_made_leaves_host_memory(tmp_path, caplog):

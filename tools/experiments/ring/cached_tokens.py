@@ -4,8 +4,10 @@
 
 One stage with all layers of MODEL, on the CPU. It computes a prompt in spans of 128 rows, puts the
 prompt's blocks away through the thread that a stage has for it, and brings them back: from host
-memory, and from an encrypted file whose pages the system has been asked to forget. Beside it what
-the stage's own loop pays for: the copy out of the blocks. Medians of the rounds; a minute.
+memory, and from an encrypted file whose pages the system has been asked to forget: when the fetch
+is answered, when the first layer and when all of it is there, and when 128 rows behind it are
+computed, by a step that waits for each layer, and by one that waits for all. Beside it what the
+stage's own loop pays for: the copy out of the blocks. Medians of the rounds; a minute.
 """
 
 import queue
@@ -20,6 +22,7 @@ import torch
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
+from molink.executor.attention.arriving_blocks import ArrivingBlocks
 from molink.executor.loading import load_stage
 from molink.executor.packed_blocks import PackedBlocks
 from molink.executor.stage import StageExecutor
@@ -62,8 +65,9 @@ def main(out: Path, model: str, tokens: int, dtype: str, threads: int, rounds: i
             {
                 "compute": _compute(executor, blocks),
                 "copy out, in the loop": trial.copy_out(),
-                "from host memory": trial.back_from(HOST),
-                "from the file": trial.back_from(FILE),
+                **_named("from host memory", trial.back_from(HOST)),
+                **_named("from the file", trial.back_from(FILE)),
+                **trial.spans(),
             }
             for _ in range(rounds)
         ]
@@ -78,6 +82,10 @@ def main(out: Path, model: str, tokens: int, dtype: str, threads: int, rounds: i
     ]
     show(f"{blocks * BLOCK_TOKENS} tokens, {size_mb:.0f} MB\n")
     show(markdown_table(("", "ms", "us a block", "MB/s"), rows))
+
+
+def _named(what: str, seconds: dict[str, float]) -> dict[str, float]:
+    return {f"{what}: {until}": taken for until, taken in seconds.items()}
 
 
 def _loaded(model: str, dtype: str, threads: int, blocks: int) -> StageExecutor:
@@ -106,6 +114,7 @@ def _compute(executor: StageExecutor, blocks: int) -> float:
 class _Trial:
     """Blocks that go away and come back, and the answers of the thread that does it."""
 
+    executor: StageExecutor
     blocks: PackedBlocks
     store: CacheStore
     answers: "queue.Queue[Fetched]"
@@ -119,7 +128,20 @@ class _Trial:
         room = CacheRoom(room_bytes, room_bytes, folder)
         store = CacheStore(room, packed.block_bytes, answers.put)
         store.start(packed)
-        return cls(packed, store, answers, count)
+        return cls(executor, packed, store, answers, count)
+
+    def spans(self) -> dict[str, float]:
+        """Seconds until the rows behind the blocks are computed, layer by layer and not."""
+        return {
+            f"span behind, {where}, {how}": self.span_behind(tier, waits_for_all=waits)
+            for tier, where in ((HOST, "host memory"), (FILE, "file"))
+            for how, waits in (("all layers first", True), ("layer by layer", False))
+        }
+
+    @property
+    def first_layer(self) -> int:
+        """The one that is computed first."""
+        return min(self.executor.kv_memory.block_rows_by_layer())
 
     def copy_out(self) -> float:
         """Seconds of the copy that is taken before the blocks are used again."""
@@ -127,24 +149,55 @@ class _Trial:
         self.blocks.take([range(self.count)])
         return time.perf_counter() - began
 
-    def back_from(self, tier: int) -> float:
-        """Seconds until all blocks are where they were, from when they are asked for."""
-        numbers, size = range(self.count), self.blocks.block_bytes
-        step = max(1, 2**27 // size)
+    def back_from(self, tier: int) -> dict[str, float]:
+        """Seconds since blocks were asked for, until each of what a request waits for."""
+        numbers = tuple(range(self.count))
+        arriving = ArrivingBlocks(numbers, list(numbers))
+        self._put_away(tier)
+        began = time.perf_counter()
+        self._fetch(arriving)
+        answered = time.perf_counter() - began
+        arriving.await_layer(self.first_layer, None)
+        first = time.perf_counter() - began
+        arriving.wait()
+        whole = time.perf_counter() - began
+        return {"answered": answered, "first layer": first, "all layers": whole}
+
+    def span_behind(self, tier: int, *, waits_for_all: bool) -> float:
+        """Seconds since blocks were asked for, until the rows behind them are computed."""
+        numbers, start = tuple(range(self.count)), self.count * BLOCK_TOKENS
+        end = start + SPAN_TOKENS
+        self._put_away(tier)
+        arriving = self.executor.arrivals.bring_back(self.executor.kv, numbers)
+        began = time.perf_counter()
+        self._fetch(arriving)
+        if waits_for_all:
+            arriving.wait()
+        cached = ((0, self.count),)
+        admission = Admission(1, end, end + 1, SamplingParams(max_tokens=1), cached=cached)
+        batch = Batch(0, PREFILL, -1, (Span(1, start, end, False),), (admission,))
+        self.executor.step(batch, [(7 * at) % 1000 for at in range(start, end)])
+        taken = time.perf_counter() - began
+        arriving.wait()
+        self.executor.release(Release(1))
+        self.executor.kv.drop(numbers)
+        return taken
+
+    def _put_away(self, tier: int) -> None:
+        """Also waits for all that was asked for before."""
+        step = max(1, 2**27 // self.blocks.block_bytes)
         for first in range(0, self.count, step):
-            some = numbers[first : first + step]
+            some = range(first, min(self.count, first + step))
             self.store.put(tier, some, self.blocks.take([some]))
-            self._fetch([])
+            self.store.fetch(0, [ArrivingBlocks((), [])], self.blocks)
+            self.answers.get(timeout=ANSWER_S)
         if tier == FILE:
             self.store.settle()
-        began = time.perf_counter()
-        assert self._fetch(numbers) == self.count, "all blocks come back"
-        return time.perf_counter() - began
 
-    def _fetch(self, numbers: "range | list[int]") -> int:
-        """Also waits for all that was asked for before."""
-        self.store.fetch(0, numbers, [numbers], self.blocks)
-        return self.answers.get(timeout=ANSWER_S).blocks
+    def _fetch(self, arriving: ArrivingBlocks) -> None:
+        self.store.fetch(0, [arriving], self.blocks)
+        found = self.answers.get(timeout=ANSWER_S).blocks
+        assert found == self.count, "all blocks come back"
 
 
 if __name__ == "__main__":

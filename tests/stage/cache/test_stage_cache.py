@@ -1,0 +1,47 @@
+"""What comes back into a stage's blocks, and goes again before it is there."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from molink.errors import StageError
+from molink.executor.attention.arriving_blocks import Arrivals, ArrivingBlocks
+from molink.executor.attention.kv_pool import KvPool
+from molink.stage.cache.stage_cache import StageCache
+from molink_scheduler.batch import CacheChange
+from molink_scheduler.kv.blocks import KvBlocks
+
+
+class Part:
+    """Executor with a few blocks, of which some are being filled."""
+
+    def __init__(self):
+        self.kv, self.kv_memory, self.arrivals = KvBlocks(6), KvPool(96), Arrivals()
+
+
+@pytest.fixture
+def cache():
+    store = SimpleNamespace(fetch=lambda *given: None, drop=lambda numbers: None)
+    return StageCache(store)
+
+
+def test_blocks_that_are_being_filled_go_once_they_are_full(cache, monkeypatch):
+    """Whoever gets them next writes there."""
+    part, waited = Part(), []
+    monkeypatch.setattr(ArrivingBlocks, "wait", lambda one: waited.append(part.kv.blocks_free))
+    cache.change([part], CacheChange(fetch=((5, 2),), fetch_id=0))
+    cache.change([part], CacheChange(fetch=((9, 1),), fetch_id=1))
+    cache.change([part], CacheChange(drop=((9, 1),)))
+    assert waited == [3], "only those, and before they are free"
+    part.arrivals._filled[0].end()
+    cache.change([part], CacheChange(drop=((5, 2),)))
+    assert waited == [3] and part.kv.blocks_free == 6
+
+
+def test_a_copy_that_failed_ends_the_stage(cache):
+    part = Part()
+    cache.change([part], CacheChange(fetch=((5, 2),), fetch_id=0))
+    assert cache.take_read() == []
+    part.arrivals._filled[0].end(RuntimeError("out of memory"))
+    with pytest.raises(StageError, match="out of memory"):
+        cache.take_read()
