@@ -38,11 +38,7 @@ from molink.executor.cards.transfers import Transfers, transfers_on
 from molink.executor.cpu.rewriting import rewrite
 from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.cuda.rewriting import rewrite_for_card
-from molink.executor.devices import (
-    pool_budget_bytes,
-    propose_kv_tokens,
-    propose_state_slots,
-)
+from molink.executor.devices import pool_budget_bytes, propose_kv_tokens, propose_state_slots
 from molink.executor.forward import Forward
 from molink.executor.grammar import Grammars
 from molink.executor.graphs.decode_graphs import DecodeGraphs
@@ -66,6 +62,7 @@ from molink.executor.weights import Progress, StagePart, held_bytes
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
+from molink_scheduler.kv.snapshots import snapshot_slots
 
 __all__ = ["StageExecutor", "StepOutput"]
 
@@ -187,8 +184,7 @@ class StageExecutor:
         memory_bytes: int | None = None,
     ) -> None:
         """Run one token to learn the shapes of KV and states and to warm kernels up, then make
-        room for `kv_tokens` and, within `memory_bytes` of the device, for states.
-        """
+        room for `kv_tokens` and, within `memory_bytes` of the device, for states."""
         # Some classes look for padding among the ids, for a warning, and make a GPU wait for that.
         self.model.get_decoder().config.pad_token_id = None
         self.attention = self.attention or AttentionChoice.on(self.device)
@@ -221,16 +217,16 @@ class StageExecutor:
     def make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
         """Make room for `kv_tokens` tokens (None: for as many as fit) and for states within so
         many bytes; what was kept before is gone."""
-        state_bytes = self.states.request_bytes
-        self.state_slots = propose_state_slots(
-            state_bytes, self.kv_token_bytes, kv_tokens, budget_bytes
-        )
-        slots = self.state_slots or 0
+        state_bytes, token_bytes = self.states.request_bytes, self.kv_token_bytes
+        proposed = propose_state_slots(state_bytes, token_bytes, kv_tokens, budget_bytes)
+        slots = proposed or 0
+        snapshots = snapshot_slots(slots)
+        self.state_slots = None if proposed is None else slots - snapshots
         if kv_tokens is None:
             left_bytes = budget_bytes - slots * state_bytes
-            kv_tokens = propose_kv_tokens(self.kv_token_bytes, left_bytes)
+            kv_tokens = propose_kv_tokens(token_bytes, left_bytes)
         self.resize_kv(kv_tokens)
-        self.states = self.states.resized(slots, self._padding)
+        self.states = self.states.resized(slots - snapshots, self._padding, snapshots)
 
     def resize_kv(self, kv_tokens: int) -> None:
         """Keep so many tokens' KV from now on, in whole blocks, and none of what was kept."""
@@ -256,6 +252,8 @@ class StageExecutor:
         if admission.cached:
             self.kv.begin(admission.request_id, admission.cached_numbers)
             self.arrivals.begin(admission.request_id, admission.cached_numbers)
+        if admission.snapshot is not None:
+            self.states.begin(admission.request_id, admission.snapshot)
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
             constraint = None
@@ -293,6 +291,7 @@ class StageExecutor:
         is_decode = batch.batch_class is DECODE
         with torch.inference_mode(), self._transfers.timed(is_decode) as time:
             output = self._computed(batch, token_ids, hidden_TD, interrupt)
+            self.states.keep(batch.snapshots)
         ids = tuple(token_ids or ()) if self.takes_token_ids and not self.is_tail else None
         return replace(output, token_ids=ids, computed_s=time.seconds)
 

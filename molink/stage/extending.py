@@ -162,6 +162,7 @@ def loaded_stage(
 ) -> StageLoaded:
     """What a stage reports once its layers are there."""
     slower = executor.fallbacks
+    keeping = [part.states for part in parts_of(executor) if part.state_slots is not None]
     return StageLoaded(
         port=links.ports[0],
         coordinator_port=links.ports[1] if executor.is_head else None,
@@ -175,4 +176,5 @@ def loaded_stage(
         decode_fallback=slower.decode,
         fusion_fallback=slower.fusion,
         tiers=tiers,
+        state_snapshots=min((states.snapshots for states in keeping), default=0),
     )

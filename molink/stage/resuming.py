@@ -49,7 +49,8 @@ def _source(
         settings = HeadSettings(join.ring, row_bytes, limits=limits)
         return HeadScheduler(settings, resume, frozenset(missing))
     away = AwayBook(join.ring.tiers or CacheTiers())
-    book = StageBook(KvLedger(executor.kv.blocks_total, executor.state_slots), limits, away)
+    ledger = KvLedger(executor.kv.blocks_total, executor.state_slots)
+    book = StageBook(ledger, limits, away, join.ring.state_snapshots)
     book.resume(resume)
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX

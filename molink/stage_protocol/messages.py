@@ -237,6 +237,8 @@ class StageLoaded:
     products, all of it or some; None: they do not."""
     tiers: CacheTiers | None = None
     """Room for cached KV below the device's memory; None: there is none."""
+    state_snapshots: int = 0
+    """Snapshots of states that it has room for, for the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)

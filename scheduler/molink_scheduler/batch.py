@@ -30,6 +30,7 @@ __all__ = [
     "CacheChange",
     "Fetched",
     "KeptBlocks",
+    "KeptState",
     "Release",
     "Span",
     "bulk_bytes",
@@ -103,6 +104,8 @@ class Admission:
     cached: tuple[tuple[int, int], ...] = ()
     """Cached blocks that it begins with, as runs (first number, blocks): their tokens are never
     sent."""
+    snapshot: int | None = None
+    """Of the states behind these blocks, with which it goes on where layers keep states."""
 
     def __post_init__(self) -> None:
         if self.cached:
@@ -130,6 +133,21 @@ def bulk_bytes(admissions: Iterable[Admission]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptState:
+    """Order to copy a request's states once its span that ends here is computed."""
+
+    request_id: int
+    tokens: int
+    """Behind which these are its states: the end of one of the batch's spans."""
+    snapshot: int
+    """Place that the copy goes to; what was there is gone."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.snapshot < 0:
+            raise ValueError("states are kept behind a token, under a number from 0 on")
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One step's work for every stage of the ring, in the order in which rows stand in the
     tensor."""
@@ -147,6 +165,8 @@ class Batch:
     """One from each stage that has computed a decode batch so far."""
     replay: bool = False
     """Whether its rows only rebuild KV that a replaced stage lacks, see `resume`."""
+    snapshots: tuple[KeptState, ...] = ()
+    """States to keep once it is computed, at most one of each request."""
     tokens: int = field(init=False, repr=False, compare=False)
     """Rows of the batch's tensor: asked for at every hand, so counted once."""
 
@@ -164,6 +184,7 @@ class Batch:
             self.codec,
             (*self.stamps, stamp),
             self.replay,
+            self.snapshots,
         )
 
 

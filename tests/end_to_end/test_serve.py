@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 
 from tests.end_to_end.conftest import prompts_of_mixed_length, serving
+from tests.executor.recurrent.hybrids import small_model
 
 MAX_TOKENS = 12
 
@@ -211,3 +212,24 @@ async def test_a_client_that_goes_away_frees_its_place(tools, tiny_server):
         tiny_server.url, "/generate", {"prompt_token_ids": [5], "max_tokens": 2}
     )
     assert status == 200
+
+
+@pytest.mark.parametrize("model", ["LFM2 1.2B"])
+async def test_a_model_that_keeps_states_goes_on_from_a_snapshot(tools, tmp_path, model):
+    """The answer passes a multiple of 64: the next turn begins there, and the same tokens come."""
+    small_model(model).save_pretrained(tmp_path)
+    options = ("--nodes", "2", "--dtype", "float32", "--kv-tokens", "2048")
+    with serving(str(tmp_path), *options) as server:
+        for chosen in ({"temperature": 0}, {"temperature": 0.9, "seed": 4}):
+            body = {"max_tokens": 40, "ignore_eos": True, **chosen}
+            chat = [(5 * at + len(chosen)) % 90 + 3 for at in range(100)]
+            first = {"prompt_token_ids": chat, **body}
+            _, answer = await tools.post(server.url, "/generate", first)
+            turn = {"prompt_token_ids": [*chat, *answer["token_ids"], 9, 9, 9], **body}
+            told = [
+                await tools.post(server.url, "/generate", turn | {"cache_salt": salt})
+                for salt in ("mine", "", "")
+            ]
+            cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for _, one in told]
+            assert cached == [0, 128, 128]
+            assert len({str(one["token_ids"]) for _, one in told}) == 1

@@ -58,6 +58,9 @@ class FakeStage:
     contents: dict[tuple[int, int], int] = field(default_factory=dict)
     """Of each place of each block: a number that stands for all tokens up to there."""
     batches_by_class: list[BatchClass] = field(default_factory=list)
+    states: dict[int, int] = field(default_factory=dict)
+    """Of each request: a number that stands for all tokens up to where its states are."""
+    snapshots: dict[int, int] = field(default_factory=dict)
     away: dict[int, list] = field(default_factory=dict)
     """Contents of each cached block below device memory, by its number; none of one that is
     lost."""
@@ -69,11 +72,19 @@ class FakeStage:
             if admission.cached:
                 self.kv.begin(admission.request_id, admission.cached_numbers)
                 self.computed[admission.request_id] = admission.cached_tokens
+            self.states[admission.request_id] = 0
+            if admission.snapshot is not None:
+                self.states[admission.request_id] = self.snapshots[admission.snapshot]
         for span in batch.spans:
             assert span.start == self.computed.get(span.request_id, 0), "a span overtook another"
             self.computed[span.request_id] = span.end
             self.kv.grow(span.request_id, span.end)  # raises OutOfBlocks if the head was wrong
             self.write(span, chains[span.request_id])
+            if self.state_slots is not None:
+                self.move_states(span, chains[span.request_id])
+        for kept in batch.snapshots:
+            assert self.computed[kept.request_id] == kept.tokens
+            self.snapshots[kept.snapshot] = self.states[kept.request_id]
         assert self.state_slots is None or len(self.computed) <= self.state_slots
         self.batches_by_class.append(batch.batch_class)
 
@@ -83,6 +94,12 @@ class FakeStage:
         places = [(table[at // BLOCK_TOKENS], at % BLOCK_TOKENS) for at in range(span.end)]
         self.contents.update(zip(places[span.start :], chain[span.start : span.end], strict=True))
         assert [self.contents.get(one) for one in places] == chain[: span.end], "wrong KV is read"
+
+    def move_states(self, span: Span, chain: list[int]) -> None:
+        """States that begin a span are those behind the token before it."""
+        before = chain[span.start - 1] if span.start else 0
+        assert self.states[span.request_id] == before, "wrong states are gone on from"
+        self.states[span.request_id] = chain[span.end - 1]
 
     def change_cache(self, change: CacheChange) -> None:
         for kept in change.keep:
@@ -111,6 +128,7 @@ class FakeStage:
 
     def release(self, release: Release) -> None:
         self.computed.pop(release.request_id, None)
+        self.states.pop(release.request_id, None)
         self.kv.release(release.request_id)
 
 
@@ -156,6 +174,7 @@ class FakeRing:
     tiers: CacheTiers | None = None
     lost: float = 0.0
     """Chance of a cached block to be lost when it leaves device memory."""
+    state_snapshots: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -169,6 +188,7 @@ class FakeRing:
                     state_slots=self.state_slots,
                     prefix_cache=self.prefix_cache,
                     tiers=self.tiers,
+                    state_snapshots=self.state_snapshots,
                 ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
@@ -198,7 +218,8 @@ class FakeRing:
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
         away = AwayBook(self.tiers or CacheTiers())
-        book = StageBook(KvLedger(blocks, self.state_slots), ANY_MODEL, away)
+        ledger = KvLedger(blocks, self.state_slots)
+        book = StageBook(ledger, ANY_MODEL, away, self.state_snapshots)
         cut_tokens = self.head.settings.ring.cut_tokens
         queue = StageQueue.for_steps_of(self.stage_rows, book, cut_tokens)
         core = StageCore(queue if index else self.head, index == self.stage_count - 1)
@@ -390,6 +411,9 @@ class FakeRing:
         assert book.ledger.blocks_free + cached == book.ledger.blocks_total
         for stage in self.stages:
             assert stage.kv.blocks_free + cached == stage.kv.blocks_total
+        if book.snapshots is not None:
+            places = book.snapshots.directory
+            assert places.count + places.free_count == places.capacity
         away = 0 if book.tree is None else sum(book.tree.blocks_in[1:])
         assert not book.fetches.under_way
         for stage in self.stages:

@@ -39,7 +39,7 @@ class RingProspects:
     @classmethod
     def of(cls, terms: RingTerms) -> "RingProspects":
         """Of a ring that has done nothing yet."""
-        caches = terms.prefix_cache and terms.state_slots is None
+        caches = terms.prefix_cache and terms.caches_states
         return cls(mirror=PrefixMirror.of_ring(terms.kv_tokens_capacity) if caches else None)
 
     def state(

@@ -18,7 +18,7 @@ from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.members.ring import AgentStage, Ring, tokens_asked
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.neighbours import has_grown, in_places, without_holes
-from molink.coordinator.rings.ring_building import RingEndpoint, routes_of
+from molink.coordinator.rings.ring_building import RingEndpoint, ring_snapshots, routes_of
 from molink.errors import StageError
 from molink.tasks import background_tasks, gathered
 from molink_scheduler.head.settings import RingTerms
@@ -173,7 +173,8 @@ class Recovery:
         self._loaded_at = self.clock()
         loaded = [stage.loaded for stage in stages if stage.loaded is not None]
         tiers = CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded])
-        terms = replace(terms, ring=replace(terms.ring, tiers=tiers))
+        ring_terms = replace(terms.ring, tiers=tiers, state_snapshots=ring_snapshots(loaded))
+        terms = replace(terms, ring=ring_terms)
         routes = await self.endpoint.reroute(routes_of(stages, loaded, terms.coordinator))
         listed = client.to_resume()
         shadowed = {place: stages[place].shadowed for place in self._fresh}

@@ -4,7 +4,7 @@ Nothing is started here: nodes get assignments, and report when they have carrie
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -24,6 +24,7 @@ __all__ = [
     "build_ring",
     "link_to",
     "micro_batch_candidates",
+    "ring_snapshots",
     "routes_of",
 ]
 
@@ -76,6 +77,7 @@ async def build_ring(
         kv_tokens_capacity=capacity,
         state_slots=min(slots, default=None),
         micro_batch_candidates=micro_batch_candidates(len(stages)),
+        state_snapshots=ring_snapshots(loaded),
         tiers=CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded]),
     )
     async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):
@@ -84,6 +86,12 @@ async def build_ring(
             for stage, to_next in zip(stages, routes.next_of, strict=True)
         )
     return Ring(stages, replace(terms, ring=ring), routes.requests)
+
+
+def ring_snapshots(loaded: Iterable[StageLoaded]) -> int:
+    """Snapshots of states that all stages of a ring have room for whose layers keep some."""
+    keeping = [stage for stage in loaded if stage.state_slots is not None]
+    return min((stage.state_snapshots for stage in keeping), default=0)
 
 
 def micro_batch_candidates(stages: int) -> tuple[int, ...]:

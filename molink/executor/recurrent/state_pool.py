@@ -7,12 +7,13 @@ with its release. Nobody clears it: a request that has no state yet starts from 
 What a mixer stores (the last columns of a convolution, the matrices of a recurrence) is known when
 it has stored it once; the tensors are made then.
 
-Recorded decode steps (`executor.graphs`) have a slot for rows that belong to nobody.
+Recorded decode steps (`executor.graphs`) have a slot for rows that belong to nobody. Behind it are
+snapshots: copies for the prefix cache, which the head numbers and another request begins with.
 
 Shapes: S slots, B sequences of a call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from transformers.cache_utils import LinearAttentionLayer
 
 from molink.executor.attention.kv_rows import zero_pages
+from molink_scheduler.batch import KeptState
 from molink_scheduler.kv.blocks import OutOfBlocks
 
 __all__ = ["Slots", "StateKey", "StatePool"]
@@ -41,6 +43,8 @@ class StatePool:
     slots: int
     padding: int = 0
     """Slots behind these that are given to nobody."""
+    snapshots: int = 0
+    """Slots behind all others, for copies."""
     layers: dict[int, dict[StateKey, torch.Tensor]] = field(default_factory=dict)
     _slot_of: dict[int, int] = field(default_factory=dict)
     _free: list[int] = field(init=False)
@@ -53,6 +57,11 @@ class StatePool:
         """Bytes of one request's states in all layers seen so far."""
         tensors = [tensor for layer in self.layers.values() for tensor in layer.values()]
         return sum(tensor[0].numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def slots_total(self) -> int:
+        """Slots of all kinds."""
+        return self.slots + self.padding + self.snapshots
 
     @property
     def slots_used(self) -> int:
@@ -75,12 +84,33 @@ class StatePool:
         if request_id in self._slot_of:
             self._free.append(self._slot_of.pop(request_id))
 
-    def resized(self, slots: int, padding: int = 0) -> "StatePool":
+    def keep(self, kept: Iterable[KeptState]) -> None:
+        """Copy requests' states as they are now to snapshots."""
+        for one in kept if self.layers else ():
+            self._copy(self._slot_of[one.request_id], self._snapshot(one.snapshot))
+
+    def begin(self, request_id: int, snapshot: int) -> None:
+        """Let a new request go on from the states of a snapshot."""
+        if self.layers:
+            self._copy(self._snapshot(snapshot), self.take(request_id))
+
+    def resized(self, slots: int, padding: int = 0, snapshots: int = 0) -> "StatePool":
         """An empty pool of another size with the same layers."""
-        pool, count = StatePool(slots, padding), slots + padding
+        pool = StatePool(slots, padding, snapshots)
         for index, tensors in self.layers.items():
-            pool.layers[index] = {key: _zeros(count, like) for key, like in tensors.items()}
+            like = tensors.items()
+            pool.layers[index] = {key: _zeros(pool.slots_total, one) for key, one in like}
         return pool
+
+    def _snapshot(self, number: int) -> int:
+        if not 0 <= number < self.snapshots:
+            raise OutOfBlocks(f"there is no room for a snapshot {number} of states")
+        return self.slots + self.padding + number
+
+    def _copy(self, source: int, target: int) -> None:
+        for tensors in self.layers.values():
+            for states in tensors.values():
+                states[target].copy_(states[source])
 
     def load(self, layer: int, states_count: int, slots: Slots) -> LinearAttentionLayer:
         """The library's cache layer with these requests' states: views where it is one request,
@@ -107,7 +137,7 @@ class StatePool:
     def _store(self, key: StateKey, layer: int, state: torch.Tensor, slots: Slots) -> None:
         tensors = self.layers.setdefault(layer, {})
         if key not in tensors:
-            tensors[key] = _zeros(self.slots + self.padding, state)
+            tensors[key] = _zeros(self.slots_total, state)
         pool, alone = tensors[key], _only(slots)
         if alone is None:
             pool[_index(slots, pool)] = state

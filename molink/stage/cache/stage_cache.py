@@ -4,6 +4,7 @@ The head says what, by numbers; here is where the blocks of each number are. A s
 parts has blocks of one number in all of them, which leave and come back as one.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
 
 __all__ = ["StageCache"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -34,11 +37,14 @@ class StageCache:
     def of(
         cls, room: CacheRoom | None, executor: Executor, wake: Callable[[], None]
     ) -> "StageCache":
-        """For a stage that has loaded; `wake` has its loop ask what is back. Layers that keep
-        states cache nothing."""
+        """For a stage that has loaded; `wake` has its loop ask what is back. What is cached of
+        layers that keep states stays in the device's memory."""
         blocks = _packed(parts_of(executor))
         wanted = room is not None and (room.ram_bytes or room.disk_bytes)
-        if room is None or not wanted or executor.state_slots is not None:
+        if room is None or not wanted:
+            return cls()
+        if executor.state_slots is not None:
+            log.warning("Its layers keep states: host memory and disk take none of its cache.")
             return cls()
         cache = cls()
 

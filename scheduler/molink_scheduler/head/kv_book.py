@@ -12,18 +12,30 @@ Where stages have room below their devices' memory, what is dropped goes there f
 time, and comes back when a request begins with it (`fetches`). Stages are told in this order, and
 always of the lowest tier first: there is room for what comes before it comes.
 
+Where layers keep states, a request begins only where a snapshot of them was kept (`snapshots`).
+
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from molink_scheduler.batch import CACHE_RUNS_MAX, CacheChange, Fetched, KeptBlocks
+from molink_scheduler.batch import (
+    CACHE_RUNS_MAX,
+    CacheChange,
+    Fetched,
+    KeptBlocks,
+    KeptState,
+    Span,
+)
 from molink_scheduler.head.fetches import Fetch, Fetches, in_runs
 from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.snapshots import Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for, number_runs
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix
+from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import (
     DEVICE,
@@ -48,11 +60,24 @@ class KvBook:
     """Directory of what is cached; None: nothing is."""
     fetches: Fetches = field(default_factory=lambda: Fetches(CacheTiers()))
     """What comes back from lower tiers."""
+    snapshots: Snapshots | None = None
+    """Of layers that keep states; None: there are none, or nothing is cached."""
     _moves: list[tuple[int, list[int]]] = field(init=False, default_factory=list)
     """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
     DEVICE for those that are dropped, and their numbers."""
     _begun: list[CacheChange] = field(init=False, default_factory=list)
     """Fetches that stages are not told of yet."""
+
+    @classmethod
+    def of(cls, ring: RingTerms) -> "KvBook":
+        """Of a ring that holds nothing yet."""
+        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        fetches = Fetches(ring.tiers or CacheTiers())
+        if not (ring.prefix_cache and ring.caches_states):
+            return cls(ledger, None, fetches)
+        directory = SnapshotDirectory(ring.state_snapshots)
+        snapshots = None if ring.state_slots is None else Snapshots(directory)
+        return cls(ledger, TieredTree(), fetches, snapshots)
 
     @property
     def blocks_available(self) -> int:
@@ -69,7 +94,12 @@ class KvBook:
         ):
             return None
         blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
-        found = self.tree.find(sequence.request.cache_salt, sequence.packed, blocks_max)
+        salt, packed = sequence.request.cache_salt, sequence.packed
+        found = self.tree.find(salt, packed, blocks_max)
+        if self.snapshots is not None and found.blocks:
+            named = in_runs(self.tree.numbers(found))
+            usable = self.snapshots.directory.blocks_usable(named)
+            found = self.tree.find(salt, packed, usable)
         return found if found.blocks else None
 
     def fits(self, sequence: Sequence, headroom_blocks: int) -> bool:
@@ -85,20 +115,46 @@ class KvBook:
         of a request that holds nothing yet, and of all that do."""
         if self.tree is None:
             return 0
-        counted = sum(one.cached_blocks for one in holding)
+        counted = sum(self.ledger.shared_blocks(one.request_id) for one in holding)
         prefix = self.prefix(sequence)
         again = 0 if prefix is None else prefix.blocks - self.tree.unheld_blocks(prefix)
         return max(0, counted - self.tree.blocks_held) + again
 
-    def begin(self, sequence: Sequence) -> None:
-        """Let a request hold its known tokens, the first ones in blocks that are cached."""
+    def begin(self, sequence: Sequence, under_way: Iterable[Sequence] = ()) -> None:
+        """Let a request hold its known tokens, the first ones in blocks that are cached; prompts
+        `under_way` are being computed."""
         prefix = self.prefix(sequence)
+        partings = self._partings(sequence, under_way)
+        numbers: list[int] = []
         if prefix is not None and self.tree is not None:
-            runs = number_runs(self.tree.numbers(prefix))[:CACHE_RUNS_MAX]
+            numbers = self.tree.numbers(prefix)
+            runs = number_runs(numbers)[:CACHE_RUNS_MAX]
             shared = tuple((run.start, len(run)) for run in runs)
             sequence.begin_cached(shared, self.tree.pin(prefix))
             self.ledger.begin(sequence.request_id, sequence.cached_blocks)
+        if self.snapshots is not None:
+            self.snapshots.begin(sequence, numbers[-1] if numbers else None, partings)
         self.grow(sequence.request_id, len(sequence.known))
+
+    def _partings(self, sequence: Sequence, under_way: Iterable[Sequence]) -> list[int]:
+        """Blocks behind which a prompt parts from what is cached, and from prompts under way."""
+        if self.tree is None or self.snapshots is None:
+            return []
+        salt = sequence.request.cache_salt
+        others = [one for one in under_way if one is not sequence]
+        beside = [one for one in others if one.request.cache_salt == salt and one.is_cached]
+        blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
+        cached = self.tree.find(salt, sequence.packed, blocks_max).blocks
+        return [cached, *(_common_blocks(sequence, other) for other in beside)]
+
+    def states_kept(
+        self, spans: Iterable[Span], sequences: Mapping[int, Sequence]
+    ) -> tuple[KeptState, ...]:
+        """What stages keep of the states behind spans that leave now."""
+        if self.snapshots is None:
+            return ()
+        ordered = (self.snapshots.ordered(sequences[one.request_id], one) for one in spans)
+        return tuple(kept for kept in ordered if kept is not None)
 
     def grow(self, request_id: int, tokens: int) -> None:
         """Let a request hold its first `tokens` tokens, for which there is room."""
@@ -120,9 +176,21 @@ class KvBook:
     def _note_dropped(self, numbers: list[int]) -> None:
         if numbers:
             self._moves.append((DEVICE, numbers))
+        if self.snapshots is not None:
+            self.snapshots.directory.dropped(numbers)
 
     def computed(self, sequence: Sequence) -> list[CacheChange]:
-        """Cache what has come out of the tail, in whole blocks."""
+        """Cache what has come out of the tail, in whole blocks, and the states behind them."""
+        changes = self._cache(sequence)
+        if self.snapshots is not None and self.tree is not None:
+            self.snapshots.returned(sequence)
+            if sequence.states:
+                blocks = sequence.cached_blocks if sequence.is_cached else 0
+                found = self.tree.find(sequence.request.cache_salt, sequence.packed, blocks)
+                self.snapshots.settle(sequence, self.tree.numbers(found))
+        return changes
+
+    def _cache(self, sequence: Sequence) -> list[CacheChange]:
         blocks = sequence.returned_tokens // BLOCK_TOKENS
         if self.tree is None or not sequence.admitted or blocks <= sequence.cached_blocks:
             return []
@@ -149,6 +217,8 @@ class KvBook:
     def release(self, sequence: Sequence) -> list[CacheChange]:
         """Take back what a request holds; what of it is computed stays cached."""
         changes = self.computed(sequence)
+        if self.snapshots is not None:
+            self.snapshots.release(sequence)
         if sequence.pinned is not None and self.tree is not None:
             self.tree.unpin(sequence.pinned)
             if not sequence.is_cached:
@@ -275,10 +345,15 @@ class KvBook:
         prefix = self.prefix(sequence)
         coming = [one.sequence for one in self.fetches.under_way.values()]
         return self.fetches.waits(sequence) or any(
-            _common_blocks(sequence, other) > (0 if prefix is None else prefix.blocks)
+            self._coming_blocks(sequence, other) > (0 if prefix is None else prefix.blocks)
             for other in [*coming, *(one for one in under_way if not one.stopping)]
             if other.request.cache_salt == sequence.request.cache_salt and other.is_cached
         )
+
+    def _coming_blocks(self, sequence: Sequence, other: Sequence) -> int:
+        """How many of its first blocks a request could begin with once another one is computed."""
+        common = _common_blocks(sequence, other)
+        return common if self.snapshots is None else self.snapshots.coming_blocks(other, common)
 
 
 def _moved(tier: int, runs: tuple[tuple[int, int], ...]) -> CacheChange:

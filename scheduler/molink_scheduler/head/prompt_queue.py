@@ -133,7 +133,8 @@ class PromptQueue:
         admissions: list[Admission] = []
         while budget > 0 and (sequence := self._first(sequences, now)) is not None:
             stands_alone = sequence.is_kept
-            if stands_alone and spans:
+            is_cut = bool(spans) and spans[-1].request_id == sequence.request_id
+            if is_cut or (stands_alone and spans):
                 break
             rows = self._rows_of(sequence, budget) or (0 if spans else budget)
             if not rows or not self._admit(sequence, admissions):
@@ -192,12 +193,14 @@ class PromptQueue:
         return last
 
     def _rows_of(self, sequence: Sequence, rows_max: int) -> int:
-        """Rows of its next span, which ends with the prompt or where the ring cuts; 0: none do. One
-        that ends has one more row, behind which its release cannot overtake those before."""
+        """Rows of its next span, which ends with the prompt, where its states are to be kept, or
+        where the ring cuts; 0: none do. One that ends has one more row, behind which its release
+        cannot overtake those before."""
         if sequence.stopping:
             return 1
-        if sequence.tokens_pending <= rows_max:
-            return sequence.tokens_pending
+        until = sequence.keep_at[0] if sequence.keep_at else len(sequence.known)
+        if until - sequence.planned_tokens <= rows_max:
+            return until - sequence.planned_tokens
         end = sequence.planned_tokens + rows_max
         return max(0, rows_max - end % self.settings.ring.cut_tokens)
 
@@ -212,8 +215,8 @@ class PromptQueue:
             return False
         self._waiting.remove(sequence)
         self._under_way.append(sequence)
+        self.book.begin(sequence, self._computing)
         self._computing.append(sequence)
-        self.book.begin(sequence)
         sequence.admitted = True
         admissions.append(sequence.admission())
         return True

@@ -39,16 +39,13 @@ from molink_scheduler.events import (
     StageEvent,
 )
 from molink_scheduler.head.decode_batcher import DecodeBatcher
-from molink_scheduler.head.fetches import Fetches
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.objections import request_objection, return_objection
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
-from molink_scheduler.kv.tiered_tree import TieredTree
-from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger
 from molink_scheduler.request import Request
 from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import DecodeClock
@@ -89,12 +86,7 @@ class HeadScheduler:
     """Tokens of each request that was kept and has not been submitted again."""
 
     def __post_init__(self) -> None:
-        ring = self.settings.ring
-        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
-        # A state is not kept at the ends of blocks, so a request could not go on from there.
-        caches = ring.prefix_cache and ring.state_slots is None
-        fetches = Fetches(ring.tiers or CacheTiers())
-        self.book = KvBook(ledger, TieredTree() if caches else None, fetches)
+        self.book = KvBook.of(self.settings.ring)
         self._kept = dict(self.resume.requests)
         for request_id, tokens in self._kept.items():
             self.kv.grow(request_id, tokens)
@@ -392,6 +384,7 @@ class HeadScheduler:
             admissions,
             self.codec,
             replay=is_replay,
+            snapshots=self.book.states_kept(spans, self._sequences),
         )
         self._next_batch_id += 1
         token_ids: list[int] = []

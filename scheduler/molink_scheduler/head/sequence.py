@@ -46,6 +46,12 @@ class Sequence:
     """Whether cached blocks were brought back for it; that is done once."""
     is_cached: bool = True
     """Whether more of it is cached as it is computed."""
+    snapshot: int | None = None
+    """That it begins with, until every stage has."""
+    keep_at: list[int] = field(default_factory=list)
+    """Positions of its prompt, ascending, behind which its states are to be kept."""
+    states: dict[int, int] = field(default_factory=dict)
+    """By position, the snapshots that were ordered and stand behind no cached block yet."""
     _packed: bytes = b""
 
     def __post_init__(self) -> None:
@@ -153,6 +159,7 @@ class Sequence:
             output=tuple(self.known[len(request.prompt) :]),
             kept_tokens=self.kept_tokens if self.goes_on else 0,
             cached=self.cached_runs,
+            snapshot=self.snapshot,
         )
 
     def forget_computed(self) -> None:

@@ -63,6 +63,9 @@ class RingTerms:
     """Whether requests that begin alike share KV, and what was computed is kept for the next."""
     tiers: CacheTiers | None = None
     """Where cached KV goes when device memory has no room for it; None: nowhere."""
+    state_snapshots: int = 0
+    """Snapshots of states for the prefix cache: the fewest on the ring that a stage whose layers
+    keep states has room for."""
 
     def __post_init__(self) -> None:
         for option, value, most in (
@@ -82,6 +85,12 @@ class RingTerms:
     def cut_tokens(self) -> int:
         """Prompts are cut at its multiples where the step has time for one; 1: anywhere."""
         return 1 if self.state_slots is None else STATE_CHUNK_TOKENS
+
+    @property
+    def caches_states(self) -> bool:
+        """Whether what is cached could be gone on from: without room for snapshots of states it
+        could not."""
+        return self.state_slots is None or self.state_snapshots > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,6 +346,11 @@ class KvLedger:
         holder = self._holders.get(request_id)
         return 0 if holder is None else holder.own
 
+    def shared_blocks(self, request_id: int) -> int:
+        """Blocks of a request that are the cache's."""
+        holder = self._holders.get(request_id)
+        return 0 if holder is None else holder.shared
+
     def keep(self, request_id: int, blocks: int) -> None:
         """So many of a request's own blocks are the cache's from now on."""
         holder = self._holders[request_id]

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.kv.snapshots import snapshot_slots
 from molink_scheduler.placement.facts import STATE_SLOTS_MAX, Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works, ttft_s
 from molink_scheduler.placement.problem import OrderCosts, Problem
@@ -265,7 +266,7 @@ class _Ring:
         place = min(range(len(rooms)), key=lambda one: (rooms[one].users(goal), rooms[one].tokens))
         least = rooms[place]
         if least.slots is not None and least.slots <= least.tokens // goal.context_tokens:
-            if least.slots >= STATE_SLOTS_MAX:
+            if least.slots >= STATE_SLOTS_MAX - snapshot_slots(STATE_SLOTS_MAX):
                 return f"the states of {least.slots} requests that a stage holds at most"
             return f"the memory of {names[place]}, full with the states of {least.slots} requests"
         if least.tokens >= goal.kv_tokens_max:
@@ -289,11 +290,12 @@ class _Room(NamedTuple):
 
 def _shared_room(free: int, token: float, state: float, goal: Goal) -> _Room:
     """`free` bytes for tokens of so many bytes and states of so many: as many states as find room
-    with the KV of their requests, KV in the rest, and again states in what that cannot use."""
+    with the KV of their requests, KV in the rest, and again states in what that cannot use. Some of
+    these are for snapshots."""
     most = goal.kv_tokens_max
     if not state:
         return _Room(min(most, int(free / token)), None)
     slots = min(STATE_SLOTS_MAX, int(free / (state + goal.context_tokens * token)))
     tokens = min(most, int((free - slots * state) / token)) if token else most
     slots = min(STATE_SLOTS_MAX, int((free - tokens * token) / state))
-    return _Room(tokens, slots)
+    return _Room(tokens, slots - snapshot_slots(slots))

@@ -30,7 +30,8 @@ from molink_scheduler.head import (
     sequence,
     settings,
 )
-from molink_scheduler.kv import blocks, prefix_tree, tiered_tree, tiers
+from molink_scheduler.head import snapshots as head_snapshots
+from molink_scheduler.kv import blocks, prefix_tree, snapshots, tiered_tree, tiers
 from molink_scheduler.stage import away, book, core, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
@@ -40,7 +41,7 @@ _MODULES: tuple[ModuleType, ...] = (
     *(batch, events, request, resume, blocks, prefix_tree, tiered_tree, tiers),
     *(away, book, core, queue, shadow_queue, round_tracker, steps),
     *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
-    *(prompt_queue, scheduler, sequence, settings),
+    *(prompt_queue, scheduler, sequence, settings, snapshots, head_snapshots),
 )
 _CLASSES = {
     name: value

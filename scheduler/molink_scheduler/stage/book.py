@@ -91,8 +91,12 @@ class StageBook:
     away: AwayBook = field(default_factory=lambda: AwayBook(CacheTiers()))
     """What is cached below device memory."""
     _held: dict[int, _Held] = field(init=False, default_factory=dict)
+    snapshots: int = 0
+    """Snapshots of states that there is room for."""
     _cached: dict[int, int] = field(init=False, default_factory=dict)
     """By the number of each cached block: requests that use it."""
+    _snapshots: set[int] = field(init=False, default_factory=set)
+    """That were made."""
 
     def computed_tokens(self) -> dict[int, int]:
         """Of how many tokens of each request the stage holds KV."""
@@ -114,7 +118,7 @@ class StageBook:
             if (objection := self._admission_objection(batch)) is not None:
                 return objection
             new = {one.request_id: self._admitted(one, batch) for one in batch.admissions}
-        return self._span_objection(batch, new)
+        return self._snapshot_objection(batch) or self._span_objection(batch, new)
 
     def received(self, batch: Batch) -> None:
         """Note a batch against which there is no objection; it waits for the device now."""
@@ -135,6 +139,7 @@ class StageBook:
             self._held[admission.request_id].is_waiting = False
         for span in batch.spans:
             self._held[span.request_id].computed_tokens = span.end
+        self._snapshots.update(kept.snapshot for kept in batch.snapshots)
 
     def release_objection(self, release: Release) -> str | None:
         """Why a request cannot be forgotten now; one that is unknown can."""
@@ -232,7 +237,8 @@ class StageBook:
                 return f"request {admission.request_id} is admitted twice"
             if kept and (held is None or held.received_tokens != kept):
                 return f"{kept} tokens of request {admission.request_id} were not kept"
-            if admission.cached and (objection := self._begun_objection(admission)) is not None:
+            begins = admission.cached or admission.snapshot is not None
+            if begins and (objection := self._begun_objection(admission)) is not None:
                 return objection
             if not self._is_possible(admission):
                 return f"request {admission.request_id} is none of this model's"
@@ -248,6 +254,30 @@ class StageBook:
             return (
                 f"request {admission.request_id} is to begin with blocks that are not cached here"
             )
+        return self._state_objection(admission)
+
+    def _state_objection(self, admission: Admission) -> str | None:
+        """Why the states behind its cached blocks are not those of a snapshot that is here."""
+        if self.kv.state_slots is None and admission.snapshot is None:
+            return None
+        if not admission.cached:
+            return f"request {admission.request_id} is to begin with states and no cached blocks"
+        if admission.snapshot in self._snapshots:
+            return None
+        return f"request {admission.request_id} is to begin with states that were not kept here"
+
+    def _snapshot_objection(self, batch: Batch) -> str | None:
+        """Why states cannot be kept behind the batch as it says."""
+        if not batch.snapshots:
+            return None
+        ends = {span.request_id: span.end for span in batch.spans}
+        for kept in batch.snapshots:
+            if kept.snapshot >= self.snapshots:
+                return f"there is no room for a snapshot {kept.snapshot} of states"
+            if ends.pop(kept.request_id, None) != kept.tokens:
+                return f"states of request {kept.request_id} are to be kept where no span ends"
+        if len({kept.snapshot for kept in batch.snapshots}) < len(batch.snapshots):
+            return "two snapshots of states are to be kept as one"
         return None
 
     def _kept_objection(self, kept: KeptBlocks) -> str | None:

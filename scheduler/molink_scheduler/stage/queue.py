@@ -236,7 +236,13 @@ def cut_rows(batch: Batch, start: int, end: int) -> Batch:
         if first < last:
             spans.append(_cut_span(span, first - row, last - row))
         row += span.tokens
-    return replace(batch, spans=tuple(spans), admissions=batch.admissions if start == 0 else ())
+    ends = {(span.request_id, span.end) for span in spans}
+    return replace(
+        batch,
+        spans=tuple(spans),
+        admissions=batch.admissions if start == 0 else (),
+        snapshots=tuple(one for one in batch.snapshots if (one.request_id, one.tokens) in ends),
+    )
 
 
 def _cut_at(batch: Batch, start: int, end: int, cut_tokens: int) -> int:
@@ -251,10 +257,10 @@ def _cut_at(batch: Batch, start: int, end: int, cut_tokens: int) -> int:
 
 
 def _may_join(first: Batch, second: Batch) -> bool:
-    """Whether two batches may be one step: replayed rows go elsewhere than others, and who goes on
-    after them is admitted for the second time."""
+    """Whether two batches may be one step: replayed rows go elsewhere than others, who goes on
+    after them is admitted for the second time, and states are kept at the end of a step."""
     kept = any(admission.kept_tokens for admission in second.admissions)
-    return first.replay == second.replay and not kept
+    return first.replay == second.replay and not kept and not first.snapshots
 
 
 def join_batches(batches: Sequence[Batch]) -> Batch:
@@ -268,7 +274,8 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
         else:
             spans.append(span)
     admissions = tuple(admission for batch in batches for admission in batch.admissions)
-    return replace(batches[0], spans=tuple(spans), admissions=admissions)
+    snapshots = tuple(kept for batch in batches for kept in batch.snapshots)
+    return replace(batches[0], spans=tuple(spans), admissions=admissions, snapshots=snapshots)
 
 
 def _cut_span(span: Span, first: int, last: int) -> Span:

@@ -24,7 +24,8 @@ def test_states_stay_within_the_memory_that_is_lent(tmp_path):
     work = StageWork((0, 4), "cpu", "float32", 1024)
     lent_bytes = stage.weights_bytes + kv_bytes + 5 * state_bytes
     stage = load_stage(str(tmp_path), work, memory_bytes=lent_bytes, self_test=False)
-    assert stage.state_slots == stage.states.slots == 5
+    assert stage.state_slots == stage.states.slots == 4
+    assert stage.states.snapshots == 1
 
 
 def test_a_stage_of_states_only_has_no_kv(tmp_path):

@@ -57,9 +57,9 @@ def test_states_are_counted_beside_kv():
     that leaves is theirs too."""
     found = hybrid_ring([2, 4])
     anna, ben = found.stages
-    assert (anna.kv_tokens, anna.state_slots) == (1000, 75)
-    assert (ben.kv_tokens, ben.state_slots) == (310, 31)
-    assert found.users_memory == 31
+    assert (anna.kv_tokens, anna.state_slots) == (1000, 75 - 18)
+    assert (ben.kv_tokens, ben.state_slots) == (310, 31 - 7)
+    assert found.users_memory == 31 - 7
     assert [one.used_bytes for one in found.stages] == [
         2500 + found.users * 100,
         4500 + found.users * 500,
@@ -67,14 +67,15 @@ def test_states_are_counted_beside_kv():
 
 
 def test_what_kv_may_not_use_holds_states():
+    """(15,500 - 3,000) / 200 of them, one in four for snapshots."""
     ben = hybrid_ring([2, 4], kv_tokens_max=100).stages[1]
-    assert (ben.kv_tokens, ben.state_slots) == (100, (15_500 - 3000) // 200)
+    assert (ben.kv_tokens, ben.state_slots) == (100, 62 - 15)
 
 
 def test_a_stage_full_of_states_is_the_bottleneck():
     full = replace(HYBRID, layer_state_bytes=(700,) * 6)
     assert hybrid_ring([2, 4], full).bottleneck == (
-        "the memory of ben, full with the states of 5 requests"
+        "the memory of ben, full with the states of 4 requests"
     )
 
 
