@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from molink.control.messages.payloads import NodeHealth, StageFact
 from molink.coordinator.members.node_book import NodeState
