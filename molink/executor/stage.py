@@ -250,15 +250,13 @@ class StageExecutor:
         if not admission.kept_tokens:
             self.release(Release(admission.request_id))
         if admission.cached:
-            self.kv.begin(admission.request_id, admission.cached_numbers)
-            self.arrivals.begin(admission.request_id, admission.cached_numbers)
+            self.arrivals.begin(self.kv, admission)
         if admission.snapshot is not None:
             self.states.begin(admission.request_id, admission.snapshot)
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
-            constraint = None
-            if admission.sampling.grammar and self.grammars is not None:
-                constraint = self.grammars.constrain(admission)
+            grammars = self.grammars if admission.sampling.grammar else None
+            constraint = None if grammars is None else grammars.constrain(admission)
             history = SequenceHistory.from_admission(admission, constraint)
             self._histories[admission.request_id] = history
 
@@ -288,8 +286,7 @@ class StageExecutor:
         for admission in batch.admissions:
             self.admit(admission)
         self._grow(batch)
-        is_decode = batch.batch_class is DECODE
-        with torch.inference_mode(), self._transfers.timed(is_decode) as time:
+        with torch.inference_mode(), self._transfers.timed(batch.batch_class is DECODE) as time:
             output = self._computed(batch, token_ids, hidden_TD, interrupt)
             self.states.keep(batch.snapshots)
         ids = tuple(token_ids or ()) if self.takes_token_ids and not self.is_tail else None

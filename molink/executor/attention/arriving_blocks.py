@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from molink.errors import StageError
-from molink_scheduler.batch import Batch
+from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.kv.blocks import KvBlocks
 
 __all__ = ["Arrivals", "ArrivingBlocks"]
@@ -108,11 +108,12 @@ class Arrivals:
         self._filled = [*(one for one in self._filled if not one.is_there), arriving]
         return arriving
 
-    def begin(self, request_id: int, numbers: Iterable[int]) -> None:
-        """A request begins with these cached blocks: its steps wait for them."""
-        named = set(numbers)
-        if awaited := [one for one in self._filled if one.has_any(named)]:
-            self._awaited[request_id] = awaited
+    def begin(self, kv: KvBlocks, admission: Admission) -> None:
+        """Let a request begin with its cached blocks: its steps wait for those that are filled."""
+        numbers = list(admission.cached_numbers)
+        kv.begin(admission.request_id, numbers)
+        if awaited := [one for one in self._filled if one.has_any(numbers)]:
+            self._awaited[admission.request_id] = awaited
 
     def of(self, batch: Batch) -> list[ArrivingBlocks]:
         """What a batch reads that is not all there."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from molink.control.messages.payloads import NodeHealth, StageFact
 from molink.coordinator.members.node_book import NodeState
@@ -10,6 +10,7 @@ from molink.coordinator.rings import recovery, ring_supervisor
 from molink.coordinator.rings.recovery import Recovery
 from molink.coordinator.rings.ring_supervisor import SILENT_LOST_S, RingState, RingSupervisor
 from molink.stage_protocol.messages import StageProgress
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
 from tests.coordinator.rings.world import LOADED, REPORT, World, collect, request, world
@@ -110,6 +111,22 @@ async def test_nobody_joins_beside_a_stage_that_was_lost_while_another_loaded(mo
         load, join = told(w, CARL)
         assert (load.join, join.resume.fresh) == (None, True)
         assert len([one for _, one in w.told if one.join is not None]) == 3
+
+
+async def test_a_stage_with_less_room_for_cached_kv_bounds_its_ring(monkeypatch):
+    monkeypatch.setitem(LOADED, "tiers", asdict(CacheTiers(8, 20)))
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        w.stuck.add(BERT)
+        end_stage(w, BERT)
+        await w.until(lambda: told(w, BERT))
+        w.stuck.clear()
+        line = LOADED | {"tiers": asdict(CacheTiers(3, 20, 0.5))}
+        loading = w.book.node(BERT).assignment.revision
+        w.say(BERT, StageFact(revision=loading, kind="loaded", line=line))
+        await w.until(lambda: w.clients[0].went_on)
+        joined = [told(w, name)[-1].join for name in (ANNA, BERT, CARL)]
+        assert [one.tiers for one in joined] == [CacheTiers(3, 20, 0.5)] * 3
 
 
 async def test_two_that_are_lost_one_after_the_other_load_at_once(monkeypatch):
