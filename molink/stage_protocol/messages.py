@@ -230,8 +230,7 @@ class StageLoaded:
     attention_fallback: Reason | None = None
     """Why torch computes attention on a card in place of our kernel; None: it does not."""
     decode_fallback: Reason | None = None
-    """Why a card's decode steps are launched, all or some, in place of replayed; None: they are
-    not."""
+    """Why some or all decode steps of a card are launched, not replayed; None: none are."""
     fusion_fallback: Reason | None = None
     """Why the library's operations compute, on a card, what kernels could between a layer's
     products, all of it or some; None: they do not."""
@@ -321,8 +320,7 @@ class StageHealth:
     """How many were here since the last report, waiting or computed, as a mean; None: an older
     version that does not say."""
     micro_batches_circling: float | None = None
-    """How many were under way on the whole ring since the last report, as a mean; only on the
-    head."""
+    """How many circled on the whole ring since the last report, as a mean; only on the head."""
     shadow: ShadowProgress | None = None
     """Of a shadow."""
     shadow_lag: ShadowLag | None = None
