@@ -83,7 +83,7 @@ OPTIONS = {
     "sim cache": (
         "--quiet --trace --show --shape --rings --model --gpu --stages --bandwidth-mbps "
         "--latency-ms --capacity-tokens --eviction --routing --admission --rate --ttft-times "
-        "--tpot-times --seed --out"
+        "--tpot-times --prompt-order --seed --out"
     ),
     "sim compare": "--quiet --scenario --model --profile --rounds --json",
     "sim micro-batches": (

@@ -109,6 +109,8 @@ class LiveSequence:
     """Of stages, since it came here."""
     wait: Wait | None = None
     """Its place in the ring's line, while it waits for its first token there."""
+    place: int = 0
+    """Among prompts that wait on the ring (`prompt_order`)."""
     met: RingState | None = None
     """The ring as it was when it was sent there; None: it was not yet."""
     is_held: bool = False

@@ -12,6 +12,7 @@ from molink.coordinator.requests.live_sequence import LiveSequence
 from molink.serving.service import GenerationRequest
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, token_bytes
+from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.admission import RingAdmission
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
@@ -31,6 +32,8 @@ class RingProspects:
     line: WaitingLine = field(default_factory=WaitingLine)
     pace: PaceEstimator = field(default_factory=PaceEstimator)
     admission: RingAdmission = field(default_factory=RingAdmission)
+    order: PromptOrder = field(default_factory=PromptOrder)
+    """As the head has it, which gives its own places by what is cached there."""
     mirror: PrefixMirror | None = None
     """None: the ring caches nothing."""
     round_s: float = 0.0
@@ -48,11 +51,13 @@ class RingProspects:
         others: Iterable[LiveSequence],
         tokens_per_s: float = 1.0,
     ) -> RingState:
-        """The ring as a request meets it now. What waits with a lower priority is not ahead."""
+        """The ring as a request meets it now. What it passes is not ahead."""
+        cached = self._cached_tokens(request)
+        place = self.order.place(max(1, _known_tokens(request) - cached))
         waiting_tokens = waiting_requests = outstanding_tokens = 0
         for live in others:
             outstanding_tokens += live.tokens
-            if live.wait is not None and live.priority <= request.priority:
+            if live.wait is not None and _goes_before(live, request.priority, place):
                 waiting_tokens += live.uncomputed_tokens
                 waiting_requests += 1
         return RingState(
@@ -60,7 +65,7 @@ class RingProspects:
             waiting_tokens,
             waiting_requests,
             self.line.running,
-            self._cached_tokens(request),
+            cached,
             self.pace.answer_tokens,
             outstanding_tokens,
             max(1e-3, tokens_per_s),
@@ -75,6 +80,7 @@ class RingProspects:
         """The ring is to compute a sequence."""
         if not live.has_token and live.wait is None:
             live.met = self.state(live, (one for one in others if one is not live))
+            live.place = self.order.join(max(1, live.known_tokens - live.met.cached_tokens))
             if self.mirror is not None:
                 self.mirror.computes(live.cache_salt, live.packed)
         live.join(self.line, now)
@@ -114,3 +120,16 @@ class RingProspects:
         """The ring has lost what it had cached."""
         if self.mirror is not None:
             self.mirror.clear()
+
+
+def _known_tokens(request: GenerationRequest | LiveSequence) -> int:
+    if isinstance(request, LiveSequence):
+        return request.known_tokens
+    return len(request.prompt_token_ids)
+
+
+def _goes_before(live: LiveSequence, priority: int, place: int) -> bool:
+    """Whether one that waits is computed before a newcomer with this priority and place. A prompt
+    that has begun is not interrupted."""
+    has_begun = live.timeline is not None and live.timeline.prompt_tokens_done > 0
+    return has_begun or (live.priority, live.place) <= (priority, place)

@@ -1,10 +1,11 @@
 """The prompts of a ring, from arrival until their last span has left the head.
 
-They wait in order of priority, then of arrival (those that were kept when the ring lost a stage
-first, the shortest before all), until the smallest KV capacity on the ring has room for their known
-tokens and for what they and all that run are expected to grow by (`kv_forecast`), and, where layers
-keep states, a slot is free on every stage. They are cut into spans as large as the device has time
-for; several short ones share a batch. A prompt under way is not interrupted by one that goes first.
+They wait in order of priority, then of their places (`prompt_order`: short ones pass long ones, up
+to a bound; those that were kept when the ring lost a stage go first, the shortest before all),
+until the smallest KV capacity on the ring has room for their known tokens and for what they and all
+that run are expected to grow by (`kv_forecast`), and, where layers keep states, a slot is free on
+every stage. They are cut into spans as large as the device has time for; several short ones share a
+batch. A prompt under way is not interrupted by one that goes first.
 
 Pure: times are arguments.
 """
@@ -19,6 +20,7 @@ from molink_scheduler.head.kv_forecast import KvForecast
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.steps import (
     PREFILL_ROWS_MIN,
@@ -56,9 +58,10 @@ class PromptQueue:
     profile: StepProfile = field(init=False, default_factory=StepProfile)
     """Of the head's own prefill steps."""
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
+    order: PromptOrder = field(init=False, default_factory=PromptOrder)
     _budget: PrefillBudget = field(init=False)
     _waiting: list[Sequence] = field(init=False, default_factory=list)
-    """In order of priority, then of arrival; a preempted request returns to its old place."""
+    """As `Sequence.queue_order` has them; a preempted request returns to its old place."""
     _under_way: list[Sequence] = field(init=False, default_factory=list)
     _computing: list[Sequence] = field(init=False, default_factory=list)
     """Whose prompts the ring has not computed whole, in order of admission."""
@@ -102,6 +105,10 @@ class PromptQueue:
 
     def join(self, sequence: Sequence) -> None:
         """Wait for room, behind those that go first."""
+        if sequence.place is None:
+            prefix = self.book.prefix(sequence)
+            cached = BLOCK_TOKENS * prefix.blocks if prefix else sequence.kept_tokens
+            sequence.place = self.order.join(len(sequence.known) - cached)
         bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.queue_order)
 
     def leave(self, sequence: Sequence) -> None:

@@ -44,6 +44,8 @@ class Sequence:
     """Node of the directory in which these end."""
     was_fetched: bool = False
     """Whether cached blocks were brought back for it; that is done once."""
+    place: int | None = None
+    """Among prompts that wait (`prompt_order`); None: it has not waited yet."""
     is_cached: bool = True
     """Whether more of it is cached as it is computed."""
     snapshot: int | None = None
@@ -92,11 +94,11 @@ class Sequence:
         return self.cancelled or self.preempting
 
     @property
-    def queue_order(self) -> tuple[int, bool, int, int]:
+    def queue_order(self) -> tuple[int, bool, int, int, int]:
         """Which of two waiting sequences goes first: of one priority those that were kept, and of
-        these the shortest."""
+        these the shortest; else by their places."""
         priority, request_id = self.request.order
-        return priority, not self.kept_tokens, self.kept_tokens, request_id
+        return priority, not self.kept_tokens, self.kept_tokens, self.place or 0, request_id
 
     @property
     def is_kept(self) -> bool:

@@ -64,6 +64,8 @@ class CacheSetting:
     tpot_times: float = TPOT_TIMES
     """Of the quiet times: what a request is to get."""
     seed: int = 0
+    prompt_order: str = "shortest"
+    """In which prompts are computed, or `fifo`."""
 
     def __post_init__(self) -> None:
         unknown = [one for one in self.routings if one not in ROUTINGS]
@@ -113,7 +115,9 @@ class _Experiment:
 
     def run(self, rate: float, routing: str, admission: AdmissionPolicy) -> CacheOutcome:
         requests = at_rate(self.requests, rate, self.setting.seed)
-        rules = Rules(routing, admission, self.targets, self.setting.eviction, self.setting.seed)
+        setting = self.setting
+        order = setting.prompt_order
+        rules = Rules(routing, admission, self.targets, setting.eviction, setting.seed, order)
         return serve(requests, self.costs, rules)
 
     def held(self, routing: str) -> tuple[float, CacheOutcome | None]:

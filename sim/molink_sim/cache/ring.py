@@ -1,4 +1,4 @@
-"""One ring that serves a trace: prompts one after the other, answers side by side, cached blocks.
+"""One ring that serves a trace: one prompt at a time, answers side by side, cached blocks.
 
 Between two events everything goes on at a constant speed: the prompt at the front, and all answers
 by one token a round. An event (a prompt through the slowest part, its first token, an answer's end)
@@ -10,11 +10,13 @@ its answer when its prompt begins, where a head forecasts how far answers grow; 
 unused is dropped for it, and where that is not enough it waits.
 """
 
+import bisect
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, PrefixTree
+from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.admission import NO_TARGETS, AdmissionPolicy, RingAdmission, Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_forecast import RingPace, RingState
@@ -53,6 +55,8 @@ class Served:
     ended_s: float | None = None
     pinned: int | None = None
     """Node of the tree that it holds."""
+    place: int = 0
+    """Among those that wait."""
 
     @property
     def cached_tokens(self) -> int:
@@ -96,18 +100,18 @@ class CacheRing:
     """Of eviction."""
     admission: AdmissionPolicy = AdmissionPolicy.ACCEPT
     targets: Targets = NO_TARGETS
+    prompts: PromptOrder = field(default_factory=PromptOrder)
     now_s: float = 0.0
     tree: PrefixTree = field(init=False)
     ring_admission: RingAdmission = field(init=False)
     pace: PaceEstimator = field(init=False)
-    waiting: deque[Served] = field(init=False, default_factory=deque)
+    waiting: list[Served] = field(init=False, default_factory=list)
+    """In order of their places."""
     prompt: Served | None = field(init=False, default=None)
     """Whose spans pass the slowest part now."""
     left: float = field(init=False, default=0.0)
     """Of its work, as a share."""
     load: DecodeLoad = field(init=False, default=IDLE)
-    waiting_tokens: int = field(init=False, default=0)
-    """To be computed for those that wait, as far as was known when they came."""
     outstanding_tokens: int = field(init=False, default=0)
     """Prompts and answers of all that have not ended. The length of an answer is the trace's, which
     no coordinator knows: `load` is compared with at its best."""
@@ -152,12 +156,15 @@ class CacheRing:
     def state(self, request: CacheRequest) -> RingState:
         """The ring as a request sees it that comes now."""
         left = round(self.left * self.prompt.computing_tokens) if self.prompt else 0
+        cached = self.cached_tokens(request)
+        place = self.prompts.place(request.input_tokens - cached)
+        ahead = self.waiting[: bisect.bisect_right(self.waiting, place, key=_place)]
         return RingState(
             pace=self.pace.pace,
-            waiting_tokens=self.waiting_tokens + left,
-            waiting_requests=len(self.waiting) + (self.prompt is not None) + len(self._arriving),
+            waiting_tokens=sum(one.expected_tokens for one in ahead) + left,
+            waiting_requests=len(ahead) + (self.prompt is not None) + len(self._arriving),
             decoding=self.answers,
-            cached_tokens=self.cached_tokens(request),
+            cached_tokens=cached,
             answer_tokens=self.pace.answer_tokens,
             outstanding_tokens=self.outstanding_tokens,
         )
@@ -169,8 +176,8 @@ class CacheRing:
         if not self.ring_admission.decide(met, request.input_tokens, self.targets).admitted:
             served.refused = True
             return served
-        self.waiting.append(served)
-        self.waiting_tokens += served.expected_tokens
+        served.place = self.prompts.join(served.expected_tokens)
+        bisect.insort(self.waiting, served, key=_place)
         self.outstanding_tokens += request.input_tokens + request.output_tokens
         self._begin()
         self._share()
@@ -251,8 +258,7 @@ class CacheRing:
     def _begin(self) -> None:
         """Start the next prompt, if there is room for it."""
         if self.prompt is None and self.waiting and self._take_room(self.waiting[0]):
-            self.prompt, self.left = self.waiting.popleft(), 1.0
-            self.waiting_tokens -= self.prompt.expected_tokens
+            self.prompt, self.left = self.waiting.pop(0), 1.0
 
     def _take_room(self, served: Served) -> bool:
         request = served.request
@@ -306,6 +312,10 @@ class CacheRing:
         served.pinned = None
         self._private_blocks -= _answer_blocks(served.request)
         self.outstanding_tokens -= served.request.input_tokens + served.request.output_tokens
+
+
+def _place(served: Served) -> int:
+    return served.place
 
 
 def _answer_blocks(request: CacheRequest) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import pstdev
 
+from molink_scheduler.prompt_order import OWN_WORK_TIMES, PromptOrder
 from molink_scheduler.routing.admission import NO_TARGETS, AdmissionPolicy, Targets
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
 from molink_scheduler.routing.ring_forecast import forecast_tpot_s, forecast_ttft_s
@@ -47,6 +48,14 @@ class Rules:
     eviction: str = "lru"
     seed: int = 0
     """Of random routing."""
+    prompt_order: str = "shortest"
+    """`shortest`, as heads have it, or `fifo`, which Mooncake's routings have in any case."""
+
+    @property
+    def own_work_times(self) -> int:
+        """By which places of prompts are given; 0: in order of arrival."""
+        is_fifo = self.prompt_order == "fifo" or self.routing in MOONCAKE
+        return 0 if is_fifo else OWN_WORK_TIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,14 @@ class _Cluster:
     def __post_init__(self) -> None:
         rules = self.rules
         self.rings = [
-            CacheRing(cost, rules.eviction, rules.admission, rules.targets) for cost in self.costs
+            CacheRing(
+                cost,
+                rules.eviction,
+                rules.admission,
+                rules.targets,
+                PromptOrder(rules.own_work_times),
+            )
+            for cost in self.costs
         ]
         self.random = Random(f"routing {rules.seed}")
 

@@ -87,6 +87,14 @@ DIGITS = 3
     "--ttft-times", default=10.0, show_default=True, help="Target, in p90 of quiet rings."
 )
 @click.option("--tpot-times", default=5.0, show_default=True, help="The same between two tokens.")
+@click.option(
+    "--prompt-order",
+    type=click.Choice(["shortest", "fifo"]),
+    default="shortest",
+    show_default=True,
+    help="In which rings compute prompts: short ones pass, up to a bound, or as they came "
+    "(Mooncake's routings always).",
+)
 @click.option("--seed", default=0, show_default=True, help="Of everything that is random.")
 @click.option(
     "--out",
