@@ -43,7 +43,7 @@ WEIGHT_OF_NEWEST = 0.2
 """As for links: a step change is 90 % absorbed after eleven samples."""
 
 
-SLOWNESS_MAX = 32.0
+SLOWNESS_MAX = 4.0
 """One fetch behind a disk that stood still is not taken for the disk's pace."""
 
 SLOWNESS_FORGOTTEN = 0.02

@@ -50,8 +50,8 @@ def test_the_pace_of_fetches_is_learned_and_forgotten():
     assert answers.slowness == 1.0, "nothing is quicker than what was measured at loading"
     for _ in range(20):
         answers.answered(0.1, 100.0)
-    assert 30 < answers.slowness <= 32
-    tiers = CacheTiers(1000, 1000, 0.0, 0.001)
+    assert 3.9 < answers.slowness <= 4
+    tiers = CacheTiers(1000, 1000, 0.0, 0.005)
     assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001)) == 100
     assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001), answers.slowness) == 0
     for _ in range(300):
