@@ -22,10 +22,12 @@ from itertools import groupby
 from molink_scheduler.batch import CACHE_RUNS_MAX, CacheChange, Fetched, KeptBlocks
 from molink_scheduler.head.fetches import Fetch, Fetches, in_runs
 from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for, number_runs
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import DEVICE, FILE, HOST, CacheTiers, blocks_worth_fetching
+from molink_scheduler.resume import cached_runs
 
 __all__ = ["KvBook"]
 
@@ -41,11 +43,50 @@ class KvBook:
     """Directory of what is cached; None: nothing is."""
     fetches: Fetches = field(default_factory=lambda: Fetches(CacheTiers()))
     """What comes back from lower tiers."""
+    before: TieredTree | None = None
+    """Directory of the ring's epoch before, until it is said what of it stays; None: nothing, or it
+    was said."""
+    refills: bool = False
+    """Whether a fresh stage may lack what is cached: it is sent what a batch's newcomer begins with
+    before that batch, so two that begin with cached blocks do not share one."""
     _moves: list[tuple[int, list[int]]] = field(init=False, default_factory=list)
     """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
     DEVICE for those that are dropped, and their numbers."""
     _begun: list[CacheChange] = field(init=False, default_factory=list)
     """Fetches that stages are not told of yet."""
+
+    @classmethod
+    def of(cls, ring: RingTerms, before: TieredTree | None) -> "KvBook":
+        """Book of a ring in which nothing is held or cached, and `before` may stay."""
+        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        # A state is not kept at the ends of blocks, so a request could not go on from there.
+        caches = ring.prefix_cache and ring.state_slots is None
+        tree = TieredTree() if caches else None
+        if tree is not None and before is not None:
+            tree = before.retained(lambda number: False)  # No number is given twice.
+        book = cls(ledger, tree, Fetches(ring.tiers or CacheTiers()))
+        book.before = before if caches else None
+        book.refills = book.before is not None
+        return book
+
+    @property
+    def directory(self) -> TieredTree | None:
+        """What may stay in the next epoch."""
+        return self.tree if self.before is None else self.before
+
+    def retain(self, change: CacheChange) -> CacheChange | None:
+        """Cache what all survivors have kept from the epoch before, as far as there is room beside
+        the requests that go on: what all stages are told. None: it was said before."""
+        if self.before is None:
+            return None
+        tree, self.before = self.before.retained(change.retains), None
+        tree.drop(max(0, tree.blocks - self.ledger.blocks_free))
+        while len(runs := cached_runs(tree.all_numbers())) == CACHE_RUNS_MAX:
+            named = CacheChange(retain=runs[:-1])
+            tree = tree.retained(named.retains)
+        self.tree = tree
+        self.ledger.bring_back(tree.blocks)
+        return CacheChange(retain=runs)
 
     @property
     def blocks_available(self) -> int:
@@ -101,6 +142,8 @@ class KvBook:
     def clear(self, sequences: Iterable[Sequence]) -> None:
         """Drop all that no request uses, and let nobody find the rest: it goes with the last of the
         `sequences` that uses it. Of those that hold KV no more is cached."""
+        if self.before is not None:
+            self.before = self.before.retained(lambda number: False)
         if self.tree is not None:
             before = self.tree.blocks
             for tier in (FILE, HOST, DEVICE):
@@ -119,8 +162,8 @@ class KvBook:
         blocks = sequence.returned_tokens // BLOCK_TOKENS
         if self.tree is None or not sequence.admitted or blocks <= sequence.cached_blocks:
             return []
-        if not sequence.is_cached:
-            return []
+        if not sequence.is_cached or sequence.returned_tokens <= sequence.kept_tokens:
+            return []  # Rows that were replayed have come out of no tail.
         salt, tokens = sequence.request.cache_salt, sequence.packed[: blocks * BLOCK_BYTES]
         away = self.tree.away(self.tree.find(salt, tokens, lowest=FILE))
         if any(is_fetched for _, _, is_fetched in away):

@@ -133,7 +133,7 @@ class PromptQueue:
         admissions: list[Admission] = []
         while budget > 0 and (sequence := self._first(sequences)) is not None:
             stands_alone = sequence.is_kept
-            if stands_alone and spans:
+            if (stands_alone and spans) or self._is_apart(sequence, admissions):
                 break
             rows = self._rows_of(sequence, budget) or (0 if spans else budget)
             if not rows or not self._admit(sequence, admissions):
@@ -145,6 +145,13 @@ class PromptQueue:
             if stands_alone:
                 break
         return spans, admissions
+
+    def _is_apart(self, sequence: Sequence, admissions: list[Admission]) -> bool:
+        """Whether a newcomer must not share a batch with those that it admits."""
+        is_newcomer = self.book.refills and not sequence.admitted
+        if not is_newcomer or not any(one.cached for one in admissions):
+            return False
+        return self.book.prefix(sequence) is not None
 
     def _span_of(self, sequence: Sequence, rows: int) -> Span:
         """Its next rows; replayed ones never come back from the tail, and so are back at once."""

@@ -14,7 +14,7 @@ to do.
 """
 
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import assert_never
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
@@ -39,16 +39,14 @@ from molink_scheduler.events import (
     StageEvent,
 )
 from molink_scheduler.head.decode_batcher import DecodeBatcher
-from molink_scheduler.head.fetches import Fetches
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.objections import request_objection, return_objection
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger
 from molink_scheduler.kv.tiered_tree import TieredTree
-from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import Request
 from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import DecodeClock
@@ -74,6 +72,8 @@ class HeadScheduler:
     """What survivors of the ring's epoch before keep."""
     missing: frozenset[int] = frozenset()
     """Requests that others may have kept, and this head not."""
+    before: InitVar[TieredTree | None] = None
+    """Directory of the ring's epoch before, of which some may stay."""
     book: KvBook = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
@@ -88,13 +88,8 @@ class HeadScheduler:
     _kept: dict[int, int] = field(init=False)
     """Tokens of each request that was kept and has not been submitted again."""
 
-    def __post_init__(self) -> None:
-        ring = self.settings.ring
-        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
-        # A state is not kept at the ends of blocks, so a request could not go on from there.
-        caches = ring.prefix_cache and ring.state_slots is None
-        fetches = Fetches(ring.tiers or CacheTiers())
-        self.book = KvBook(ledger, TieredTree() if caches else None, fetches)
+    def __post_init__(self, before: TieredTree | None) -> None:
+        self.book = KvBook.of(self.settings.ring, before if self.resume.chains_stay else None)
         self._kept = dict(self.resume.requests)
         for request_id, tokens in self._kept.items():
             self.kv.grow(request_id, tokens)
@@ -165,6 +160,11 @@ class HeadScheduler:
                 objection = self.book.fetched(fetched)
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
+            case CacheChanged(change) if change.retain is not None:
+                retained = self.book.retain(change)
+                if retained is not None:
+                    return [SendCacheChange(retained)]
+                return [Refuse("what stays cached from the epoch before was said already")]
             case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:

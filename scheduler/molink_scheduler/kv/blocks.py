@@ -120,6 +120,20 @@ class KvBlocks:
             self._users[block] += 1
         self._tables[request_id] = table
 
+    def adopt(self, request_id: int, numbers: Iterable[int]) -> None:
+        """Let a request go on from cached blocks that the cache had lacked: it holds their KV as
+        its first blocks, which the cache holds under these numbers from now on. Raises KeyError
+        where it lacks others behind them."""
+        table = self._tables[request_id]
+        for place, number in enumerate(numbers):
+            if place >= len(table):
+                block = self._cached[number]
+                self._idle -= self._users[block] == 1
+                self._users[block] += 1
+                table.append(block)
+            elif number not in self._cached:
+                self.keep(request_id, place, range(number, number + 1))
+
     def grow(self, request_id: int, tokens: int, tokens_expected: int = 0) -> None:
         """Let the request hold its first `tokens` tokens; `tokens_expected` guides where a new one
         is placed.
@@ -353,6 +367,12 @@ class KvLedger:
         holder.own -= blocks
         holder.shared += blocks
         self.blocks_cached += blocks
+
+    def adopt(self, request_id: int, cached_blocks: int) -> None:
+        """All blocks of a request are the cache's from now on, as are others up to its first
+        `cached_blocks`."""
+        self.keep(request_id, self.own_blocks(request_id))
+        self._holders[request_id].shared = cached_blocks
 
     def drop(self, blocks: int) -> None:
         """The cache gives up blocks that no request uses."""
