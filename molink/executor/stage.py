@@ -117,7 +117,7 @@ class StageExecutor:
     _latents: dict[int, LatentExpansion] = field(default_factory=dict)
     _mixers: list[StagedMixer] = field(default_factory=list)
     _expected: dict[int, int] = field(default_factory=dict)
-    """Tokens that each admitted request may come to hold."""
+    """Most tokens of each admitted request."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
     _tile_sizes: tuple[TileRows, ...] = ()
     """That layers have asked for, and will again."""
@@ -186,8 +186,7 @@ class StageExecutor:
         memory_bytes: int | None = None,
     ) -> None:
         """Run one token to learn the shapes of KV and states and to warm kernels up, then make
-        room for `kv_tokens` and, within `memory_bytes` of the device, for states.
-        """
+        room for `kv_tokens` and, within `memory_bytes` of the device, for states."""
         # Some classes look for padding among the ids, for a warning, and make a GPU wait for that.
         self.model.get_decoder().config.pad_token_id = None
         self.attention = self.attention or AttentionChoice.on(self.device)
@@ -233,8 +232,7 @@ class StageExecutor:
 
     def resize_kv(self, kv_tokens: int) -> None:
         """Keep so many tokens' KV from now on, in whole blocks, and none of what was kept."""
-        blocks = blocks_for(kv_tokens)
-        self.kv, self._graphs = KvBlocks(blocks), None
+        self.kv, self._graphs = KvBlocks(blocks := blocks_for(kv_tokens)), None
         self._pool = self._pool.resized((blocks + self._padding) * BLOCK_TOKENS)
 
     @property
@@ -248,12 +246,14 @@ class StageExecutor:
         return 0 if self.recorder is None else 1
 
     def admit(self, admission: Admission) -> None:
-        """Learn of a request before its first span, as `step` does. One that was kept goes on with
-        its KV, one whose first blocks are cached begins with these."""
-        if not admission.kept_tokens:
+        """Learn of a request before its first span, as `step` does. One whose first blocks are
+        cached begins with these."""
+        is_refilled = not all(map(self.kv.has, admission.cached_numbers))
+        if not admission.kept_tokens and not is_refilled:
             self.release(Release(admission.request_id))
         if admission.cached:
-            self.kv.begin(admission.request_id, admission.cached_numbers)
+            begin = self.kv.adopt if is_refilled else self.kv.begin
+            begin(admission.request_id, admission.cached_numbers)
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
             constraint = None

@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from typing import Final
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.tiers import FILE, HOST
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, FILE, HOST
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -42,11 +42,6 @@ message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
 """Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
-
-
-CACHE_RUNS_MAX = 1024
-"""Runs of cached blocks that one message names: 20 KB. A prompt whose cached beginning lies in more
-of them begins with as many, and what is dropped beyond follows in the next message."""
 
 
 BLOCKS_MAX = 2**53

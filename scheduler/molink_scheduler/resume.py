@@ -18,8 +18,8 @@ Pure: values, and what follows from them.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from molink_scheduler.batch import CACHE_RUNS_MAX
 from molink_scheduler.kv.blocks import blocks_for, number_runs
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 
 __all__ = [
     "RESUMED_MAX",

@@ -72,8 +72,7 @@ class HeadScheduler:
     """What survivors of the ring's epoch before keep."""
     missing: frozenset[int] = frozenset()
     """Requests that others may have kept, and this head not."""
-    before: InitVar[TieredTree | None] = None
-    """Directory of the ring's epoch before, of which some may stay."""
+    before: InitVar[TieredTree | None] = None  # Directory of the ring's epoch before.
     book: KvBook = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
@@ -89,7 +88,8 @@ class HeadScheduler:
     """Tokens of each request that was kept and has not been submitted again."""
 
     def __post_init__(self, before: TieredTree | None) -> None:
-        self.book = KvBook.of(self.settings.ring, before if self.resume.chains_stay else None)
+        stays = (before or TieredTree()) if self.resume.chains_stay else None
+        self.book = KvBook.of(self.settings.ring, stays)
         self._kept = dict(self.resume.requests)
         for request_id, tokens in self._kept.items():
             self.kv.grow(request_id, tokens)

@@ -12,11 +12,8 @@ A block may have several users: requests that begin alike, and the cache, which 
 numbers that the head gave them (`prefix_tree`). It is free again when the last user has gone. The
 head alone decides what is cached; a stage does as it is told.
 
-How many KV blocks each request holds, where nobody asks which: the head's book.
-
-The head admits and preempts by numbers; which block is whose, every stage decides for itself
-(`blocks.KvBlocks`). Placing blocks in the head too cost a search over all free ones, a millisecond
-for every prompt and for every block that a growing sequence took out of order.
+The head admits and preempts by numbers (`KvLedger`); which block is whose, every stage decides for
+itself. To place blocks in the head too cost a millisecond for every prompt.
 
 Layers that keep a state instead of KV need the same room for every request, however long: a slot.
 Who holds blocks holds a slot, so the ledger counts both.
@@ -172,6 +169,10 @@ class KvBlocks:
             self._is_cached[block] = 0
             self._idle -= self._users[block] == 1
         self._leave(blocks)
+
+    def cached_numbers(self) -> frozenset[int]:
+        """Numbers of all cached blocks."""
+        return frozenset(self._cached)
 
     def has(self, number: int) -> bool:
         """Whether the cache holds a block under this number."""
