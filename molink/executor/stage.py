@@ -115,7 +115,7 @@ class StageExecutor:
     _latents: dict[int, LatentExpansion] = field(default_factory=dict)
     _mixers: list[StagedMixer] = field(default_factory=list)
     _expected: dict[int, int] = field(default_factory=dict)
-    """Tokens that each admitted request may come to hold."""
+    """Most tokens of each admitted request."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
     arrivals: Arrivals = field(default_factory=Arrivals)
     _tile_sizes: tuple[TileRows, ...] = ()
@@ -230,8 +230,7 @@ class StageExecutor:
 
     def resize_kv(self, kv_tokens: int) -> None:
         """Keep so many tokens' KV from now on, in whole blocks, and none of what was kept."""
-        blocks = blocks_for(kv_tokens)
-        self.kv, self._graphs = KvBlocks(blocks), None
+        self.kv, self._graphs = KvBlocks(blocks := blocks_for(kv_tokens)), None
         self._pool = self._pool.resized((blocks + self._padding) * BLOCK_TOKENS)
 
     @property
@@ -245,12 +244,16 @@ class StageExecutor:
         return 0 if self.recorder is None else 1
 
     def admit(self, admission: Admission) -> None:
-        """Learn of a request before its first span, as `step` does. One that was kept goes on with
-        its KV, one whose first blocks are cached begins with these."""
-        if not admission.kept_tokens:
+        """Learn of a request before its first span, as `step` does. One whose first blocks are
+        cached begins with these."""
+        is_refilled = not all(map(self.kv.has, admission.cached_numbers))
+        if not admission.kept_tokens and not is_refilled:
             self.release(Release(admission.request_id))
         if admission.cached:
-            self.arrivals.begin(self.kv, admission)
+            if is_refilled:
+                self.kv.adopt(admission.request_id, admission.cached_numbers)
+            else:
+                self.arrivals.begin(self.kv, admission)
         if admission.snapshot is not None:
             self.states.begin(admission.request_id, admission.snapshot)
         self._expected[admission.request_id] = admission.tokens_expected

@@ -202,14 +202,14 @@ class StageHandle:
         self.loaded = fact
         return fact
 
-    async def join(self, command: JoinRing) -> tuple[int, ...]:
+    async def join(self, command: JoinRing) -> StageReady:
         """Put it into the ring, or into the ring's next epoch, and wait until all of its links
-        stand; the requests that it cannot go on with."""
+        stand; what it keeps, and what not."""
         self._send(command)
         while True:
             fact = await self._next_fact()
             if isinstance(fact, StageReady) and fact.epoch == command.epoch:
-                return fact.missing
+                return fact
 
     async def watch(
         self, path_moved: Callable[[PathMoved], None], health_changed: asyncio.Event

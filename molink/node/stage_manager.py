@@ -227,9 +227,9 @@ class StageManager:
         assert handle is not None, "only a loaded stage joins"
         command = await self.routes.join_command(assignment, handle.move_path)
         self._epoch = assignment.epoch  # From here on it is of no use to another ring.
-        missing = await handle.join(command)
+        ready = await handle.join(command)
         self.state = "serving"
-        await self._fact(assignment, "ready", missing=missing)
+        await self._fact(assignment, "ready", missing=ready.missing, cached=ready.cached)
         async with background_tasks() as tasks:
             tasks.create_task(self._stand_ready(work))
             await handle.watch(self.routes.path_moved, self.health_changed)

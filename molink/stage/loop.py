@@ -71,7 +71,7 @@ from molink_scheduler.events import (
     WaitUntil,
 )
 from molink_scheduler.recording.event_log import RecordedCore
-from molink_scheduler.resume import Resume
+from molink_scheduler.resume import Positions, Resume, cached_runs
 from molink_scheduler.stage.replay_log import SentRows
 
 __all__ = ["StageLoop"]
@@ -170,7 +170,9 @@ class StageLoop:
         # Layers that were taken beside others are fed here, whatever the stage as a whole holds.
         is_extended = isinstance(self.executor, ExtendedExecutor)
         keeps = dict(kept.requests if is_extended else kept.keeps)
-        self.cache.clear(self.executor)
+        stays = kept.chains_stay and not is_extended and self.cache.store is None
+        if not stays:
+            self.cache.clear(self.executor)
         for part in parts_of(self.executor):
             for request_id in part.kv.holders() - keeps.keys():
                 self._forget(Release(request_id))
@@ -179,11 +181,16 @@ class StageLoop:
         self.sent.log.go_on(kept)
         self._rows.clear()
         self._token_ids.clear()
-        core = new_core(self.executor, command, missing)
+        core = new_core(self.executor, command, missing, self.core.core.source if stays else None)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)
         if self.links.connect(command):
-            self.report(StageReady(command.epoch, missing))
+            self.report(StageReady(command.epoch, missing, self._offered(kept) if stays else ()))
+
+    def _offered(self, resume: Resume) -> Positions:
+        """Cached blocks of the epoch before, whose rows the next stage can be sent if it is new."""
+        numbers = self.executor.kv.cached_numbers()
+        return cached_runs(numbers & self.sent.log.cached_numbers() if resume.replays else numbers)
 
     def _forget(self, release: Release) -> None:
         self.executor.release(release)

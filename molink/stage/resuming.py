@@ -31,15 +31,25 @@ from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 __all__ = ["SentLog", "new_core"]
 
 
-def new_core(executor: Executor, join: JoinRing, missing: Collection[int] = ()) -> StageCore:
+def new_core(
+    executor: Executor,
+    join: JoinRing,
+    missing: Collection[int] = (),
+    before: WorkSource | None = None,
+) -> StageCore:
     """Decision maker of a stage from the moment at which it joins; of what is listed in `resume`
-    it cannot go on with what is `missing`."""
+    it cannot go on with what is `missing`. `before`: that of the ring's epoch before, if what was
+    cached may stay."""
     resume = (join.resume or Resume()).without(missing)
-    return StageCore(_source(executor, join, resume, missing), executor.is_tail, resume)
+    return StageCore(_source(executor, join, resume, missing, before), executor.is_tail, resume)
 
 
 def _source(
-    executor: Executor, join: JoinRing, resume: Resume, missing: Collection[int]
+    executor: Executor,
+    join: JoinRing,
+    resume: Resume,
+    missing: Collection[int],
+    before: WorkSource | None,
 ) -> WorkSource:
     model = executor.description
     limits = ModelLimits(model.model_len_max, model.vocabulary_size)
@@ -47,16 +57,18 @@ def _source(
         row_bytes = executor.hidden_size * executor.dtype.itemsize
         row_bytes += TOKEN_ID.itemsize * executor.takes_token_ids
         settings = HeadSettings(join.ring, row_bytes, limits=limits)
-        return HeadScheduler(settings, resume, frozenset(missing))
+        directory = before.book.directory if isinstance(before, HeadScheduler) else None
+        return HeadScheduler(settings, resume, frozenset(missing), directory)
     away = AwayBook(join.ring.tiers or CacheTiers())
     ledger = KvLedger(executor.kv.blocks_total, executor.state_slots)
     book = StageBook(ledger, limits, away, join.ring.state_snapshots)
-    book.resume(resume)
+    book.resume(resume, frozenset() if before is None else executor.kv.cached_numbers())
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX
     rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens
     queue = StageQueue if join.next_address is not None else ShadowQueue
-    return queue.for_steps_of(rows_max, book, cut_tokens, replayed_max)
+    refills = resume.chains_stay
+    return queue.for_steps_of(rows_max, book, cut_tokens, replayed_max, refills=refills)
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgr
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers
 from molink_scheduler.link.facts import LinkMemory, LinkReport
-from molink_scheduler.resume import RESUMED_MAX, Resume
+from molink_scheduler.resume import RESUMED_MAX, Positions, Resume
 
 __all__ = [
     "FIGURE_MAX",
@@ -152,8 +152,7 @@ class JoinRing:
     coordinator_key: str | None = None
     """...and the coordinator's."""
     resume: Resume | None = None
-    """With which a ring goes on that has lost a stage; None: it begins. A stage that has joined
-    may be sent this command again."""
+    """With which a ring goes on that has lost a stage; None: it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +247,8 @@ class StageReady:
     """Of the order to join that it was. Of an older one it may come when the next has been sent."""
     missing: Annotated[tuple[int, ...], MaxLen(RESUMED_MAX)] = ()
     """Requests of `JoinRing.resume` that this stage cannot go on with."""
+    cached: Annotated[Positions, MaxLen(CACHE_RUNS_MAX)] = ()
+    """Runs of cached blocks that may stay (`Resume.chains_stay`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +314,8 @@ class StageHealth:
     """Of the last seconds, where the ring is traced: number since the start, rows, whether it was
     decode, when it ended on the stage's clock, and how many seconds it took."""
     recent_pieces: Annotated[tuple[tuple[int, int, int, float], ...], MaxLen(PIECES_MAX)] = ()
-    """Of the last seconds, on the head: the ring's number of the request, first token of a piece of
-    its prompt and one behind its last, and how many seconds after the request had come here it
-    was begun."""
+    """Of the last seconds, on the head: the ring's number of the request, a piece [first, end) of
+    its prompt, and how many seconds after the request had come here it was begun."""
     micro_batches_held: float | None = None
     """How many were here since the last report, waiting or computed, as a mean; None: an older
     version that does not say."""

@@ -9,7 +9,7 @@ dozen small arrays.
 Every message between the processes of a ring, as plain values: one closed union. A link carries
 only what its sender has to say (`LinkRole`):
 
-    coordinator -> head    Submit, Cancel, SetCodec, ClearCache
+    coordinator -> head    Submit, Cancel, SetCodec, ClearCache, ChangeCache
     stage -> next stage    Activations, Forget, ChangeCache, BlocksFetched
     tail -> head           Sampled, BlocksFetched
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
@@ -56,6 +56,7 @@ __all__ = [
     "Forget",
     "LinkRole",
     "Message",
+    "Order",
     "PromptScore",
     "Sampled",
     "SetCodec",
@@ -136,8 +137,7 @@ class BlocksFetched:
 
 @dataclass(frozen=True, slots=True)
 class TokenSample:
-    """Token that was sampled. On the way to the head it has no log-probabilities: the head does not
-    need them."""
+    """Token that was sampled; without log-probabilities on the way to the head."""
 
     request_id: int
     token_id: int
@@ -173,14 +173,14 @@ class Sampled:
     stamps: tuple[StageStamp, ...] = ()
     """Of a decode batch, one from each stage; empty on the way to the coordinator."""
     waits: tuple[tuple[int, float, int], ...] = ()
-    """Requests whose first token is among these, for how many seconds each had waited on the head,
-    and how many of its tokens were cached; empty on the way there."""
+    """Requests whose first token is among these: seconds for which each had waited on the head, and
+    its cached tokens; empty on the way there."""
     scores: tuple[PromptScore, ...] = ()
     """Of prompts, where users asked for them; empty on the way to the head."""
 
 
-Order = Submit | Cancel | SetCodec | ClearCache
-Message = Order | Activations | Forget | ChangeCache | BlocksFetched | Sampled
+Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache
+Message = Order | Activations | Forget | BlocksFetched | Sampled
 
 PROTOCOL_VERSION = 4
 """Raised with every change of the schema; peers of another version are refused."""
@@ -193,7 +193,6 @@ BUFFER_BYTES_MAX = 256 * 2**20
 
 SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE = range(1, 8)
 FETCHED, CLEAR_CACHE = 8, 9
-
 HEADERS_BYTES_MAX = {
     SUBMIT: HEADER_BYTES_MAX,
     ACTIVATIONS: HEADER_BYTES_MAX,  # The prompts of newcomers, where their sampling needs them.
@@ -255,7 +254,9 @@ class LinkRole:
         object.__setattr__(self, "message_bytes_max", header_bytes_max + buffer_bytes_max)
 
 
-FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC, CLEAR_CACHE}))
+FROM_COORDINATOR = LinkRole(
+    "the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC, CLEAR_CACHE, CHANGE_CACHE})
+)
 FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE, FETCHED}))
 FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED, FETCHED}))
 ANYBODY = LinkRole("a peer", frozenset(HEADERS_BYTES_MAX))

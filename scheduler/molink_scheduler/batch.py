@@ -7,14 +7,15 @@ recomputation after preemption and replay after a failure are one thing: tokens 
 with tokens known.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.tiers import FILE, HOST
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, FILE, HOST
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -44,9 +45,8 @@ MICRO_BATCH_COUNT_MAX = 64
 """Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
 
 
-CACHE_RUNS_MAX = 1024
-"""Runs of cached blocks that one message names: 20 KB. A prompt whose cached beginning lies in more
-of them begins with as many, and what is dropped beyond follows in the next message."""
+BLOCKS_MAX = 2**53
+"""No run is as long."""
 
 
 class BatchClass(IntEnum):
@@ -235,6 +235,20 @@ class CacheChange:
     """...and that come back from either; `Fetched` says when they have."""
     fetch_id: int = 0
     """Of what comes back."""
+    retain: tuple[tuple[int, int], ...] | None = None
+    """Runs in rising order: of what was cached in the ring's epoch before, these alone stay. None:
+    it changes nothing of that."""
+
+    def retains(self, number: int) -> bool:
+        """Whether a block of the epoch before stays."""
+        runs = self.retain or ()
+        place = bisect_right(runs, (number, BLOCKS_MAX)) - 1
+        return place >= 0 and number < sum(runs[place])
+
+    @property
+    def retained(self) -> Iterable[int]:
+        """Numbers of the blocks that stay from the epoch before."""
+        return _numbers(self.retain or ())
 
     @property
     def dropped(self) -> Iterable[int]:
@@ -255,10 +269,18 @@ class CacheChange:
 
     def __post_init__(self) -> None:
         groups = (self.drop, self.to_host, self.to_file, self.fetch)
-        for runs in groups:
+        for runs in (*groups, self.retain or ()):
             _check_runs(runs)
-        if not 0 < len(self.keep) + sum(map(len, groups)) <= CACHE_RUNS_MAX:
+        if self.retain is not None:
+            self._check_retained(self.retain)
+        elif not 0 < len(self.keep) + sum(map(len, groups)) <= CACHE_RUNS_MAX:
             raise ValueError(f"a change of the cache names 1 to {CACHE_RUNS_MAX} runs of blocks")
+
+    def _check_retained(self, runs: tuple[tuple[int, int], ...]) -> None:
+        if self.keep or self.drop or self.to_host or self.to_file or self.fetch:
+            raise ValueError("what stays from the epoch before is said by itself")
+        if any(sum(one) > following[0] for one, following in pairwise(runs)):
+            raise ValueError("what stays from the epoch before is named in rising order")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,27 @@ head computes them from the tokens. One that was a shadow of the lost stage hold
 already (`held`), and is sent what comes after. Whoever cannot go on with a request says so
 (`missing`), and that one is computed anew.
 
+Survivors may keep cached blocks as well (`chains_stay`). Each says which numbers it has, the one
+before a fresh stage only those of which it has rows too, and what all have stays (`common_runs`).
+
 Pure: values, and what follows from them.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.blocks import blocks_for, number_runs
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 
-__all__ = ["RESUMED_MAX", "Positions", "Resume", "held_behind", "requests_to_resume"]
+__all__ = [
+    "RESUMED_MAX",
+    "Positions",
+    "Resume",
+    "cached_runs",
+    "common_runs",
+    "held_behind",
+    "requests_to_resume",
+]
 
 Positions = tuple[tuple[int, int], ...]
 """(request, its first tokens of which KV is held) of some requests."""
@@ -39,6 +51,9 @@ class Resume:
     held: Positions = ()
     """(request, its first tokens of which the fresh stage holds KV all the same), of this stage if
     it is fresh and of the one behind it if that is; none of a request that is not listed."""
+    chains_stay: bool = False
+    """Whether survivors keep cached blocks too, until the head says which of them stay
+    (`CacheChange.retain`). A fresh stage is sent the rows of those that a request begins with."""
 
     def __post_init__(self) -> None:
         if len(self.requests) > RESUMED_MAX:
@@ -84,7 +99,7 @@ class Resume:
         """The same but for these requests."""
         kept = tuple(one for one in self.requests if one[0] not in missing)
         held = tuple(one for one in self.held if one[0] not in missing)
-        return Resume(kept, self.fresh, self.next_fresh, held)
+        return Resume(kept, self.fresh, self.next_fresh, held, self.chains_stay)
 
 
 def requests_to_resume(held: Mapping[int, int], kv_tokens_capacity: int) -> Positions:
@@ -132,3 +147,33 @@ def _around(place: int, fresh: Collection[int]) -> list[int]:
 
 def _held(shadowed: Mapping[int, Mapping[int, int]], place: int, request_id: int) -> int:
     return shadowed.get(place, {}).get(request_id, 0)
+
+
+def cached_runs(numbers: Iterable[int]) -> Positions:
+    """Numbers of cached blocks as runs (first number, blocks), the lowest first; of more than one
+    message names the others are left out."""
+    runs = number_runs(sorted(numbers))[:CACHE_RUNS_MAX]
+    return tuple((run.start, len(run)) for run in runs)
+
+
+def common_runs(reports: Iterable[Positions]) -> Positions:
+    """What is in the runs of all reports, of one at least, as `cached_runs` names it."""
+    common: list[tuple[int, int]] | None = None
+    for report in reports:
+        common = sorted(report) if common is None else _common(common, sorted(report))
+    return tuple(common or ())[:CACHE_RUNS_MAX]
+
+
+def _common(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is in two lists of runs, each in rising order."""
+    found, one, two = list[tuple[int, int]](), 0, 0
+    while one < len(some) and two < len(others):
+        start = max(some[one][0], others[two][0])
+        stop = min(sum(some[one]), sum(others[two]))
+        if start < stop:
+            found.append((start, stop - start))
+        if sum(some[one]) < sum(others[two]):
+            one += 1
+        else:
+            two += 1
+    return found

@@ -132,6 +132,33 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
         assert said.count("with the KV of 1 requests") == 3 and "Traceback" not in said
 
 
+async def test_chains_that_nobody_uses_are_hits_after_a_loss(tools, tiny_llama):
+    """The middle stage is killed between two turns of a chat: the next one begins with what was
+    cached, and so does the one after it; no token is another one."""
+    with tools.serving(str(tiny_llama), "--nodes", "3", "--dtype", "float32") as server:
+        prompt = [5 + place % 90 for place in range(100)]
+        body = {"prompt_token_ids": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        [expected] = tools.greedy_reference(tiny_llama, [prompt], 8)
+        cached = []
+        for turn in range(3):
+            status, answer = await tools.post(server.url, "/generate", body)
+            assert (status, answer["token_ids"]) == (200, expected)
+            cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+            if turn:
+                continue
+            before = await tools.get(server.url, "/cluster")
+            psutil.Process(before["stages"][1]["pid"]).kill()
+
+            async def goes_on(epoch=before["epoch"]):
+                cluster = await tools.get(server.url, "/cluster")
+                kinds = await kinds_of_events(tools, server, ring=0)
+                return cluster["epoch"] > epoch and "ring_resumed" in kinds
+
+            await tools.eventually(goes_on, within_s=60.0)
+        assert cached == [0, 96, 96]
+        assert server.stop() == 0
+
+
 async def test_a_standby_takes_the_place_of_a_stage_that_dies(tools, tiny_llama):
     """It holds the layers already, and KV: nothing is loaded, the process of the other stage stays,
     and only rows are sent again that the standby has not reported."""

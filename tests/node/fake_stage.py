@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from molink.errors import StageError
-from molink.stage_protocol.messages import LoadStage, StageLoaded
+from molink.stage_protocol.messages import LoadStage, StageLoaded, StageReady
 
 PORT, REQUESTS_PORT = 5000, 5001
 
@@ -78,7 +78,7 @@ class FakeHandle:
         if self.lost is not None:
             raise self.lost
         self.joined = command
-        return self.missing
+        return StageReady(command.epoch, self.missing)
 
     async def watch(self, path_moved, health_changed):
         self.health_changed = health_changed

@@ -142,5 +142,5 @@ async def test_only_the_report_of_the_latest_order_to_join_counts():
     stdout.feed_data(encode_line(StageReady(3, (7,))) + encode_line(StageReady(4, (9,))))
     child = ChildProcess(Printing(stdout, stdin=Heard()))
     order = JoinRing(4, "tcp://a:1", None, RingTerms(64), None)
-    assert await StageHandle("stage 0", load(1), child).join(order) == (9,)
+    assert await StageHandle("stage 0", load(1), child).join(order) == StageReady(4, (9,))
     assert [decode_line(line) for line in child.process.stdin.lines] == [order]

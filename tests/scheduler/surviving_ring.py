@@ -34,7 +34,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvLedger, blocks_for
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
-from molink_scheduler.resume import Resume, requests_to_resume
+from molink_scheduler.resume import Resume, cached_runs, common_runs, requests_to_resume
 from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
@@ -83,6 +83,8 @@ class SurvivingRing:
     prefix_cache: bool = False
     """Prompts begin alike then, and each may be the beginning of another."""
     tiers: CacheTiers | None = None
+    chains_stay: bool = False
+    """Survivors keep what is cached, where the head is one and no neighbour takes lost layers."""
 
     def __post_init__(self) -> None:
         self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
@@ -111,7 +113,12 @@ class SurvivingRing:
         return ToyStage(index, core, log, blocks_for(self.kv_tokens), ToyLayers(layers))
 
     def core(
-        self, index: int, stages: int, resume: Resume, missing: frozenset[int] = frozenset()
+        self,
+        index: int,
+        stages: int,
+        resume: Resume,
+        missing: frozenset[int] = frozenset(),
+        before: ToyStage | None = None,
     ) -> StageCore:
         if index == 0:
             caches = self.prefix_cache
@@ -122,14 +129,18 @@ class SurvivingRing:
                 prefix_cache=caches,
                 tiers=self.tiers,
             )
-            source = HeadScheduler(HeadSettings(terms, limits=LIMITS), resume, missing)
+            stays = before is not None and resume.chains_stay
+            directory = before.core.source.book.directory if stays else None
+            settings = HeadSettings(terms, limits=LIMITS)
+            source = HeadScheduler(settings, resume, missing, directory)
             if self.tiers is not None:
                 source.book.fetches.pace = AlwaysSlow()
         else:
             away = AwayBook(self.tiers or CacheTiers())
             book = StageBook(KvLedger(blocks_for(self.kv_tokens)), LIMITS, away)
-            book.resume(resume)
-            source = StageQueue.for_steps_of(8, book)
+            offered = [] if before is None else before.layers.parts()[0].cached
+            book.resume(resume, frozenset(offered))
+            source = StageQueue.for_steps_of(8, book, refills=resume.chains_stay)
         return StageCore(source, index == stages - 1, resume)
 
     def join(self, stage: ToyStage, resume: Resume) -> tuple[int, ...]:
@@ -144,11 +155,17 @@ class SurvivingRing:
             stage.release(request_id)
         stage.log.go_on(resume)
         for part in stage.layers.parts():
-            part.cached.clear()
+            if not resume.chains_stay:
+                part.cached.clear()
         stage.layers.keep(resume)
         stage.rows.clear()
-        core = self.core(stage.index, len(self.stages), resume, frozenset(missing))
+        core = self.core(stage.index, len(self.stages), resume, frozenset(missing), stage)
         stage.core, stage.busy = core, False
+        if resume.chains_stay and not resume.fresh:
+            has_rows = stage.log.cached_numbers()
+            numbers = stage.layers.parts()[0].cached
+            offered = has_rows.intersection(numbers) if resume.replays else numbers
+            self.reports.append(cached_runs(offered))
         return missing
 
     # -- time ------------------------------------------------------------------------------------
@@ -336,6 +353,7 @@ class SurvivingRing:
             {one: live.held_tokens for one, live in self.live.items()}, self.kv_tokens
         )
         missing: set[int] = set()
+        self.reports: list = []
         for index, stage in enumerate(self.stages):
             missing |= set(self.join(stage, self.resume_of(index, requests)))
         if self.random.random() < self.broken_share:
@@ -354,7 +372,13 @@ class SurvivingRing:
     def resume_of(self, index: int, requests: tuple[tuple[int, int], ...]) -> Resume:
         """What a stage is told on its way into the next epoch."""
         following = index + 1 if index + 1 < len(self.stages) else -1
-        return Resume(requests, index in self.fresh, following in self.fresh)
+        fresh, next_fresh = index in self.fresh, following in self.fresh
+        return Resume(requests, fresh, next_fresh, chains_stay=self.keeps_chains)
+
+    @property
+    def keeps_chains(self) -> bool:
+        """Whether survivors keep what is cached on their way into the next epoch."""
+        return self.chains_stay and 0 not in self.fresh and not self.extended
 
     def layers_of(self, stage: ToyStage) -> list[int]:
         return [index for part in stage.layers.parts() for index in part.indices]
@@ -384,6 +408,9 @@ class SurvivingRing:
     def submit_all(self, resumed: set[int], missing: set[int]) -> None:
         for request_id in missing:
             self.to_head(RequestCancelled(request_id))
+        if self.reports:
+            self.kept_runs = common_runs(self.reports)
+            self.to_head(CacheChanged(CacheChange(retain=self.kept_runs)))
         for request_id, live in list(self.live.items()):
             if request_id not in resumed:
                 del self.live[request_id]
@@ -400,5 +427,20 @@ class SurvivingRing:
             source = stage.core.source
             ledger = source.kv if stage.index == 0 else source.book.kv
             assert not ledger.holders()
-            stage.log.shed()
+            self.assert_books_agree(stage)
+            stage.log.go_on(Resume())
             assert stage.log.bytes_held == 0
+
+    def assert_books_agree(self, stage: ToyStage) -> None:
+        """All stages hold what the head has cached, but for what a fresh one lacks."""
+        tree = self.stages[0].core.source.book.tree
+        numbers = set() if tree is None else set(tree.all_numbers())
+        source = stage.core.source
+        ledger = source.kv if stage.index == 0 else source.book.kv
+        lacking = set() if stage.index == 0 else source.book.lacking
+        if self.tiers is None:
+            assert ledger.blocks_free + ledger.blocks_cached == ledger.blocks_total
+            assert ledger.blocks_cached == len(numbers - lacking)
+            for part in stage.layers.parts():
+                assert part.cached.keys() == numbers - lacking
+        assert lacking <= numbers

@@ -154,6 +154,59 @@ def test_a_request_that_began_with_cached_blocks_goes_on_where_it_was():
     assert (ring.resumed, ring.missing) == (1, 0)
 
 
+def a_ring_with_chains(seed: int, **settings) -> tuple[SurvivingRing, Random]:
+    """Users who come again and again: chains are idle, in use, and short of room."""
+    random = Random(seed)
+    ring = SurvivingRing(
+        seed,
+        stage_count=random.randint(2, 5),
+        kv_tokens=random.choice([160, 400, 4096]),
+        log_bytes=random.choice([300, 1e9, 1e9]),
+        micro_batches=random.randint(1, 2),
+        broken_share=random.choice([0.0, 0.4]),
+        prefix_cache=True,
+        chains_stay=True,
+        **settings,
+    )
+    for at in range(random.randint(4, 14)):
+        asked = random.uniform(0.5, 1.5) * at, random.randint(16, 80), random.randint(1, 20)
+        ring.submit_at(*asked, random.getrandbits(9))
+    return ring, random
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_token_changes_when_survivors_keep_their_chains(seed):
+    ring, random = a_ring_with_chains(seed)
+    for _ in range(random.randint(1, 4)):
+        places = range(0 if random.random() < 0.1 else 1, ring.stage_count)
+        lost = set(random.sample(places, min(len(places), random.randint(1, 2))))
+        beside = random.random() < 0.1
+        ring.lose_at(random.uniform(0, 14), lost, random.uniform(0.05, 1.5), beside=beside)
+    for number in random.sample(range(len(ring.answers)), random.randint(0, 2)):
+        ring.cancel_at(random.uniform(0, 14), number)
+    ring.run()
+    ring.assert_all_answered()
+    assert rows_again(ring) == 0
+
+
+@pytest.mark.parametrize("lost", [{1}, {2}, {3}, {1, 2}, {2, 3}, {1, 3}])
+def test_idle_chains_are_hits_again_which_only_the_replacement_computes(lost):
+    ring = SurvivingRing(1, 4, prefix_cache=True, chains_stay=True)
+    for _ in range(2):  # Two families of prompts.
+        ring.submit_at(0.0, 100, 2, 5)
+    ring.lose_at(20.0, lost, 0.1)
+    for at in (30.0, 30.0, 40.0):  # The second of the first family comes later.
+        ring.submit_at(at, 100, 2, 5)
+    ring.run()
+    ring.assert_all_answered()
+    assert ring.begun_cached[2:] == [96, 96, 96]
+    for stage in ring.stages:
+        (part,) = stage.layers.parts()
+        rebuilt = 192 if stage.index in lost else 0
+        assert part.adopted * 16 == rebuilt
+        assert part.rows_computed == 3 * 5 + rebuilt + (0 if stage.index in lost else 2 * 101)
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 def test_chains_in_use_are_found_again_after_a_loss(lost):
     """What the replaced stage computes again for a request that goes on is a hit for the next."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from molink_scheduler.batch import Batch, CacheChange, Span
+from molink_scheduler.batch import Admission, Batch, CacheChange, Span
 from molink_scheduler.events import RunBatch, SampledToken
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.request import SamplingParams
@@ -61,16 +61,21 @@ class ToyLayers:
     """Computed of positions that they held already when their ring lost another stage."""
     cached: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     """KV of each cached block, by its number."""
+    adopted: int = 0
+    """Cached blocks that were rebuilt."""
+    rows_computed: int = 0
 
     def compute(self, batch: Batch, inputs: list[int]) -> list[int]:
         for admission in batch.admissions:
             if not admission.kept_tokens:
+                self.adopt(admission)
                 blocks = [self.cached[number] for number in admission.cached_numbers]
                 self.kv[admission.request_id] = [row for block in blocks for row in block]
         outputs = list[int]()
         for span in batch.spans:
             outputs += self.compute_span(span, inputs[len(outputs) : len(outputs) + span.tokens])
         assert len(outputs) == len(inputs) == batch.tokens
+        self.rows_computed += batch.tokens
         return outputs
 
     def compute_span(self, span: Span, inputs: list[int]) -> list[int]:
@@ -87,6 +92,15 @@ class ToyLayers:
             chain.append(tuple(here))
         return [here[-1] for here in chain[span.start :]]
 
+    def adopt(self, admission: Admission) -> None:
+        """Cached blocks that were rebuilt for a request are cached from now on."""
+        chain = self.kv.get(admission.request_id, [])
+        for place, number in enumerate(admission.cached_numbers):
+            rows = chain[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
+            if number not in self.cached and len(rows) == BLOCK_TOKENS:
+                self.cached[number] = rows
+                self.adopted += 1
+
     def go_on(self, resume: Resume, computed: dict[int, int], has_rows) -> tuple[int, ...]:
         return resume.missing(computed, has_rows)
 
@@ -102,7 +116,9 @@ class ToyLayers:
                 chain = self.kv[kept.request_id]
                 self.cached[number] = chain[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
         for number in change.dropped:
-            del self.cached[number]
+            self.cached.pop(number, None)
+        if change.retain is not None:
+            self.cached = {one: rows for one, rows in self.cached.items() if change.retains(one)}
 
     def release(self, request_id: int) -> None:
         self.kv.pop(request_id, None)

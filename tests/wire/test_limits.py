@@ -71,7 +71,6 @@ SENT_BY = {
     FROM_STAGE: [
         Activations(BATCH, TensorHeader("bfloat16", 1, 4), bytes(8)),
         Forget(Release(1)),
-        ChangeCache(CacheChange(drop=((1, 2),))),
     ],
     FROM_TAIL: [Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 2),))],
 }
@@ -109,6 +108,14 @@ def test_a_link_carries_what_its_sender_has_to_say_and_nothing_else(role, sender
             continue
         with pytest.raises(FrameError, match=f"{role.sender} does not send"):
             decode_message(frames, role)
+
+
+def test_what_stays_cached_goes_from_the_coordinator_to_the_head_and_down_the_ring():
+    message = ChangeCache(CacheChange(retain=((1, 2), (7, 1))))
+    for role in (FROM_COORDINATOR, FROM_STAGE):
+        assert decode_message(encode_message(message, 1), role) == (message, 1)
+    with pytest.raises(FrameError, match="does not send"):
+        decode_message(encode_message(message, 1), FROM_TAIL)
 
 
 def test_every_stage_says_what_is_back_and_the_coordinator_does_not():

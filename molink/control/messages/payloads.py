@@ -45,6 +45,7 @@ from molink.stage_protocol.messages import (
     StageWork,
 )
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.resume import RESUMED_MAX, Resume
 
 __all__ = [
@@ -321,6 +322,8 @@ class StageFact(Message):
     """Of "failed": whom its lost link led to, a node id or "coordinator"; empty: it was no link."""
     missing: Annotated[tuple[Number, ...], Field(max_length=RESUMED_MAX)] = ()
     """Of "ready": requests of `Assignment.resume` that the stage cannot go on with."""
+    cached: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
+    """Of "ready": runs of cached blocks that may stay."""
 
 
 class NodeHealth(Message):

@@ -166,10 +166,10 @@ class AgentStage:
         to_next: StageLink | None,
         sampled: StageLink | None,
         resume: Resume | None = None,
-    ) -> tuple[int, ...]:
+    ) -> StageFact:
         """Put it into the ring, until all of its links stand: the one to the next stage, and of the
-        tail the one to the coordinator. With `resume` the ring goes on after a loss, and the result
-        is what the stage cannot go on with. A shadow has no next stage. Raises StageError."""
+        tail the one to the coordinator. With `resume` the ring goes on after a loss, and the fact
+        says what the stage keeps. A shadow has no next stage. Raises StageError."""
         links = {"next_link": to_next, "coordinator_link": sampled, "resume": resume}
         self.next_id = to_next.to if to_next is not None else ""
         self._reports = ReportWatch(stall_max_s(self.node.profile, ring.span_tokens))
@@ -177,7 +177,7 @@ class AgentStage:
         await self.commands.assign(self.node, assignment)
         fact = await self._fact("ready", lambda fraction: None)
         self.has_joined = True
-        return fact.missing
+        return fact
 
     @property
     def is_lost(self) -> bool:

@@ -44,6 +44,7 @@ from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.messages import StageHealth
 from molink.wire.frames import (
     Cancel,
+    ChangeCache,
     ClearCache,
     PromptScore,
     Sampled,
@@ -51,8 +52,9 @@ from molink.wire.frames import (
     Submit,
     TokenSample,
 )
+from molink_scheduler.batch import CacheChange
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
-from molink_scheduler.resume import requests_to_resume
+from molink_scheduler.resume import Positions, requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
 
 __all__ = ["RequestStalledError", "RingClient", "Served"]
@@ -76,8 +78,7 @@ class RingClient:
     unready_reason: str | None = None
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
-    tokens_sent: int = 0
-    """Tokens handed to users since the start."""
+    tokens_sent: int = 0  # To users since the start.
     prospects: RingProspects = field(init=False)
     """By which newcomers are sent here or elsewhere."""
     _live: dict[int, LiveSequence] = field(default_factory=dict)
@@ -85,8 +86,7 @@ class RingClient:
     cache_use: CacheUse = field(default_factory=CacheUse)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
-    short_of_memory: str = ""
-    """Name of the PC whose memory runs short; empty: none's does."""
+    short_of_memory: str = ""  # Name of the PC whose memory runs short.
     _is_paused: bool = False
     """Whether the ring has lost a stage and does not go on yet."""
     _is_clear_due: bool = False
@@ -210,11 +210,14 @@ class RingClient:
         self._is_paused = True
 
     def to_resume(self) -> tuple[tuple[int, int], ...]:
-        """The sequences that can go on where they are, as `Resume` lists them. A state of a
-        recurrent layer cannot go back, so none does where layers keep states."""
+        """The sequences that can go on where they are; none where layers keep states."""
         ring = self.ring.terms.ring
         held = {one: live.held_tokens for one, live in self._live.items()}
         return () if ring.state_slots else requests_to_resume(held, ring.kv_tokens_capacity)
+
+    def keep_cached(self, runs: Positions) -> None:
+        """Have the ring, before it goes on, keep these cached blocks of those that stages hold."""
+        self.links.send(ChangeCache(CacheChange(retain=() if self._is_clear_due else runs)))
 
     def go_on(
         self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str

@@ -19,11 +19,8 @@ from molink.transport.link.thread import STALE, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
     FROM_TAIL,
-    Cancel,
-    ClearCache,
+    Order,
     Sampled,
-    SetCodec,
-    Submit,
 )
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.link.pacer import LinkPacer
@@ -140,7 +137,7 @@ class RingClientLinks:
             if isinstance(event, Arrived) or (isinstance(event, HeadLost) and event.is_ours):
                 self._events.put_nowait(event)
 
-    def send(self, message: Submit | Cancel | SetCodec | ClearCache) -> None:
+    def send(self, message: Order) -> None:
         """Send to the head. When too much waits for it already, it counts as lost, and RingError is
         raised."""
         assert self.head is not None, "connect comes first"

@@ -23,7 +23,7 @@ from molink.errors import StageError
 from molink.tasks import background_tasks, gathered
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CacheTiers
-from molink_scheduler.resume import Positions, Resume, held_behind
+from molink_scheduler.resume import Positions, Resume, common_runs, held_behind
 
 __all__ = ["RECOVER_WITHIN_S", "Fillers", "Recovery", "Resumption"]
 
@@ -49,6 +49,8 @@ class Resumption:
     """Rows that fresh stages lack of them, all told."""
     reason: str
     """Why there is another epoch, a sentence."""
+    cached: Positions | None = None
+    """Runs of cached blocks that all survivors hold; None: none are asked for any."""
 
 
 class Fillers(Protocol):
@@ -179,22 +181,33 @@ class Recovery:
         listed = client.to_resume()
         shadowed = {place: stages[place].shadowed for place in self._fresh}
         held = held_behind(dict(listed), shadowed, self._fresh)
-        missing = await gathered(
+        stays = self._chains_stay(stages, terms.ring)
+        facts = await gathered(
             stage.join(
                 terms.ring,
                 to_next,
                 routes.sampled if stage is stages[-1] else None,
-                self._resume(place, len(stages), listed, held),
+                replace(self._resume(place, len(stages), listed, held), chains_stay=stays),
             )
             for place, (stage, to_next) in enumerate(zip(stages, routes.next_of, strict=True))
         )
         return Resumption(
             Ring(stages, terms, routes.requests),
             frozenset(request_id for request_id, _ in listed),
-            frozenset(request_id for named in missing for request_id in named),
+            frozenset(request_id for fact in facts for request_id in fact.missing),
             sum(_tokens(listed) - _tokens(one) for one in held.values()),
             reason,
+            common_runs(one.cached for place, one in enumerate(facts) if place not in self._fresh)
+            if stays
+            else None,
         )
+
+    def _chains_stay(self, stages: Sequence[AgentStage], ring: RingTerms) -> bool:
+        """Whether survivors may keep what is cached: the head knows what that is, and a stage that
+        has taken another one's layers, or has tiers, is fed in ways that know no cached blocks."""
+        has_tiers = ring.tiers is not None and ring.tiers.has_room
+        can = ring.prefix_cache and ring.state_slots is None and not has_tiers
+        return can and 0 not in self._fresh and not any(map(has_grown, stages))
 
     def succeeded(self) -> tuple[float, float]:
         """The ring serves again; how many seconds after its loss, and how many of them it took to

@@ -256,6 +256,8 @@ class RingSupervisor:
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
         reason, missing = resumption.reason, resumption.missing
+        if resumption.cached is not None:
+            client.keep_cached(resumption.cached)
         client.go_on(resumption.ring, resumption.listed, missing, reason)
         elapsed_s, loading_s = self.recovery.succeeded()
         kept = len(resumption.listed - missing)

@@ -69,6 +69,9 @@ class StageCache:
 
     def change(self, parts: Sequence[StageExecutor], change: CacheChange) -> None:
         """Do as the head says; what comes back is in `take_read` once it is there."""
+        if change.retain is not None:
+            cached = parts[0].kv.cached_numbers()
+            self._leave(parts, [number for number in cached if not change.retains(number)])
         for part in parts:
             for kept in change.keep:
                 part.kv.keep(kept.request_id, kept.first_block, kept.numbers)

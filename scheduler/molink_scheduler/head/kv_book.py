@@ -45,6 +45,7 @@ from molink_scheduler.kv.tiers import (
     answer_s,
     blocks_worth_fetching,
 )
+from molink_scheduler.resume import cached_runs
 
 __all__ = ["KvBook"]
 
@@ -62,6 +63,12 @@ class KvBook:
     """What comes back from lower tiers."""
     snapshots: Snapshots | None = None
     """Of layers that keep states; None: there are none, or nothing is cached."""
+    before: TieredTree | None = None
+    """Directory of the ring's epoch before, until it is said what of it stays; None: nothing, or it
+    was said."""
+    refills: bool = False
+    """Whether a fresh stage may lack what is cached: it is sent what a batch's newcomer begins with
+    before that batch, so two that begin with cached blocks do not share one."""
     _moves: list[tuple[int, list[int]]] = field(init=False, default_factory=list)
     """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
     DEVICE for those that are dropped, and their numbers."""
@@ -69,15 +76,38 @@ class KvBook:
     """Fetches that stages are not told of yet."""
 
     @classmethod
-    def of(cls, ring: RingTerms) -> "KvBook":
-        """Of a ring that holds nothing yet."""
+    def of(cls, ring: RingTerms, before: TieredTree | None = None) -> "KvBook":
+        """Book of a ring in which nothing is held or cached, and `before` may stay."""
         ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
         fetches = Fetches(ring.tiers or CacheTiers())
         if not (ring.prefix_cache and ring.caches_states):
             return cls(ledger, None, fetches)
-        directory = SnapshotDirectory(ring.state_snapshots)
-        snapshots = None if ring.state_slots is None else Snapshots(directory)
-        return cls(ledger, TieredTree(), fetches, snapshots)
+        if ring.state_slots is not None:
+            snapshots = Snapshots(SnapshotDirectory(ring.state_snapshots))
+            return cls(ledger, TieredTree(), fetches, snapshots)
+        if before is None:
+            return cls(ledger, TieredTree(), fetches)
+        tree = before.retained(lambda number: False)  # No number is given twice.
+        return cls(ledger, tree, fetches, before=before, refills=True)
+
+    @property
+    def directory(self) -> TieredTree | None:
+        """What may stay in the next epoch."""
+        return self.tree if self.before is None else self.before
+
+    def retain(self, change: CacheChange) -> CacheChange | None:
+        """Cache what all survivors have kept from the epoch before, as far as there is room beside
+        the requests that go on: what all stages are told. None: it was said before."""
+        if self.before is None:
+            return None
+        tree, self.before = self.before.retained(change.retains), None
+        tree.drop(max(0, tree.blocks - self.ledger.blocks_free))
+        while len(runs := cached_runs(tree.all_numbers())) == CACHE_RUNS_MAX:
+            named = CacheChange(retain=runs[:-1])
+            tree = tree.retained(named.retains)
+        self.tree = tree
+        self.ledger.bring_back(tree.blocks)
+        return CacheChange(retain=runs)
 
     @property
     def blocks_available(self) -> int:
@@ -164,6 +194,8 @@ class KvBook:
     def clear(self, sequences: Iterable[Sequence]) -> None:
         """Drop all that no request uses, and let nobody find the rest: it goes with the last of the
         `sequences` that uses it. Of those that hold KV no more is cached."""
+        if self.before is not None:
+            self.before = self.before.retained(lambda number: False)
         if self.tree is not None:
             before = self.tree.blocks
             for tier in (FILE, HOST, DEVICE):
@@ -194,8 +226,8 @@ class KvBook:
         blocks = sequence.returned_tokens // BLOCK_TOKENS
         if self.tree is None or not sequence.admitted or blocks <= sequence.cached_blocks:
             return []
-        if not sequence.is_cached:
-            return []
+        if not sequence.is_cached or sequence.returned_tokens <= sequence.kept_tokens:
+            return []  # Rows that were replayed have come out of no tail.
         salt, tokens = sequence.request.cache_salt, sequence.packed[: blocks * BLOCK_BYTES]
         away = self.tree.away(self.tree.find(salt, tokens, lowest=FILE))
         if any(is_fetched for _, _, is_fetched in away):

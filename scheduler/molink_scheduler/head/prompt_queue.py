@@ -141,7 +141,8 @@ class PromptQueue:
         while budget > 0 and (sequence := self._first(sequences, now)) is not None:
             stands_alone = sequence.is_kept
             is_cut = bool(spans) and spans[-1].request_id == sequence.request_id
-            if is_cut or (stands_alone and spans):
+            is_alone = stands_alone or self._is_apart(sequence, admissions)
+            if is_cut or (is_alone and spans):
                 break
             rows = self._rows_of(sequence, budget) or (0 if spans else budget)
             if not rows or not self._admit(sequence, admissions):
@@ -153,6 +154,13 @@ class PromptQueue:
             if stands_alone:
                 break
         return spans, admissions
+
+    def _is_apart(self, sequence: Sequence, admissions: list[Admission]) -> bool:
+        """Whether a newcomer must not share a batch with those that it admits."""
+        is_newcomer = self.book.refills and not sequence.admitted
+        if not is_newcomer or not any(one.cached for one in admissions):
+            return False
+        return self.book.prefix(sequence) is not None
 
     def _span_of(self, sequence: Sequence, rows: int) -> Span:
         """Its next rows; replayed ones never come back from the tail, and so are back at once."""

@@ -14,7 +14,7 @@ to do.
 """
 
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import assert_never
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
@@ -46,6 +46,7 @@ from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger
+from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.request import Request
 from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import DecodeClock
@@ -71,6 +72,7 @@ class HeadScheduler:
     """What survivors of the ring's epoch before keep."""
     missing: frozenset[int] = frozenset()
     """Requests that others may have kept, and this head not."""
+    before: InitVar[TieredTree | None] = None  # Directory of the ring's epoch before.
     book: KvBook = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
@@ -85,8 +87,9 @@ class HeadScheduler:
     _kept: dict[int, int] = field(init=False)
     """Tokens of each request that was kept and has not been submitted again."""
 
-    def __post_init__(self) -> None:
-        self.book = KvBook.of(self.settings.ring)
+    def __post_init__(self, before: TieredTree | None) -> None:
+        stays = (before or TieredTree()) if self.resume.chains_stay else None
+        self.book = KvBook.of(self.settings.ring, stays)
         self._kept = dict(self.resume.requests)
         for request_id, tokens in self._kept.items():
             self.kv.grow(request_id, tokens)
@@ -157,6 +160,11 @@ class HeadScheduler:
                 objection = self.book.fetched(fetched, now)
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
+            case CacheChanged(change) if change.retain is not None:
+                retained = self.book.retain(change)
+                if retained is not None:
+                    return [SendCacheChange(retained)]
+                return [Refuse("what stays cached from the epoch before was said already")]
             case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:

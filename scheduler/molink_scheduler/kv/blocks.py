@@ -12,11 +12,8 @@ A block may have several users: requests that begin alike, and the cache, which 
 numbers that the head gave them (`prefix_tree`). It is free again when the last user has gone. The
 head alone decides what is cached; a stage does as it is told.
 
-How many KV blocks each request holds, where nobody asks which: the head's book.
-
-The head admits and preempts by numbers; which block is whose, every stage decides for itself
-(`blocks.KvBlocks`). Placing blocks in the head too cost a search over all free ones, a millisecond
-for every prompt and for every block that a growing sequence took out of order.
+The head admits and preempts by numbers (`KvLedger`); which block is whose, every stage decides for
+itself. To place blocks in the head too cost a millisecond for every prompt.
 
 Layers that keep a state instead of KV need the same room for every request, however long: a slot.
 Who holds blocks holds a slot, so the ledger counts both.
@@ -120,6 +117,20 @@ class KvBlocks:
             self._users[block] += 1
         self._tables[request_id] = table
 
+    def adopt(self, request_id: int, numbers: Iterable[int]) -> None:
+        """Let a request go on from cached blocks that the cache had lacked: it holds their KV as
+        its first blocks, which the cache holds under these numbers from now on. Raises KeyError
+        where it lacks others behind them."""
+        table = self._tables[request_id]
+        for place, number in enumerate(numbers):
+            if place >= len(table):
+                block = self._cached[number]
+                self._idle -= self._users[block] == 1
+                self._users[block] += 1
+                table.append(block)
+            elif number not in self._cached:
+                self.keep(request_id, place, range(number, number + 1))
+
     def grow(self, request_id: int, tokens: int, tokens_expected: int = 0) -> None:
         """Let the request hold its first `tokens` tokens; `tokens_expected` guides where a new one
         is placed.
@@ -158,6 +169,10 @@ class KvBlocks:
             self._is_cached[block] = 0
             self._idle -= self._users[block] == 1
         self._leave(blocks)
+
+    def cached_numbers(self) -> frozenset[int]:
+        """Numbers of all cached blocks."""
+        return frozenset(self._cached)
 
     def has(self, number: int) -> bool:
         """Whether the cache holds a block under this number."""
@@ -358,6 +373,12 @@ class KvLedger:
         holder.own -= blocks
         holder.shared += blocks
         self.blocks_cached += blocks
+
+    def adopt(self, request_id: int, cached_blocks: int) -> None:
+        """All blocks of a request are the cache's from now on, as are others up to its first
+        `cached_blocks`."""
+        self.keep(request_id, self.own_blocks(request_id))
+        self._holders[request_id].shared = cached_blocks
 
     def drop(self, blocks: int) -> None:
         """The cache gives up blocks that no request uses."""

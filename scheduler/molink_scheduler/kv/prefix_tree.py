@@ -29,7 +29,7 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.eviction import EVICTION_ORDERS, CachedUse
 from molink_scheduler.kv.tiers import DEVICE
 
-__all__ = ["TOKEN_BYTES", "CachedPrefix", "PrefixTree", "token_bytes"]
+__all__ = ["TOKEN_BYTES", "CachedPrefix", "Node", "PrefixTree", "token_bytes"]
 
 TOKEN_BYTES = 4
 
@@ -43,7 +43,7 @@ def token_bytes(tokens: Sequence[int]) -> bytes:
 
 
 @dataclass(slots=True)
-class _Node:
+class Node:
     """Run of cached blocks that every chain through it shares."""
 
     parent: int | None
@@ -97,7 +97,7 @@ class PrefixTree:
     """Cached, by tier."""
     blocks_held: int = field(init=False, default=0)
     """Of those in device memory, the ones that may not be dropped."""
-    _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
+    _nodes: dict[int, Node] = field(init=False, default_factory=dict)
     _roots: dict[str, int] = field(init=False, default_factory=dict)
     _heaps: list[list[tuple[tuple[int, ...], int, int]]] = field(
         init=False, default_factory=lambda: [[], [], []]
@@ -213,7 +213,7 @@ class PrefixTree:
         """Drop the chain that ends in a node, from there on as far as nobody else needs it: the
         numbers of its blocks."""
         dropped: list[int] = []
-        node: _Node | None = self._nodes[here]
+        node: Node | None = self._nodes[here]
         while node is not None and node.parent is not None and not (node.holds or node.children):
             dropped += self._shorten(here, len(node.numbers))
             here = node.parent
@@ -224,10 +224,10 @@ class PrefixTree:
 
     def _root(self, salt: str) -> int:
         if salt not in self._roots:
-            self._roots[salt] = self._add(_Node(None, salt))
+            self._roots[salt] = self._add(Node(None, salt))
         return self._roots[salt]
 
-    def _add(self, node: _Node) -> int:
+    def _add(self, node: Node) -> int:
         here, self._next_node = self._next_node, self._next_node + 1
         self._nodes[here] = node
         return here
@@ -258,7 +258,7 @@ class PrefixTree:
         else, else in a new one."""
         node = self._nodes[here]
         if node.children or node.parent is None or node.uses > 1:
-            child = _Node(here, node.salt, depth_blocks=node.depth_blocks)
+            child = Node(here, node.salt, depth_blocks=node.depth_blocks)
             here = node.children[tokens[: self.block_bytes]] = self._add(child)
             node.near += 1
             node = child
@@ -313,7 +313,7 @@ class PrefixTree:
 
     # -- use ------------------------------------------------------------------------------------
 
-    def _chain(self, here: int | None) -> Iterator[_Node]:
+    def _chain(self, here: int | None) -> Iterator[Node]:
         """A node and those before it, up to the root."""
         while here is not None:
             node = self._nodes[here]

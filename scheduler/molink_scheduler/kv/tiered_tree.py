@@ -8,9 +8,11 @@ Pure.
 """
 
 from array import array
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
-from molink_scheduler.kv.prefix_tree import CachedPrefix, PrefixTree
+from molink_scheduler.kv.prefix_tree import CachedPrefix, Node, PrefixTree
 from molink_scheduler.kv.tiers import DEVICE, FILE
 
 __all__ = ["TieredTree"]
@@ -77,7 +79,62 @@ class TieredTree(PrefixTree):
             blocks -= count
         return []
 
+    def all_numbers(self) -> list[int]:
+        """Numbers of all blocks, in no order."""
+        return [number for node in self._nodes.values() for number in node.numbers]
+
+    def retained(self, stays: Callable[[int], bool]) -> "TieredTree":
+        """The same directory without what is held or away: of the blocks in device memory those
+        whose numbers stay, and those of all before them."""
+        kept = TieredTree(self.order, self.block_tokens)
+        kept._now, kept._next_number = self._now, self._next_number
+        waiting = [
+            (child, kept._root(salt))
+            for salt, root in self._roots.items()
+            for child in self._nodes[root].children.values()
+        ]
+        while waiting:
+            here, parent = waiting.pop()
+            node = self._nodes[here]
+            near = node.numbers if node.tier == DEVICE else ()
+            if (count := len([*takewhile(stays, near)])) > 0:
+                there = kept._take_over(node, count, parent)
+                complete = count == len(node.numbers)
+                waiting += [(child, there) for child in node.children.values() if complete]
+        kept._settle_ends()
+        return kept
+
     # -- nodes ----------------------------------------------------------------------------------
+
+    def _take_over(self, node: Node, blocks: int, parent: int) -> int:
+        """A node like the first blocks of another tree's."""
+        above = self._nodes[parent]
+        there = self._add(
+            replace(
+                node,
+                parent=parent,
+                tokens=node.tokens[: blocks * self.block_bytes],
+                numbers=node.numbers[:blocks],
+                children={},
+                pins=0,
+                holds=0,
+                depth_blocks=above.depth_blocks + blocks,
+                entry=0,
+                near=0,
+            )
+        )
+        above.children[node.tokens[: self.block_bytes]] = there
+        above.near += 1
+        self.blocks_in[DEVICE] += blocks
+        return there
+
+    def _settle_ends(self) -> None:
+        """Forget roots that have no chains, and let the ends of all chains be dropped."""
+        for salt, root in list(self._roots.items()):
+            if not self._nodes[root].children:
+                del self._nodes[root], self._roots[salt]
+        for here in list(self._nodes):
+            self._enter(here)
 
     def _away_nodes(self, prefix: CachedPrefix) -> list[int]:
         """The nodes of a prefix that are not in device memory, the first one first; the last is

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = [
+    "CACHE_RUNS_MAX",
     "DEVICE",
     "FETCHES_MAX",
     "FILE",
@@ -35,6 +36,10 @@ DEVICE, HOST, FILE = range(3)
 
 TIER_BLOCKS_MAX = 2**32
 """More than any disk holds of any model: 4 KB a block make 16 TB."""
+
+CACHE_RUNS_MAX = 1024
+"""Runs of cached blocks that one message names: 20 KB. A prompt whose cached beginning lies in more
+of them begins with as many, and what is dropped beyond follows in the next message."""
 
 FETCHES_MAX = 4
 """Under way at a time: one thread reads them on each stage, and their blocks serve nobody yet."""
@@ -80,6 +85,11 @@ class CacheTiers:
             max(one.copy_block_s for one in stages),
             max(one.read_block_s for one in stages),
         )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is any."""
+        return self.host_blocks + self.file_blocks > 0
 
     def capacity(self, tier: int) -> int:
         """Blocks of a tier below the device's memory."""

@@ -15,9 +15,9 @@ a stage (`resume`) is admitted again, and goes on from the position that was kep
 Pure: says what is wrong, drops nothing itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 
 from molink_scheduler.batch import (
     MICRO_BATCH_COUNT_MAX,
@@ -34,7 +34,7 @@ from molink_scheduler.batch import (
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits
-from molink_scheduler.resume import Resume
+from molink_scheduler.resume import Positions, Resume
 from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.timing.round_tracker import stamps_objection
 
@@ -61,6 +61,8 @@ class _Held:
     """Tokens for which its blocks have room."""
     cached: tuple[range, ...] = ()
     """Numbers of its blocks that are cached."""
+    is_refill: bool = False
+    """Whether it was admitted by rows that only rebuild cached blocks, and not again yet."""
 
     @property
     def is_idle(self) -> bool:
@@ -97,13 +99,27 @@ class StageBook:
     """By the number of each cached block: requests that use it."""
     _snapshots: set[int] = field(init=False, default_factory=set)
     """That were made."""
+    _offered: frozenset[int] | None = field(init=False, default=None)
+    """Cached blocks of the epoch before, until the head says which stay; None: it has said so, or
+    never will."""
+    _is_fresh: bool = field(init=False, default=False)
+    _lacking: set[int] = field(init=False, default_factory=set)
+    """Of a fresh stage, cached blocks that the others hold."""
+
+    @property
+    def lacking(self) -> frozenset[int]:
+        """Cached blocks that others hold and this stage, a fresh one, does not yet."""
+        return frozenset(self._lacking)
 
     def computed_tokens(self) -> dict[int, int]:
         """Of how many tokens of each request the stage holds KV."""
         return {request_id: held.computed_tokens for request_id, held in self._held.items()}
 
-    def resume(self, resume: Resume) -> None:
-        """Begin an empty book with what the stage keeps from the epoch before."""
+    def resume(self, resume: Resume, offered: frozenset[int] = frozenset()) -> None:
+        """Begin an empty book with what the stage keeps from the epoch before; of the cached blocks
+        `offered` what the head says."""
+        self._offered = offered if resume.chains_stay else None
+        self._is_fresh = resume.fresh
         for request_id, tokens in resume.keeps:
             self.kv.grow(request_id, tokens)
             blocks_tokens = blocks_for(tokens) * BLOCK_TOKENS
@@ -123,6 +139,9 @@ class StageBook:
     def received(self, batch: Batch) -> None:
         """Note a batch against which there is no objection; it waits for the device now."""
         for admission in batch.admissions:
+            before = self._held.get(admission.request_id)
+            if before is not None and before.is_refill:
+                self._use(before.cached, -1)  # It begins with more of them.
             self._held[admission.request_id] = held = self._admitted(admission, batch)
             held.is_waiting = True
             self._begin_cached(held, admission)
@@ -156,10 +175,12 @@ class StageBook:
 
     def change_objection(self, change: CacheChange) -> str | None:
         """Why the cache cannot change so; None: it can."""
+        if change.retain is not None:
+            return self._retain_objection(change.retain)
         for kept in change.keep:
             if (objection := self._kept_objection(kept)) is not None:
                 return objection
-        known = len(self._cached) + len(self.away.tier_of)
+        known = len(self._cached) + len(self._lacking) + len(self.away.tier_of)
         runs = (*change.drop, *change.to_host, *change.to_file, *change.fetch)
         if sum(blocks for _, blocks in runs) > known:
             return "more blocks are to be dropped or moved than are cached"
@@ -167,12 +188,15 @@ class StageBook:
         if len(set(named)) < len(named):
             return "a cached block is named twice"
         for number in named:
-            if self._cached.get(number) != 0 and number not in self.away.tier_of:
+            is_lacking = number in self._lacking
+            if self._cached.get(number) != 0 and number not in self.away.tier_of and not is_lacking:
                 return f"cached block {number} is to go, and is not here or in use"
         return self.away.objection(change, self.kv.blocks_free)
 
     def changed(self, change: CacheChange) -> None:
         """Note a change of the cache against which there is no objection."""
+        if change.retain is not None:
+            self._retain(change.retained)
         for kept in change.keep:
             held = self._held[kept.request_id]
             held.cached += (kept.numbers,)
@@ -193,7 +217,9 @@ class StageBook:
 
     def _leave(self, number: int) -> None:
         """A cached block is no more where it was."""
-        if not self.away.take(number):
+        if number in self._lacking:
+            self._lacking.discard(number)
+        elif not self.away.take(number):
             del self._cached[number]
             self.kv.drop(1)
 
@@ -205,11 +231,27 @@ class StageBook:
         return answer
 
     def _begin_cached(self, held: _Held, admission: Admission) -> None:
-        """A request begins with cached blocks."""
-        if admission.cached:
-            held.cached = tuple(range(first, first + blocks) for first, blocks in admission.cached)
-            self._use(held.cached, 1)
+        """A request begins with cached blocks; those that were rebuilt for it are cached now."""
+        if not admission.cached:
+            return
+        held.cached = tuple(range(first, first + blocks) for first, blocks in admission.cached)
+        lacking = self._lacking.intersection(admission.cached_numbers)
+        self._lacking -= lacking
+        self._cached.update(dict.fromkeys(lacking, 0))
+        self._use(held.cached, 1)
+        if lacking:
+            self.kv.adopt(admission.request_id, admission.cached_blocks)
+        else:
             self.kv.begin(admission.request_id, admission.cached_blocks)
+
+    def _retain(self, numbers: Iterable[int]) -> None:
+        """These blocks are all that is cached."""
+        self._offered = None
+        if self._is_fresh:
+            self._lacking.update(numbers)
+        else:
+            self._cached.update(dict.fromkeys(numbers, 0))
+            self.kv.bring_back(len(self._cached))
 
     def _use(self, cached: Iterable[range], more: int) -> None:
         """So many more requests use these cached blocks."""
@@ -221,35 +263,74 @@ class StageBook:
         """A new request, or one that was kept, as the batch that admits it finds it."""
         held = self._held.get(admission.request_id) if admission.kept_tokens else None
         if held is None:
-            begun = admission.cached_tokens
-            return _Held(admission, False, batch.batch_class, begun, begun, begun)
+            begun, refills = admission.cached_tokens, batch.replay and self._is_fresh
+            held = _Held(admission, False, batch.batch_class, begun, begun, begun)
+            held.is_refill = refills and not admission.kept_tokens
+            return held
         return replace(held, admission=admission)
 
     # -- objections -----------------------------------------------------------------------------
 
     def _admission_objection(self, batch: Batch) -> str | None:
-        new_count = sum(not admission.kept_tokens for admission in batch.admissions)
+        new_count = sum(
+            not admission.kept_tokens and admission.request_id not in self._held
+            for admission in batch.admissions
+        )
+        refilled = set[int]()
+        """By this batch's admissions so far."""
         if len(self._held) + new_count > self.kv.requests_max:
             return f"it admits more requests than the {self.kv.requests_max} that have room"
         for admission in batch.admissions:
             held, kept = self._held.get(admission.request_id), admission.kept_tokens
             if held is not None and not kept:
-                return f"request {admission.request_id} is admitted twice"
+                if (objection := self._refill_objection(held, admission)) is not None:
+                    return objection
+                refilled |= self._lacking.intersection(admission.cached_numbers)
             if kept and (held is None or held.received_tokens != kept):
                 return f"{kept} tokens of request {admission.request_id} were not kept"
             begins = admission.cached or admission.snapshot is not None
-            if begins and (objection := self._begun_objection(admission)) is not None:
+            if begins and (objection := self._begun_objection(admission, refilled)) is not None:
                 return objection
             if not self._is_possible(admission):
                 return f"request {admission.request_id} is none of this model's"
         return None
 
-    def _begun_objection(self, admission: Admission) -> str | None:
-        blocks = admission.cached_blocks
-        if blocks * BLOCK_TOKENS >= admission.tokens_expected or blocks > len(self._cached):
+    def _retain_objection(self, runs: Positions) -> str | None:
+        offered, blocks = self._offered, sum(blocks for _, blocks in runs)
+        if offered is None:
+            return "what stays cached from the epoch before is said twice, or nothing does"
+        if blocks > (self.kv.blocks_total if self._is_fresh else self.kv.blocks_free):
+            return f"{blocks} cached blocks are to stay, for which there is no room"
+        numbers = (number for first, count in runs for number in range(first, first + count))
+        if not self._is_fresh and not offered.issuperset(numbers):
+            return "cached blocks are to stay that are not here"
+        return None
+
+    def _refill_objection(self, held: _Held, admission: Admission) -> str | None:
+        """Why a request that is here cannot be one for which cached blocks were rebuilt: all that
+        has come are its first ones, of which the stage lacks those behind the ones that it has."""
+        numbers = admission.cached_numbers
+        begun = [number for run in held.cached for number in run]
+        blocks, rest = divmod(held.received_tokens, BLOCK_TOKENS)
+        first = list(islice(numbers, blocks))
+        rebuilt = first[len(begun) :]
+        if (
+            held.is_refill
+            and not rest
+            and first[: len(begun)] == begun
+            and rebuilt
+            and len(first) == blocks
+            and self._lacking.issuperset(rebuilt)
+        ):
+            return None
+        return f"request {admission.request_id} is admitted twice"
+
+    def _begun_objection(self, admission: Admission, refilled: Collection[int]) -> str | None:
+        blocks, known = admission.cached_blocks, len(self._cached) + len(refilled)
+        if blocks * BLOCK_TOKENS >= admission.tokens_expected or blocks > known:
             return f"request {admission.request_id} is to begin with {blocks} cached blocks"
         if admission.kept_tokens or not all(
-            one in self._cached for one in admission.cached_numbers
+            one in self._cached or one in refilled for one in admission.cached_numbers
         ):
             return (
                 f"request {admission.request_id} is to begin with blocks that are not cached here"

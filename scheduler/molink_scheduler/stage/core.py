@@ -137,7 +137,8 @@ class StageCore:
     def _replays(self, batch: Batch) -> tuple[Admission, ...]:
         if not self.resume.replays:
             return ()
-        return tuple(one for one in batch.admissions if one.kept_tokens)
+        refills = self.resume.chains_stay
+        return tuple(one for one in batch.admissions if one.kept_tokens or (refills and one.cached))
 
     def finished(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """The result of a step has left, `elapsed_s` after the step began: learn from it."""

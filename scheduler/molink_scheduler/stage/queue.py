@@ -70,11 +70,13 @@ class StageQueue:
         book: StageBook,
         cut_tokens: int = 1,
         replay_rows_max: int | None = None,
+        *,
+        refills: bool = False,
     ) -> "StageQueue":
         """A queue whose prefill steps have at most `rows_max` rows, and cut as the ring does;
         `replay_rows_max`: of those that are replayed to this stage only."""
         budget = PrefillBudget(rows_max, DecodeClock(), StepProfile(), replay_rows_max)
-        return cls(StageOrder(budget, cut_tokens), book)
+        return cls(StageOrder(budget, cut_tokens, refills), book)
 
     @property
     def clock(self) -> DecodeClock:
@@ -153,6 +155,9 @@ class StageOrder:
     budget: PrefillBudget
     cut_tokens: int = 1
     """Prompts are cut at its multiples where a step has time for one."""
+    refills: bool = False
+    """Whether a fresh stage may lack cached blocks that newcomers begin with, see
+    `KvBook.refills`."""
     _decode: deque[BatchArrived] = field(init=False, default_factory=deque)
     _prefill: deque[BatchArrived] = field(init=False, default_factory=deque)
     _first_rows_done: int = field(init=False, default=0)
@@ -207,7 +212,9 @@ class StageOrder:
             batch, message = self._prefill[0]
             start = self._first_rows_done
             bulk += bulk_bytes(batch.admissions)
-            if batches and (bulk > ADMITTED_BULK_BYTES_MAX or not _may_join(batches[-1], batch)):
+            is_apart = self.refills and any(one.cached for one in batch.admissions)
+            may_join = _may_join(batches[-1], batch) if batches else True
+            if batches and (bulk > ADMITTED_BULK_BYTES_MAX or is_apart or not may_join):
                 break
             end = _cut_at(batch, start, min(batch.tokens, start + rows), self.cut_tokens)
             if end == start and batches:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, Span
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, number_runs
 from molink_scheduler.resume import Resume
 
 __all__ = ["Lengths", "ReplayLog", "SentRows"]
@@ -62,6 +62,9 @@ class ReplayLog:
     """Of the requests whose rows are here, as they were admitted."""
     _cached: dict[int, SentRows] = field(init=False, default_factory=dict)
     """Rows of each cached block, by its number, the longest kept first."""
+    _owed: dict[int, SentRows] = field(init=False, default_factory=dict)
+    """Rows of cached blocks that the replaced neighbour lacks: they stay until they are sent, or
+    dropped by the head."""
     _held: dict[int, int] = field(init=False, default_factory=dict)
     """Tokens of each request that the replaced neighbour holds and is not sent again."""
 
@@ -70,7 +73,8 @@ class ReplayLog:
         cached blocks begin with the rows of these."""
         for one in admissions:
             self._lengths[one.request_id] = Lengths(one.prompt_tokens, one.tokens_expected)
-            begun = [self._cached.get(number) for number in one.cached_numbers]
+            self._adopt(one)
+            begun = [self._rows_of_block(number) for number in one.cached_numbers]
             for place, rows in enumerate(begun if all(begun) else ()):
                 assert rows is not None
                 start = place * BLOCK_TOKENS
@@ -83,6 +87,24 @@ class ReplayLog:
                 self._keep_block(kept.request_id, place * BLOCK_TOKENS, number)
         for number in change.dropped:
             self._drop_block(number)
+        if change.retain is not None:
+            for number in [*self._cached, *self._owed]:
+                if not change.retains(number):
+                    self._drop_block(number)
+
+    def _adopt(self, admission: Admission) -> None:
+        """Keep the rows of cached blocks that a replaced stage has computed for a request."""
+        if admission.request_id in self._sent and not admission.kept_tokens:
+            for place, number in enumerate(admission.cached_numbers):
+                if self._rows_of_block(number) is None:
+                    self._keep_block(admission.request_id, place * BLOCK_TOKENS, number)
+
+    def _rows_of_block(self, number: int) -> SentRows | None:
+        return self._cached.get(number) or self._owed.get(number)
+
+    def cached_numbers(self) -> frozenset[int]:
+        """Cached blocks whose rows are here."""
+        return frozenset(self._cached) | frozenset(self._owed)
 
     def _keep_block(self, request_id: int, start: int, number: int) -> None:
         end = start + BLOCK_TOKENS
@@ -91,7 +113,8 @@ class ReplayLog:
             self.bytes_held += len(self._cached[number].rows)
 
     def _drop_block(self, number: int) -> None:
-        if (dropped := self._cached.pop(number, None)) is not None:
+        dropped = self._cached.pop(number, None) or self._owed.pop(number, None)
+        if dropped is not None:
             self.bytes_held -= len(dropped.rows)
 
     def lengths(self, request_id: int) -> Lengths | None:
@@ -145,6 +168,9 @@ class ReplayLog:
     ) -> Iterator[tuple[Batch, SentRows]]:
         """What a replaced neighbour lacks of a request that `batch` admits, before that is sent: a
         batch for each piece of at most `rows_max` rows."""
+        if not admission.kept_tokens:
+            yield from self._refilled(batch, admission, rows_max)
+            return
         held = self._held.pop(admission.request_id, 0)
         if held == admission.kept_tokens:
             self._promised.discard(admission.request_id)
@@ -159,9 +185,42 @@ class ReplayLog:
             admissions = ()
         self._promised.discard(admission.request_id)
 
+    def _refilled(
+        self, batch: Batch, admission: Admission, rows_max: int
+    ) -> Iterator[tuple[Batch, SentRows]]:
+        """The rows of the cached blocks that it begins with and the neighbour lacks: behind those
+        that it has, as rows of the request itself, which then keeps them for the cache."""
+        numbers = list(admission.cached_numbers)
+        places = [place for place, number in enumerate(numbers) if number in self._owed]
+        if not places:
+            return
+        held = tuple((run.start, len(run)) for run in number_runs(numbers[: places[0]]))
+        admissions: tuple[Admission, ...] = (replace(admission, cached=held),)
+        blocks_max = max(1, rows_max // BLOCK_TOKENS)
+        for first in range(places[0], places[-1] + 1, blocks_max):
+            sent = self._take_owed(numbers[first : min(first + blocks_max, places[-1] + 1)], first)
+            span = Span(admission.request_id, sent.start, sent.end, samples=False)
+            yield (
+                Batch(batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True),
+                sent,
+            )
+            admissions = ()
+
+    def _take_owed(self, numbers: list[int], first_block: int) -> SentRows:
+        """Rows of blocks that are sent now, the first of them a request's `first_block`-th."""
+        rows = [self._owed.pop(number) for number in numbers]
+        self._cached.update(zip(numbers, rows, strict=True))
+        start = first_block * BLOCK_TOKENS
+        return _joined(rows)._replace(start=start, end=start + len(rows) * BLOCK_TOKENS)
+
     def go_on(self, resume: Resume) -> None:
         """Keep the rows of the requests that go on, and surely those that are to be sent again."""
-        self._drop_blocks()
+        self._cached = self._owed | self._cached
+        self._owed = {}
+        if not resume.chains_stay:
+            self._drop_blocks()
+        elif resume.replays:
+            self._cached, self._owed = {}, self._cached
         kept = {request_id for request_id, _ in resume.requests}
         for request_id in self._sent.keys() - kept:
             self.forget(request_id)
@@ -175,7 +234,7 @@ class ReplayLog:
         self.bytes_held -= sum(len(piece.rows) for piece in self._sent.pop(request_id, ()))
 
     def shed(self) -> None:
-        """Drop all rows but those that have been promised: their memory is needed."""
+        """Drop all rows but those that have been promised, or are owed: their memory is needed."""
         self._drop_blocks()
         for request_id in self._sent.keys() - self._promised:
             self.forget(request_id)
