@@ -18,7 +18,8 @@ from molink.checkpoint.model_shape import KvDtype
 from molink.executor.cards.card import Card
 from molink.executor.cards.fallbacks import Fallbacks
 from molink.executor.recurrent.state_pool import StatePool
-from molink.executor.stage import StageExecutor, StepOutput
+from molink.executor.stage import StageExecutor
+from molink.executor.step_output import StepOutput
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.kv.blocks import KvBlocks

@@ -55,35 +55,19 @@ from molink.executor.recurrent.staged_mixer import (
     decode_index,
 )
 from molink.executor.recurrent.state_pool import StatePool
-from molink.executor.sampling.history import DrawnToken, SequenceHistory
+from molink.executor.sampling.history import SequenceHistory
 from molink.executor.sampling.tail_rows import TailRows
+from molink.executor.step_output import StepOutput
 from molink.executor.warm_up import run_span
 from molink.executor.weights import Progress, StagePart, held_bytes
-from molink.wire.frames import PromptScore
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 from molink_scheduler.kv.snapshots import snapshot_slots
 
-__all__ = ["StageExecutor", "StepOutput"]
+__all__ = ["StageExecutor"]
 
 DECODE_ROWS_TOGETHER = {"cpu": 1, "cuda": 64}
 """Decode rows that share a mixer's call: see `recurrent.staged_mixer`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutput:
-    """Result of one step: hidden states for the next stage, or the tail's tokens."""
-
-    hidden_TD: torch.Tensor | None
-    """For the next stage; None on the tail."""
-    drawn: tuple[DrawnToken, ...] = ()
-    """On the tail: one per span that samples, in batch order."""
-    scores: tuple[PromptScore, ...] = ()
-    """On the tail: of the prompts' tokens that the batch's rows predict, where they are wanted."""
-    token_ids: tuple[int, ...] | None = None
-    """Of the rows, for the next stage; None where its layers do not read them."""
-    computed_s: float | None = None
-    """What a card took for it; None on a CPU, where the clock tells."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release, S
 from molink_scheduler.request import SamplingParams
 
 if TYPE_CHECKING:
-    from molink.executor.stage import StageExecutor, StepOutput
+    from molink.executor.stage import StageExecutor
+from molink.executor.step_output import StepOutput
 
 __all__ = ["WARM_UP_REQUEST_ID", "run_span"]
 

@@ -20,7 +20,8 @@ from molink.executor.cards.retry import StepInputs, computed
 from molink.executor.cards.swapping import SwapWatch, refuse_swapping
 from molink.executor.extended_stage import Executor, ExtendedExecutor, parts_of
 from molink.executor.number_range import check_received
-from molink.executor.stage import StageExecutor, StepOutput
+from molink.executor.stage import StageExecutor
+from molink.executor.step_output import StepOutput
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings

@@ -16,7 +16,7 @@ from molink.wire.frames import TOKEN_ID, Activations
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.resume import Resume

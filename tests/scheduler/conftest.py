@@ -34,7 +34,8 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, KvLedger, blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.away import AwayBook

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from molink_scheduler.batch import Release
 from molink_scheduler.events import BatchArrived, KeepRows, ReleaseArrived, RunBatch, SendRelease
-from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.resume import Resume, held_behind
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore

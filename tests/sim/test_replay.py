@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_scheduler.head.micro_batches import MicroBatches
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_sim.cli import main

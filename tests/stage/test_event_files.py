@@ -6,7 +6,7 @@ import pytest
 
 from molink.stage import event_files
 from molink.stage.event_files import EventFiles
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits

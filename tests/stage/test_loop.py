@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from molink.executor.stage import StepOutput
+from molink.executor.step_output import StepOutput
 from molink.stage import health_reports
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
@@ -26,7 +26,7 @@ from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations, Forget, Sampled
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.resume import Resume

@@ -274,8 +274,19 @@ class LiveSequence:
             return "more tokens than were asked for"
         return None
 
-    def event(self, token: TokenSample, eos_token_ids: Collection[int]) -> TokenEvent | MolinkError:
-        """What the user is told of a token that has come."""
+    def take(
+        self, token: TokenSample, eos_token_ids: Collection[int], now: float
+    ) -> TokenEvent | MolinkError:
+        """Its next token has come: what the user is told of it."""
+        self.output.append(token.token_id)
+        self.held_tokens = len(self.prompt) + self.generated_tokens - 1
+        if self.timeline is not None:
+            self.timeline.tokens_came(1, now)
+        return self._event(token, eos_token_ids)
+
+    def _event(
+        self, token: TokenSample, eos_token_ids: Collection[int]
+    ) -> TokenEvent | MolinkError:
         if token.finish is FinishReason.GRAMMAR_FAILED:
             return InvalidRequestError(
                 f"The grammar could not be followed beyond {self.generated_tokens - 1} tokens of "

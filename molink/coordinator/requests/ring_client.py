@@ -365,13 +365,9 @@ class RingClient:
             if (objection := self._objection(token, live)) is not None:
                 raise self._tail_error(objection)
             if live is not None:
-                live.output.append(token.token_id)
-                live.held_tokens = len(live.prompt) + live.generated_tokens - 1
                 self.tokens_sent += 1
-                event = live.event(token, self.card.eos_token_ids)
+                event = live.take(token, self.card.eos_token_ids, now)
                 self.prospects.token_came(live, now)
-                if live.timeline is not None:
-                    live.timeline.tokens_came(1, now)
                 live.tell(event)
                 if live.is_behind and not token.finish:
                     self._hold(live)

@@ -19,7 +19,7 @@ import torch
 
 from molink.errors import DeviceMemoryError
 from molink.executor.extended_stage import Executor
-from molink.executor.stage import StepOutput
+from molink.executor.step_output import StepOutput
 from molink_scheduler.batch import Batch, Span
 
 __all__ = ["StepInputs", "computed", "halves"]

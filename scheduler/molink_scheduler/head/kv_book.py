@@ -33,7 +33,8 @@ from molink_scheduler.head.fetches import Fetch, Fetches, in_runs
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import Snapshots
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for, number_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, number_runs
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
@@ -345,27 +346,8 @@ class KvBook:
         if short <= 0 or self.tree is None:
             return
         before = self.tree.blocks
-        self._put_down(self.tree, DEVICE, short)
+        self._moves += self.tree.put_down(self.fetches.tiers, DEVICE, short)
         self.ledger.drop(before - self.tree.blocks)
-
-    def _put_down(self, tree: TieredTree, tier: int, blocks: int) -> None:
-        """Let so many blocks of a tier go to the next lower one that has room, or be dropped. Those
-        that go first are pushed further down by the others."""
-        tiers = self.fetches.tiers
-        below = tiers.below(tier)
-        while below is not None and blocks > 0:
-            wanted = min(blocks, tiers.capacity(below))
-            short = wanted - (tiers.capacity(below) - tree.blocks_in[below])
-            if short > 0:
-                self._put_down(tree, below, short)
-            room = min(wanted, tiers.capacity(below) - tree.blocks_in[below])
-            moved = tree.lower(tier, below, room) if room > 0 else []
-            if not moved:
-                break  # All that is there is held.
-            self._moves.append((below, moved))
-            blocks -= len(moved)
-        if blocks > 0:
-            self._note_dropped(tree.drop(blocks, tier))
 
     # -- the same at once -----------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from itertools import chain
 from molink_scheduler.batch import DECODE, Span
 from molink_scheduler.events import BatchReturned, SampledToken
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.timing.round_tracker import stamps_objection
 

@@ -45,7 +45,8 @@ from molink_scheduler.head.objections import request_objection, return_objection
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.request import Request
 from molink_scheduler.resume import Resume

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from molink_scheduler.kv.prefix_tree import CachedPrefix, Node, PrefixTree
-from molink_scheduler.kv.tiers import DEVICE, FILE
+from molink_scheduler.kv.tiers import DEVICE, FILE, CacheTiers
 
 __all__ = ["TieredTree"]
 
@@ -34,6 +34,27 @@ class TieredTree(PrefixTree):
             self._move(here, below)
             self._merge(here)
         return moved
+
+    def put_down(self, tiers: CacheTiers, tier: int, blocks: int) -> list[tuple[int, list[int]]]:
+        """Let so many blocks of a tier go to the next lower one that has room, or be dropped. Those
+        that go first are pushed further down by the others: in order, the tier and the numbers,
+        DEVICE for those that are dropped."""
+        moves: list[tuple[int, list[int]]] = []
+        below = tiers.below(tier)
+        while below is not None and blocks > 0:
+            wanted = min(blocks, tiers.capacity(below))
+            short = wanted - (tiers.capacity(below) - self.blocks_in[below])
+            if short > 0:
+                moves += self.put_down(tiers, below, short)
+            room = min(wanted, tiers.capacity(below) - self.blocks_in[below])
+            moved = self.lower(tier, below, room) if room > 0 else []
+            if not moved:
+                break  # All that is there is held.
+            moves.append((below, moved))
+            blocks -= len(moved)
+        if blocks > 0 and (dropped := self.drop(blocks, tier)):
+            moves.append((DEVICE, dropped))
+        return moves
 
     def away(self, prefix: CachedPrefix) -> list[tuple[int, int, bool]]:
         """Of a prefix, just found down to the lowest tier, the runs that are not in device memory:

@@ -24,18 +24,18 @@ from molink_scheduler.batch import (
     PREFILL,
     Admission,
     Batch,
-    BatchClass,
     CacheChange,
     Fetched,
     KeptBlocks,
     Release,
-    Span,
 )
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.resume import Positions, Resume
 from molink_scheduler.stage.away import AwayBook
+from molink_scheduler.stage.held_request import HeldRequest
 from molink_scheduler.timing.round_tracker import stamps_objection
 
 __all__ = ["MESSAGE_ROWS_MAX", "StageBook"]
@@ -46,45 +46,6 @@ MESSAGE_ROWS_MAX = 4096
 
 
 @dataclass(slots=True)
-class _Held:
-    """One admitted request; `received` is ahead of `computed` by what waits for the device."""
-
-    admission: Admission | None
-    """None: kept from the epoch before, and not admitted again yet."""
-    is_waiting: bool
-    """Whether the batch that admits it waits for the device."""
-    latest: BatchClass
-    """Of the newest batch that names it."""
-    received_tokens: int = 0
-    computed_tokens: int = 0
-    blocks_tokens: int = 0
-    """Tokens for which its blocks have room."""
-    cached: tuple[range, ...] = ()
-    """Numbers of its blocks that are cached."""
-    is_refill: bool = False
-    """Whether it was admitted by rows that only rebuild cached blocks, and not again yet."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all that has come of it is computed."""
-        return not self.is_waiting and self.computed_tokens == self.received_tokens
-
-    def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
-        """Whether a span is the next one of the request. None samples inside the prompt. Decode and
-        prefill go past each other, so only prefill may follow what waits, and only prefill."""
-        admission = self.admission
-        if admission is None:
-            return False
-        if span.start != self.received_tokens or span.end > admission.tokens_expected:
-            return False
-        if span.samples and span.end < admission.prompt_tokens:
-            return False
-        if self.computed_tokens == self.received_tokens and not self.is_waiting:
-            return True
-        return batch_class is self.latest is PREFILL
-
-
-@dataclass(slots=True)
 class StageBook:
     """The requests of one stage, as far as messages have told of them."""
 
@@ -92,7 +53,7 @@ class StageBook:
     limits: ModelLimits
     away: AwayBook = field(default_factory=lambda: AwayBook(CacheTiers()))
     """What is cached below device memory."""
-    _held: dict[int, _Held] = field(init=False, default_factory=dict)
+    _held: dict[int, HeldRequest] = field(init=False, default_factory=dict)
     snapshots: int = 0
     """Snapshots of states that there is room for."""
     _cached: dict[int, int] = field(init=False, default_factory=dict)
@@ -123,13 +84,15 @@ class StageBook:
         for request_id, tokens in resume.keeps:
             self.kv.grow(request_id, tokens)
             blocks_tokens = blocks_for(tokens) * BLOCK_TOKENS
-            self._held[request_id] = _Held(None, False, PREFILL, tokens, tokens, blocks_tokens)
+            self._held[request_id] = HeldRequest(
+                None, False, PREFILL, tokens, tokens, blocks_tokens
+            )
 
     def objection(self, batch: Batch) -> str | None:
         """Why the batch cannot be computed here after all that has come before; None: it can."""
         if (objection := _shape_objection(batch)) is not None:
             return objection
-        new: dict[int, _Held] = {}
+        new: dict[int, HeldRequest] = {}
         if batch.admissions:
             if (objection := self._admission_objection(batch)) is not None:
                 return objection
@@ -230,7 +193,7 @@ class StageBook:
             self._cached[number] -= 1
         return answer
 
-    def _begin_cached(self, held: _Held, admission: Admission) -> None:
+    def _begin_cached(self, held: HeldRequest, admission: Admission) -> None:
         """A request begins with cached blocks; those that were rebuilt for it are cached now."""
         if not admission.cached:
             return
@@ -259,12 +222,12 @@ class StageBook:
             for number in numbers:
                 self._cached[number] += more
 
-    def _admitted(self, admission: Admission, batch: Batch) -> _Held:
+    def _admitted(self, admission: Admission, batch: Batch) -> HeldRequest:
         """A new request, or one that was kept, as the batch that admits it finds it."""
         held = self._held.get(admission.request_id) if admission.kept_tokens else None
         if held is None:
             begun, refills = admission.cached_tokens, batch.replay and self._is_fresh
-            held = _Held(admission, False, batch.batch_class, begun, begun, begun)
+            held = HeldRequest(admission, False, batch.batch_class, begun, begun, begun)
             held.is_refill = refills and not admission.kept_tokens
             return held
         return replace(held, admission=admission)
@@ -306,7 +269,7 @@ class StageBook:
             return "cached blocks are to stay that are not here"
         return None
 
-    def _refill_objection(self, held: _Held, admission: Admission) -> str | None:
+    def _refill_objection(self, held: HeldRequest, admission: Admission) -> str | None:
         """Why a request that is here cannot be one for which cached blocks were rebuilt: all that
         has come are its first ones, of which the stage lacks those behind the ones that it has."""
         numbers = admission.cached_numbers
@@ -381,7 +344,7 @@ class StageBook:
             )
         )
 
-    def _span_objection(self, batch: Batch, new: dict[int, _Held]) -> str | None:
+    def _span_objection(self, batch: Batch, new: dict[int, HeldRequest]) -> str | None:
         blocks_missing = 0
         for span in batch.spans:
             held = new.get(span.request_id) or self._held.get(span.request_id)

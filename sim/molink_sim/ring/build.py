@@ -8,7 +8,8 @@ from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import SPAN_TOKENS_MAX, STATE_CHUNK_TOKENS, RingTerms
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook

@@ -6,7 +6,8 @@ import torch
 from molink.errors import DeviceMemoryError
 from molink.executor.cards import room
 from molink.executor.cards.retry import StepInputs, computed, halves
-from molink.executor.stage import StageExecutor, StepOutput
+from molink.executor.stage import StageExecutor
+from molink.executor.step_output import StepOutput
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import SamplingParams
 from tests.executor.cards.stand_in import GB, StandInCard

@@ -16,7 +16,7 @@ from molink.executor.cards.swapping import (
     refuse_swapping,
     watch_of,
 )
-from molink.executor.stage import StepOutput
+from molink.executor.step_output import StepOutput
 from molink_scheduler.batch import Batch, BatchClass, Span
 from tests.executor.cards.stand_in import GB, StandInCard
 

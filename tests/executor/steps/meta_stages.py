@@ -17,7 +17,8 @@ from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.cuda.fused_choice import FusedChoice
 from molink.executor.cuda.fused_math import PlainFused
 from molink.executor.experts import EXPERTS_NAME
-from molink.executor.stage import DECODE_ROWS_TOGETHER, StageExecutor, StepOutput
+from molink.executor.stage import DECODE_ROWS_TOGETHER, StageExecutor
+from molink.executor.step_output import StepOutput
 from molink.executor.weights import StagePart, build_stage_class
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS

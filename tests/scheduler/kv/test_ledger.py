@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.kv.blocks import KvBlocks, KvLedger, OutOfBlocks
+from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks
+from molink_scheduler.kv.ledger import KvLedger
 
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 200)), max_size=60)
 

@@ -25,7 +25,7 @@ from molink_scheduler.events import (
     SendTokens,
     WaitUntil,
 )
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import PrefixTree, token_bytes
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore

@@ -20,7 +20,7 @@ from molink_scheduler.events import (
     Refuse,
     SendFetched,
 )
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.away import AwayBook

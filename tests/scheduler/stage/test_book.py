@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.kv.blocks import KvBlocks, KvLedger
+from molink_scheduler.kv.blocks import KvBlocks
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.book import MESSAGE_ROWS_MAX, StageBook
 

@@ -18,7 +18,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore

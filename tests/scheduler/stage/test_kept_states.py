@@ -14,7 +14,7 @@ from molink_scheduler.batch import (
     Span,
 )
 from molink_scheduler.events import BatchArrived, CacheChanged, Refuse
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.queue import StageQueue, cut_rows, join_batches

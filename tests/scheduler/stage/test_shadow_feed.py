@@ -4,7 +4,7 @@ import pytest
 
 from molink_scheduler.batch import Admission, Batch, Release, Span
 from molink_scheduler.events import BatchArrived, Refuse, ReleaseArrived, SendRelease
-from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows

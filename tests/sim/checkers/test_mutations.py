@@ -8,8 +8,8 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.kv.free_runs import FreeRuns
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.queue import StageOrder
 from molink_scheduler.stage.replay_log import ReplayLog

@@ -1,0 +1,26 @@
+"""What one step of a stage gives."""
+
+from dataclasses import dataclass
+
+import torch
+
+from molink.executor.sampling.history import DrawnToken
+from molink.wire.frames import PromptScore
+
+__all__ = ["StepOutput"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Result of one step: hidden states for the next stage, or the tail's tokens."""
+
+    hidden_TD: torch.Tensor | None
+    """For the next stage; None on the tail."""
+    drawn: tuple[DrawnToken, ...] = ()
+    """On the tail: one per span that samples, in batch order."""
+    scores: tuple[PromptScore, ...] = ()
+    """On the tail: of the prompts' tokens that the batch's rows predict, where they are wanted."""
+    token_ids: tuple[int, ...] | None = None
+    """Of the rows, for the next stage; None where its layers do not read them."""
+    computed_s: float | None = None
+    """What a card took for it; None on a CPU, where the clock tells."""

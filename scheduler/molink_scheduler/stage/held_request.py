@@ -1,0 +1,49 @@
+"""One request as its stage knows it: what has come of it, what is computed, what may come next.
+
+Pure.
+"""
+
+from dataclasses import dataclass
+
+from molink_scheduler.batch import PREFILL, Admission, BatchClass, Span
+
+__all__ = ["HeldRequest"]
+
+
+@dataclass(slots=True)
+class HeldRequest:
+    """One request; `received` is ahead of `computed` by what waits for the device."""
+
+    admission: Admission | None
+    """None: kept from the epoch before, and not admitted again yet."""
+    is_waiting: bool
+    """Whether the batch that admits it waits for the device."""
+    latest: BatchClass
+    """Of the newest batch that names it."""
+    received_tokens: int = 0
+    computed_tokens: int = 0
+    blocks_tokens: int = 0
+    """Tokens for which its blocks have room."""
+    cached: tuple[range, ...] = ()
+    """Numbers of its blocks that are cached."""
+    is_refill: bool = False
+    """Whether it was admitted by rows that only rebuild cached blocks, and not again yet."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that has come of it is computed."""
+        return not self.is_waiting and self.computed_tokens == self.received_tokens
+
+    def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
+        """Whether a span is the next one of the request. None samples inside the prompt. Decode and
+        prefill go past each other, so only prefill may follow what waits, and only prefill."""
+        admission = self.admission
+        if admission is None:
+            return False
+        if span.start != self.received_tokens or span.end > admission.tokens_expected:
+            return False
+        if span.samples and span.end < admission.prompt_tokens:
+            return False
+        if self.computed_tokens == self.received_tokens and not self.is_waiting:
+            return True
+        return batch_class is self.latest is PREFILL
