@@ -20,7 +20,7 @@ from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.timing.round_tracker import stamps_objection
 
-__all__ = ["request_objection", "return_objection"]
+__all__ = ["is_awaited", "request_objection", "return_objection"]
 
 
 def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None) -> str | None:
@@ -37,6 +37,12 @@ def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None
     if not limits.has_words(chain(request.prompt, request.output, request.sampling.biased)):
         return f"{name} has a token that is not in the vocabulary"
     return None
+
+
+def is_awaited(event: BatchReturned, sequences: Mapping[int, Sequence]) -> bool:
+    """Whether anything of it is under way: the copy of a return ends nothing."""
+    known = ((sequences.get(span.request_id), span) for span in event.spans)
+    return any(one is not None and one.awaits(span) for one, span in known)
 
 
 def return_objection(

@@ -41,7 +41,7 @@ from molink_scheduler.events import (
 from molink_scheduler.head.decode_batcher import DecodeBatcher
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
-from molink_scheduler.head.objections import request_objection, return_objection
+from molink_scheduler.head.objections import is_awaited, request_objection, return_objection
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
@@ -238,7 +238,7 @@ class HeadScheduler:
         return [SendRelease(Release(request_id))]
 
     def _return(self, event: BatchReturned, now: float) -> abc.Sequence[BookOrder | Refuse]:
-        if not self._is_awaited(event):
+        if not is_awaited(event, self._sequences):
             return []  # The copy of a return, or nothing that ever left.
         departed = self.decode.departed(event.micro_batch)
         objection = return_objection(event, self._sequences, departed, self.settings.limits)
@@ -261,13 +261,6 @@ class HeadScheduler:
             if sequence.cancelled or sequence.preempting:
                 orders += self._settle(sequence)
         return orders
-
-    def _is_awaited(self, event: BatchReturned) -> bool:
-        """Whether anything of it is under way: the copy of a return ends nothing."""
-        known = self._sequences
-        return any(
-            one.request_id in known and known[one.request_id].awaits(one) for one in event.spans
-        )
 
     def _prompt_moved(self, sequence: Sequence, rows: int, now: float) -> None:
         elapsed_s = now - self._prompts_moved_at[sequence.request_id]

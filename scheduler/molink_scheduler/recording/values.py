@@ -17,7 +17,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any
 
-from molink_scheduler import batch, events, request, resume
+from molink_scheduler import batch, events, prompt_order, request, resume
 from molink_scheduler.head import (
     decode_batcher,
     fetches,
@@ -31,15 +31,26 @@ from molink_scheduler.head import (
     settings,
 )
 from molink_scheduler.head import snapshots as head_snapshots
-from molink_scheduler.kv import blocks, prefix_tree, snapshots, tiered_tree, tiers
-from molink_scheduler.stage import away, book, core, queue, shadow_queue
+from molink_scheduler.kv import blocks, ledger, prefix_tree, snapshots, tiered_tree, tiers
+from molink_scheduler.stage import away, book, core, held_request, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
 __all__ = ["decode", "encode"]
 
 _MODULES: tuple[ModuleType, ...] = (
-    *(batch, events, request, resume, blocks, prefix_tree, tiered_tree, tiers),
-    *(away, book, core, queue, shadow_queue, round_tracker, steps),
+    *(
+        batch,
+        events,
+        prompt_order,
+        request,
+        resume,
+        blocks,
+        ledger,
+        prefix_tree,
+        tiered_tree,
+        tiers,
+    ),
+    *(away, book, core, held_request, queue, shadow_queue, round_tracker, steps),
     *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings, snapshots, head_snapshots),
 )
