@@ -188,7 +188,8 @@ def test_kimi_linear_says_its_sizes_in_an_entry_of_its_own():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_stages_give_what_a_plan_has_counted(name, tmp_path):
-    """So many tokens of KV and states of so many requests, in memory that is just lent."""
+    """So many tokens of KV and states of so many requests, in memory that is just lent: of 20 states
+    a quarter is for snapshots."""
     small_model(name).save_pretrained(tmp_path)
     cost = planned_model(str(tmp_path)).costs[4]
     lent_bytes = cost.stage_bytes(0, cost.layers) + 20 * sum(cost.kept_of_request) + 2**20
@@ -196,6 +197,6 @@ def test_stages_give_what_a_plan_has_counted(name, tmp_path):
     (planned,) = forecast(cost, [node], [cost.layers], Network(), Goal(context_tokens=64)).stages
     work = StageWork(planned.layers, "cpu", "float32", planned.kv_tokens)
     stage = load_stage(str(tmp_path), work, memory_bytes=lent_bytes, self_test=False)
-    assert 20 <= planned.state_slots <= STATE_SLOTS_MAX
+    assert 15 <= planned.state_slots <= STATE_SLOTS_MAX
     assert stage.state_slots == pytest.approx(planned.state_slots, abs=1)
     assert stage.kv.tokens_capacity >= planned.kv_tokens
