@@ -188,8 +188,8 @@ def test_kimi_linear_says_its_sizes_in_an_entry_of_its_own():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_stages_give_what_a_plan_has_counted(name, tmp_path):
-    """So many tokens of KV and states of so many requests, in memory that is just lent: of 20 states
-    a quarter is for snapshots."""
+    """So many tokens of KV and states of so many requests, in memory that is just lent: a quarter
+    of 20 states is for snapshots."""
     small_model(name).save_pretrained(tmp_path)
     cost = planned_model(str(tmp_path)).costs[4]
     lent_bytes = cost.stage_bytes(0, cost.layers) + 20 * sum(cost.kept_of_request) + 2**20
