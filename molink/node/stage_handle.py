@@ -19,6 +19,7 @@ from molink.errors import (
     StageError,
     UserError,
 )
+from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
     Command,
     Fact,
@@ -33,7 +34,6 @@ from molink.stage_protocol.messages import (
     SetShadow,
     SetUploadCap,
     StageFailed,
-    StageHealth,
     StageLoaded,
     StageReady,
     decode_line,

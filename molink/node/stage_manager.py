@@ -34,9 +34,7 @@ from molink.node.assigned import added_work
 from molink.node.hosting import LinkRoutes, StageLauncher
 from molink.node.shadow_route import ShadowRoute
 from molink.node.stage_handle import StageHandle
-from molink.stage_protocol.messages import (
-    StageHealth,
-)
+from molink.stage_protocol.health import StageHealth
 from molink.tasks import background_tasks, cancel, spawn, task_group
 from molink_scheduler.resume import Resume
 

@@ -17,7 +17,8 @@ from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
 from molink.stage.shadowing import Shadowing
-from molink.stage_protocol.messages import StageHealth, StageProgress
+from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import StageProgress
 from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import StageCore

@@ -13,7 +13,7 @@ import torch
 
 from molink.errors import FrameError
 from molink.executor.number_range import check_sent
-from molink.stage_protocol.messages import PackingHealth
+from molink.stage_protocol.health import PackingHealth
 from molink.wire.codecs import decode, encode
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations

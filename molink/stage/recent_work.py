@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from molink.executor.row_sketches import RowSketches
-from molink.stage_protocol.messages import (
+from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,
     SKETCH_NUMBERS_MAX,

@@ -31,6 +31,7 @@ from molink.errors import (
 )
 from molink.printable import PrintableStream
 from molink.serving.logs import LOG_FORMATS, set_up_logs
+from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
     Fact,
     HoldLinks,
@@ -43,7 +44,6 @@ from molink.stage_protocol.messages import (
     SetShadow,
     SetUploadCap,
     StageFailed,
-    StageHealth,
     Steering,
     decode_line,
     encode_line,

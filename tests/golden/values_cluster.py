@@ -25,10 +25,8 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.requests.ring_client import RingClient
 from molink.serving.service import ModelCard
-from molink.stage_protocol.messages import (
-    StageHealth,
-    StageLoaded,
-)
+from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.codec_choice import choose_codec
 from molink_scheduler.link.facts import LinkReport
 from tests.golden.codec import Codec

@@ -26,6 +26,7 @@ from molink.coordinator.members.ring import AgentStage, JoinTerms
 from molink.coordinator.requests.ledger import LEDGER_FILE, Ledger
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.rings.ring_building import RingRoutes, build_ring
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     HoldLinks,
@@ -33,13 +34,11 @@ from molink.stage_protocol.messages import (
     LoadProgressed,
     LoadStage,
     MovePath,
-    PackingHealth,
     PathMoved,
     SetAllowed,
     SetShadow,
     SetUploadCap,
     StageFailed,
-    StageHealth,
     StageLoaded,
     StageReady,
     StageWork,

@@ -6,7 +6,7 @@ import pytest
 
 from molink.stage import recent_work
 from molink.stage.recent_work import REPORTED_S, RecentWork
-from molink.stage_protocol.messages import (
+from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,
     SKETCH_NUMBERS_MAX,

@@ -12,13 +12,13 @@ from dataclasses import replace
 import pytest
 
 from molink.stage.stage_process import EXIT_FAILED, FACTS_WAITING_MAX, SupervisorPipe
+from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
     JoinRing,
     LoadStage,
     MovePath,
     PathMoved,
     SetAllowed,
-    StageHealth,
     StageReady,
     StageWork,
     decode_line,

@@ -6,12 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from molink.errors import FrameError
-from molink.stage_protocol.messages import (
-    FIGURE_MAX,
-    HEALTH,
-    PackingHealth,
-    StageHealth,
-)
+from molink.stage_protocol.health import FIGURE_MAX, PackingHealth, StageHealth
+from molink.stage_protocol.messages import HEALTH
 from molink_scheduler.link.facts import LinkReport
 
 LINK = LinkReport("next", 1, 2, 0, 1, 0, 9, 4096, 20.5, 60.0, 1.5, 3, False, 0)

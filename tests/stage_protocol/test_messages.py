@@ -4,7 +4,8 @@ import pytest
 
 from molink.errors import FrameError
 from molink.stage_protocol import messages as supervision
-from molink.stage_protocol.messages import PackingHealth, StageHealth, decode_line, encode_line
+from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.messages import decode_line, encode_line
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import LinkMemory, LinkReport

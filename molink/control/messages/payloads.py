@@ -35,15 +35,8 @@ from molink.control.messages.base import (
     Unreadable,
     Word,
 )
-from molink.stage_protocol.messages import (
-    HEALTH,
-    LOADED,
-    RESUME,
-    TERMS,
-    StageHealth,
-    StageLoaded,
-    StageWork,
-)
+from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import HEALTH, LOADED, RESUME, TERMS, StageLoaded, StageWork
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.resume import RESUMED_MAX, Resume

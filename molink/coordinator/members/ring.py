@@ -23,7 +23,8 @@ from molink.coordinator.members.stage_watch import (
     stall_max_s,
 )
 from molink.errors import MolinkError, StageError, UserError
-from molink.stage_protocol.messages import StageHealth, StageLoaded, StageProgress
+from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import StageLoaded, StageProgress
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS

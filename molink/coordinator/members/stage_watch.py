@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import Profile, StageFact
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.health import StageHealth
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.health import StageHealth
 
 __all__ = ["RECENT_REQUESTS", "CacheUse"]
 

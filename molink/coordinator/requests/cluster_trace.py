@@ -19,7 +19,7 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.errors import ErrorGuard
 from molink.serving.timeline import RequestTimeline, RingAttempt
 from molink.serving.trace_file import TraceFile
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.health import StageHealth
 
 __all__ = ["ClusterTrace"]
 

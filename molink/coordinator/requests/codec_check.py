@@ -21,7 +21,7 @@ from random import Random
 
 from molink.coordinator.members.ring import AgentStage, Ring
 from molink.serving.service import GenerationRequest, Generator, TokenLogprob
-from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink_scheduler.codec_choice import CodecCheck, CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams

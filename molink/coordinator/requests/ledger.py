@@ -24,7 +24,7 @@ from molink.coordinator.members.node_book import Contribution, Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import ErrorGuard, UserError
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.health import StageHealth
 
 __all__ = ["LEDGER_FILE", "Accounting", "Ledger"]
 

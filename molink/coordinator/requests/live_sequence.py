@@ -11,7 +11,7 @@ from molink.serving.kept_answer import AnswerLog
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.health import StageHealth
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.routing.ring_forecast import RingState

@@ -41,7 +41,7 @@ from molink.coordinator.requests.ring_prospects import RingProspects
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.health import StageHealth
 from molink.wire.frames import (
     Cancel,
     ChangeCache,

@@ -18,7 +18,7 @@ from molink.coordinator.members.slowdown import (
 )
 from molink.coordinator.planning.cluster_plan import PlannedRing, Planner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.health import StageHealth
 
 __all__ = ["SlowdownMonitor", "plan_sentence", "progress_sentence"]
 

@@ -6,7 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from molink.control.messages.payloads import Assignment, NodeHealth, StageFact, Unreadable
-from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded
+from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.head.settings import RingTerms
 
 SIDE = PackingHealth("raw", 0, 0, 0.0)

@@ -19,7 +19,7 @@ from molink.coordinator.local.start import start_local
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import StageError, UserError
 from molink.serving import served_model
-from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.link.facts import LinkReport
 from tests.node.fake_stage import PORT, REQUESTS_PORT, FakeHandle

@@ -13,7 +13,8 @@ from molink.coordinator.requests.cluster_trace import CLOCK_REPORTS, ClusterTrac
 from molink.serving.service import ModelCard
 from molink.serving.timeline import Arrival, RequestTimeline, StageLayers
 from molink.serving.trace_file import TraceFile
-from molink.stage_protocol.messages import PackingHealth, StageHealth, StageProgress
+from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.messages import StageProgress
 from molink_scheduler.link.facts import LinkReport
 from tests.chrome_trace import checked
 from tests.coordinator.examples import no_report

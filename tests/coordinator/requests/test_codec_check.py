@@ -3,7 +3,7 @@
 import pytest
 
 from molink.coordinator.requests.codec_check import trial_of
-from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink_scheduler.link.facts import LinkReport
 
 NOTHING = PackingHealth("raw", 0, 0, 0.0)

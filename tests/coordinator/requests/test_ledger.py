@@ -15,7 +15,7 @@ from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.errors import UserError
 from molink.serving.service import ModelCard
-from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.tasks import cancel
 from molink_scheduler.link.facts import LinkReport
 from tests.coordinator.examples import HERE, PROFILE, WORK, no_report

@@ -29,7 +29,8 @@ from molink.coordinator.rings.ring_supervisor import RingState
 from molink.coordinator.rings.take_over import RingKeeper
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded
+from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import background_tasks
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.head.settings import RingTerms

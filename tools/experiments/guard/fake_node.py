@@ -47,7 +47,7 @@ from molink.control.messages.topics import (
 )
 from molink.errors import UserError
 from molink.node.control_session import ControlSession
-from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.tasks import cancel
 from molink.transport.link.inbound import Arrived
 from molink.transport.link.thread import ProcessLinks

@@ -1,0 +1,116 @@
+"""What a stage reports of itself to its supervisor while it serves, and bounds of one report."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, MaxLen
+
+from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
+from molink_scheduler.link.facts import LinkReport
+
+__all__ = [
+    "FIGURE_MAX",
+    "PIECES_MAX",
+    "PROMPTS_MAX",
+    "SKETCHES_MAX",
+    "SKETCH_NUMBERS_MAX",
+    "STEPS_MAX",
+    "PackingHealth",
+    "StageHealth",
+]
+
+FIGURE_MAX = 2**53
+"""Beyond it integers are not exact as floats; no count of ours comes near."""
+
+LINKS_MAX = 4
+"""A stage has three that leave it at most."""
+
+PROMPTS_MAX = 64
+"""Prompts in one report of a head: a few are under way, and others have just ended."""
+
+PIECES_MAX = 64
+"""Pieces of prompts in one report of a head: two seconds of pieces that take 40 ms each."""
+
+STEPS_MAX = 128
+"""Steps in one report: two seconds of a quick stage, 3 KB."""
+
+SKETCHES_MAX, SKETCH_NUMBERS_MAX = 32, 2048
+"""Prompts in one report where rings are audited, and numbers of them all together: 20 KB. One
+prompt has as many in a model of 500 layers."""
+
+
+Sketch = Annotated[tuple[Annotated[float, Ge(-FIGURE_MAX)], ...], MaxLen(SKETCH_NUMBERS_MAX)]
+"""Of the rows of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackingHealth:
+    """Figures of one codec since it came into use, on one side of a link."""
+
+    codec: str
+    raw_bytes: int
+    """Of the unpacked rows."""
+    packed_bytes: int
+    seconds: float
+    """Spent on packing, or on unpacking."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageHealth:
+    """Fact: how the stage is doing, about twice a second while it works."""
+
+    kv_tokens_used: int
+    busy_s: float
+    """Seconds of computing since the start."""
+    busy_share: float
+    """Part of the time since the last report."""
+    steps: int
+    requests_running: int | None
+    """Only on the head."""
+    requests_waiting: int | None
+    frames_refused: int
+    """Messages dropped: malformed, of another epoch, or not to be carried out here."""
+    packed: PackingHealth
+    """Activations that left."""
+    unpacked: PackingHealth
+    """Activations that came."""
+    bytes_saved: Annotated[int, Ge(-FIGURE_MAX)]
+    """What packing has saved since the start; negative where it made rows larger."""
+    decode_round_s: float | None
+    """Smoothed time between two visits of a micro-batch."""
+    micro_batch_count: int | None
+    """Only on the head."""
+    decode_step_s: float
+    prefill_row_s: float
+    links: Annotated[tuple[LinkReport, ...], MaxLen(LINKS_MAX)]
+    progress: StageProgress = field(default_factory=StageProgress)
+    clock_s: float = 0.0
+    """When this was reported, on the stage's own clock."""
+    recent_prompts: Annotated[tuple[tuple[int, int, float], ...], MaxLen(PROMPTS_MAX)] = ()
+    """Of the last seconds, on the head: the ring's number of the request, tokens of its prompt that
+    have been sent into the ring, and for how many seconds it had waited here before."""
+    recent_steps: Annotated[tuple[tuple[int, int, bool, float, float], ...], MaxLen(STEPS_MAX)] = ()
+    """Of the last seconds, where the ring is traced: number since the start, rows, whether it was
+    decode, when it ended on the stage's clock, and how many seconds it took."""
+    recent_pieces: Annotated[tuple[tuple[int, int, int, float], ...], MaxLen(PIECES_MAX)] = ()
+    """Of the last seconds, on the head: the ring's number of the request, a piece [first, end) of
+    its prompt, and how many seconds after the request had come here it was begun."""
+    micro_batches_held: float | None = None
+    """How many were here since the last report, waiting or computed, as a mean; None: an older
+    version that does not say."""
+    micro_batches_circling: float | None = None
+    """How many circled on the whole ring since the last report, as a mean; only on the head."""
+    shadow: ShadowProgress | None = None
+    """Of a shadow."""
+    shadow_lag: ShadowLag | None = None
+    """Where the next stage has a shadow."""
+    state_slots_used: int | None = None
+    """Requests whose states it keeps; None: its layers keep none, or an older version."""
+    recent_sketches: Annotated[tuple[tuple[int, int, Sketch], ...], MaxLen(SKETCHES_MAX)] = ()
+    """Of prompts that have ended in the last seconds, where the ring is audited: the ring's number
+    of the request, how many tokens they have, and a sketch of their rows before its first layer and
+    behind each layer (`molink_scheduler.audit`)."""
+    host_is_short: bool = False
+    """Whether its PC has so little memory left that requests are to be given up."""
+    kv_tokens_cached: int | None = None
+    """In blocks that the prefix cache holds, in use or not; None: an older version."""
