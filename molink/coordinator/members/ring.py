@@ -19,6 +19,7 @@ from molink.coordinator.members.stage_watch import (
     LoadLimits,
     LoadWatch,
     ReportWatch,
+    StageFailure,
     StageSeen,
     stall_max_s,
 )
@@ -36,7 +37,6 @@ __all__ = [
     "JoinTerms",
     "NodeCommands",
     "Ring",
-    "StageFailure",
     "tokens_asked",
 ]
 
@@ -48,17 +48,6 @@ AGENT_SILENT_S = 2.5
 
 DOWNLOAD_SHARE = 0.5
 """Of the time until a stage is loaded; how long each part takes is not known beforehand."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageFailure:
-    """Failure of one stage, as it is held against its node."""
-
-    node_id: str
-    reason: str
-    """A sentence."""
-    about: str = ""
-    """Id of the neighbour with which it failed; empty: it failed by itself."""
 
 
 class NodeCommands(Protocol):

@@ -26,6 +26,7 @@ __all__ = [
     "LoadLimits",
     "LoadWatch",
     "ReportWatch",
+    "StageFailure",
     "StageSeen",
     "silences_s",
     "stall_max_s",
@@ -49,6 +50,17 @@ speed."""
 
 STALL_FACTOR = 8.0
 """Times what a layer of a span takes by the node's own measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailure:
+    """Failure of one stage, as it is held against its node."""
+
+    node_id: str
+    reason: str
+    """A sentence."""
+    about: str = ""
+    """Id of the neighbour with which it failed; empty: it failed by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ Pure: times are arguments, in seconds on a clock that never jumps.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from molink.coordinator.members.ring import StageFailure
+from molink.coordinator.members.stage_watch import StageFailure
 
 __all__ = [
     "CALM_S",

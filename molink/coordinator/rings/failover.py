@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.members.ring import AgentStage, StageFailure
+from molink.coordinator.members.ring import AgentStage
+from molink.coordinator.members.stage_watch import StageFailure
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor

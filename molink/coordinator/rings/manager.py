@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.members.ring import AgentStage, StageFailure
+from molink.coordinator.members.ring import AgentStage
 from molink.coordinator.members.slowdown import AS_REPORTED
+from molink.coordinator.members.stage_watch import StageFailure
 from molink.coordinator.planning.cluster_plan import (
     ClusterPlan,
     PlanCache,

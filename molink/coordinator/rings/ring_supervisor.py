@@ -14,8 +14,8 @@ from enum import StrEnum
 from functools import partial
 
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.ring import AgentStage, Ring, StageFailure
-from molink.coordinator.members.stage_watch import silences_s
+from molink.coordinator.members.ring import AgentStage, Ring
+from molink.coordinator.members.stage_watch import StageFailure, silences_s
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.ring import AgentStage, StageFailure, tokens_asked
+from molink.coordinator.members.ring import AgentStage, tokens_asked
+from molink.coordinator.members.stage_watch import StageFailure
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor

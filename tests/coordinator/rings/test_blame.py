@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.coordinator.members.ring import StageFailure
+from molink.coordinator.members.stage_watch import StageFailure
 from molink.coordinator.rings.blame import (
     CALM_S,
     HOUR_S,

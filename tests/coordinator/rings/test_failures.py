@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from molink.control.messages.payloads import NodeHealth, NodeWish
-from molink.coordinator.members.ring import StageFailure
-from molink.coordinator.members.stage_watch import LoadLimits
+from molink.coordinator.members.stage_watch import LoadLimits, StageFailure
 from molink.coordinator.planning.cluster_plan import CHANGES_MAX
 from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
