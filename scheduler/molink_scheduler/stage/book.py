@@ -230,7 +230,8 @@ class StageBook:
             held = HeldRequest(admission, False, batch.batch_class, begun, begun, begun)
             held.is_refill = refills and not admission.kept_tokens
             return held
-        return replace(held, admission=admission)
+        held = replace(held, admission=admission, received_tokens=admission.kept_tokens)
+        return replace(held, computed_tokens=min(held.computed_tokens, held.received_tokens))
 
     # -- objections -----------------------------------------------------------------------------
 
@@ -249,7 +250,7 @@ class StageBook:
                 if (objection := self._refill_objection(held, admission)) is not None:
                     return objection
                 refilled |= self._lacking.intersection(admission.cached_numbers)
-            if kept and (held is None or held.received_tokens != kept):
+            if kept and (held is None or not held.is_kept_up_to(kept)):
                 return f"{kept} tokens of request {admission.request_id} were not kept"
             begins = admission.cached or admission.snapshot is not None
             if begins and (objection := self._begun_objection(admission, refilled)) is not None:

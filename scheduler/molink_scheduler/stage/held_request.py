@@ -34,6 +34,13 @@ class HeldRequest:
         """Whether all that has come of it is computed."""
         return not self.is_waiting and self.computed_tokens == self.received_tokens
 
+    def is_kept_up_to(self, tokens: int) -> bool:
+        """Whether it can be admitted again with so many tokens kept. A survivor may go back: of a
+        request that ends while a fresh head replays it, no more than what was replayed is used."""
+        if self.admission is None:
+            return tokens <= self.received_tokens
+        return tokens == self.received_tokens
+
     def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
         """Whether a span is the next one of the request. None samples inside the prompt. Decode and
         prefill go past each other, so only prefill may follow what waits, and only prefill."""
