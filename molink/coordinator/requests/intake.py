@@ -106,8 +106,7 @@ class Intake:
             met = _admitting(met, request, targets)
         states = [state for _, state in met]
         left_tokens = request.sampling.max_tokens - output_tokens
-        choice = choose_ring(self.routing, states, known, left_tokens, draw)
-        ring, state = met[choice.ring]
+        ring, state = met[choose_ring(self.routing, states, known, left_tokens, draw)]
         if ring.client.prospects.pace.is_known:
             timeline.promised(forecast_ttft_s(state, known), forecast_tpot_s(state, known))
         return ring

@@ -5,9 +5,8 @@
   that it costs. What a request computes delays all who wait, so the time for its own prompt counts
   once more for each of them (on average over rings): where nobody waits the soonest ring takes it,
   and the busier all are, the more it is worth to compute nothing twice. Of rings with about the
-  same, the one whose tokens will follow faster. Where a much longer prefix lies on a ring that was
-  passed over as too busy, the choice names it: the prefix is about to be replicated, by computing
-  it on the quieter ring; it is never copied over home links.
+  same, the one whose tokens will follow faster. Where a longer prefix lies on a ring that is too
+  busy, it is replicated thereby: computed on the quieter ring, never copied over home links.
 - `cache`: the ring with the longest cached prefix, unless it has many more requests than the least
   busy one, as SGLang's router has it. It needs two thresholds, and no forecast.
 - `load`: the ring that would be done with all its work first, counted in tokens that requests may
@@ -21,7 +20,6 @@ Pure: the caller keeps count, and draws.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
@@ -32,7 +30,7 @@ from molink_scheduler.routing.ring_forecast import (
     own_prefill_s,
 )
 
-__all__ = ["REPLICATES_TIMES", "Routing", "RoutingChoice", "choose_ring"]
+__all__ = ["Routing", "choose_ring"]
 
 ALIKE = 1.05
 """Times the least forecast that count as no longer: forecasts are not more exact than that, and
@@ -41,10 +39,6 @@ rings that would begin at about the same time should share the work."""
 MORE_REQUESTS_MAX, MORE_TIMES_MAX = 8, 1.5
 """So many more requests than the least busy ring, and so many times as many, may one with a longer
 prefix have by `cache`: half of what a ring of home PCs often serves, and SGLang's ratio."""
-
-REPLICATES_TIMES = 2.0
-"""Times as much of the prompt must another ring have cached to be named: below, more than half of
-what it has is here already. (Mooncake's kvcache_balancing_threshold, which it sets by hand.)"""
 
 
 class Routing(StrEnum):
@@ -56,33 +50,24 @@ class Routing(StrEnum):
     MOLINK = "molink"
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingChoice:
-    """The ring that a request goes to."""
-
-    ring: int
-    """Index of it."""
-    passed_over: int | None = None
-    """Index of a ring that has much more of the prompt cached, and is too busy; None: none has."""
-
-
 def choose_ring(
     routing: Routing,
     rings: Sequence[RingState],
     prompt_tokens: int,
     answer_tokens_max: int,
     draw: float = 0.0,
-) -> RoutingChoice:
-    """The ring for a request of so many tokens; `draw`, from 0 to below 1, decides for `random`."""
+) -> int:
+    """Index of the ring for a request of so many tokens; `draw`, from 0 to below 1, decides for
+    `random`."""
     assert rings, "there is at least one ring"
     assert 0 <= draw < 1, "a draw is a share"
     match routing:
         case Routing.RANDOM:
-            return RoutingChoice(int(draw * len(rings)))
+            return int(draw * len(rings))
         case Routing.LOAD:
-            return RoutingChoice(_least_loaded(rings, prompt_tokens + answer_tokens_max))
+            return _least_loaded(rings, prompt_tokens + answer_tokens_max)
         case Routing.CACHE:
-            return RoutingChoice(_longest_prefix(rings, prompt_tokens + answer_tokens_max))
+            return _longest_prefix(rings, prompt_tokens + answer_tokens_max)
         case Routing.MOLINK:
             return _soonest(rings, prompt_tokens, prompt_tokens + answer_tokens_max)
     assert_never(routing)
@@ -102,7 +87,7 @@ def _longest_prefix(rings: Sequence[RingState], tokens: int) -> int:
     )
 
 
-def _soonest(rings: Sequence[RingState], prompt_tokens: int, tokens: int) -> RoutingChoice:
+def _soonest(rings: Sequence[RingState], prompt_tokens: int, tokens: int) -> int:
     waiting = sum(ring.waiting_requests for ring in rings) / len(rings)
     costs_s = [
         forecast_ttft_s(ring, prompt_tokens) + waiting * own_prefill_s(ring, prompt_tokens)
@@ -110,7 +95,7 @@ def _soonest(rings: Sequence[RingState], prompt_tokens: int, tokens: int) -> Rou
     ]
     within_s = ALIKE * min(costs_s)
     alike = [one for one, cost_s in enumerate(costs_s) if cost_s <= within_s]
-    chosen = min(
+    return min(
         alike,
         key=lambda one: (
             forecast_tpot_s(rings[one], prompt_tokens),
@@ -118,6 +103,3 @@ def _soonest(rings: Sequence[RingState], prompt_tokens: int, tokens: int) -> Rou
             rings[one].seconds_outstanding(tokens),
         ),
     )
-    longest = max(range(len(rings)), key=lambda one: rings[one].cached_tokens)
-    is_longer = rings[longest].cached_tokens > REPLICATES_TIMES * rings[chosen].cached_tokens
-    return RoutingChoice(chosen, longest if is_longer and longest not in alike else None)

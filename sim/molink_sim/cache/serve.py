@@ -139,7 +139,7 @@ class _Cluster:
             return MOONCAKE[self.rules.routing](self.rings, request)
         states = [ring.state(request) for ring in self.rings]
         lengths, draw = (request.input_tokens, request.output_tokens), self.random.random()
-        return choose_ring(Routing(self.rules.routing), states, *lengths, draw).ring
+        return choose_ring(Routing(self.rules.routing), states, *lengths, draw)
 
     def load(self, request: CacheRequest) -> float:
         states = [ring.state(request) for ring in self.rings]

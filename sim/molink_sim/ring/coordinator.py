@@ -260,7 +260,7 @@ class Coordinator:
             for ring in rings
         ]
         asked = outcome.input_tokens, outcome.output_tokens
-        return rings[choose_ring(Routing.LOAD, states, *asked).ring]
+        return rings[choose_ring(Routing.LOAD, states, *asked)]
 
     def _finish(self, outcome: RequestOutcome) -> None:
         outcome.finished = True
