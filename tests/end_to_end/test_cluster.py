@@ -244,6 +244,8 @@ async def test_a_coordinator_that_was_killed_takes_its_ring_over(pair, tools):
         url = f"{pair.url}/generate"
         streams = [tools.first_events(session, url, bodies[one], one, 20) for one in bodies]
         seen = dict(zip(bodies, await asyncio.gather(*streams), strict=True))
+        for name in bodies:  # What is asked for is written first: a kill loses the last moment.
+            assert "status" in await tools.get(pair.url, f"/generate/gen-{name}")
         pair.start_again()
     pair.up.line("ready")
     assert pids == {agent.stage_pids()[0] for agent in pair.agents.values()}
