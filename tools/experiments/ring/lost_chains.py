@@ -11,13 +11,12 @@ new end it. Every answer is compared with the first to the same prompt. About th
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
 from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
+from tools.experiments.harness.asking import Answered, ask, random_prompt
 from tools.experiments.harness.experiment import (
     Condition,
     Figures,
@@ -49,13 +48,6 @@ KEPT = Condition("kept", ("--dtype", "float32", "--kv-tokens", str(KV_TOKENS), "
 Prompt = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    tokens: tuple[int, ...]
-    ttft_s: float
-    cached_tokens: int
-
-
 @ring_experiment(link="100:10")
 def main(setup: Setup) -> None:
     """Measure what idle chats find in the cache before and after a stage is lost."""
@@ -69,7 +61,7 @@ def main(setup: Setup) -> None:
 
 
 async def _figures(ring: ServedRing) -> Figures:
-    prompts = [_random(ring) for _ in range(CHAINS)]
+    prompts = [tuple(random_prompt(ring, PROMPT_TOKENS)) for _ in range(CHAINS)]
     first = dict(zip(prompts, await _ask_all(ring, prompts), strict=True))
     returning = prompts[:: CHAINS // RETURNING]
     figures: Figures = {}
@@ -80,46 +72,29 @@ async def _figures(ring: ServedRing) -> Figures:
     figures["after_cached_tokens"] = await _cached(ring)
     figures |= _noted("first", await _ask_each(ring, returning, first))
     figures |= _noted("second", await _ask_each(ring, returning, first))
-    new = [_random(ring) for _ in range(RETURNING)]
+    new = [tuple(random_prompt(ring, PROMPT_TOKENS)) for _ in range(RETURNING)]
     return figures | _noted("new", await _ask_each(ring, new, {}))
 
 
-def _random(ring: ServedRing) -> Prompt:
-    words = ring.model.vocabulary_size
-    return tuple(ring.random.randrange(words) for _ in range(PROMPT_TOKENS))
-
-
-async def _ask_all(ring: ServedRing, prompts: Sequence[Prompt]) -> list[_Answer]:
+async def _ask_all(ring: ServedRing, prompts: Sequence[Prompt]) -> list[Answered]:
     free = asyncio.Semaphore(USERS)
 
-    async def ask(prompt: Prompt) -> _Answer:
+    async def ask_one(prompt: Prompt) -> Answered:
         async with free:
-            return await _ask(ring, prompt)
+            return await ask(ring, prompt, ANSWER_TOKENS)
 
-    return await asyncio.gather(*map(ask, prompts))
+    return await asyncio.gather(*map(ask_one, prompts))
 
 
 async def _ask_each(
-    ring: ServedRing, prompts: Sequence[Prompt], expected: dict[Prompt, _Answer]
-) -> list[_Answer]:
+    ring: ServedRing, prompts: Sequence[Prompt], expected: dict[Prompt, Answered]
+) -> list[Answered]:
     answers = []
     for prompt in prompts:
-        answers.append(await _ask(ring, prompt))
+        answers.append(await ask(ring, prompt, ANSWER_TOKENS))
         if prompt in expected and answers[-1].tokens != expected[prompt].tokens:
             raise UserError("an answer is another one than that to the same prompt before")
     return answers
-
-
-async def _ask(ring: ServedRing, prompt: Prompt) -> _Answer:
-    fixed = {"temperature": 0.0, "ignore_eos": True, "stream": True}
-    body = {"prompt_token_ids": list(prompt), "max_tokens": ANSWER_TOKENS, **fixed}
-    asked_at, first_at, tokens, usage = time.perf_counter(), 0.0, list[int](), dict[str, Any]()
-    async for event in ring.client.stream("/generate", body):
-        tokens += event.get("token_ids", ())
-        first_at = first_at or (time.perf_counter() if tokens else 0.0)
-        usage = event.get("usage") or usage
-    cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
-    return _Answer(tuple(tokens), first_at - asked_at, cached_tokens)
 
 
 async def _cached(ring: ServedRing) -> float:
@@ -138,7 +113,7 @@ async def _lose_a_stage(ring: ServedRing) -> float:
             await asyncio.sleep(0.1)
 
 
-def _noted(name: str, answers: Sequence[_Answer]) -> Figures:
+def _noted(name: str, answers: Sequence[Answered]) -> Figures:
     count = len(answers)
     return {
         f"{name}_ttft_s": sum(one.ttft_s for one in answers) / count,

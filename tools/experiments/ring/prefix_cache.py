@@ -12,11 +12,10 @@ condition and round.
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from molink.bench.served_ring import ServedRing
+from tools.experiments.harness.asking import Answered, ask, random_prompt
 from tools.experiments.harness.experiment import (
     Condition,
     Figures,
@@ -41,13 +40,6 @@ CROWD, SYSTEM_TOKENS, OWN_TOKENS, ARRIVING_S = 16, 1500, 20, 2.0
 APART_USERS, APART_REQUESTS, APART_TOKENS, APART_ANSWER_TOKENS = 8, 24, 300, 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    tokens: list[int]
-    ttft_s: float
-    ended_at: float
-
-
 @ring_experiment()
 def main(setup: Setup) -> None:
     """Measure time to first token and bytes with the prefix cache and without it."""
@@ -61,27 +53,13 @@ def main(setup: Setup) -> None:
     show(_table(middle))
 
 
-def _random(ring: ServedRing, tokens: int) -> list[int]:
-    return [ring.random.randrange(ring.model.vocabulary_size) for _ in range(tokens)]
-
-
-async def _ask(ring: ServedRing, prompt: Sequence[int], answer_tokens: int) -> _Answered:
-    fixed = {"temperature": 0.0, "ignore_eos": True, "stream": True}
-    body = {"prompt_token_ids": list(prompt), "max_tokens": answer_tokens, **fixed}
-    asked_at, first_at, tokens = time.perf_counter(), 0.0, list[int]()
-    async for event in ring.client.stream("/generate", body):
-        tokens += event.get("token_ids", ())
-        first_at = first_at or (time.perf_counter() if tokens else 0.0)
-    return _Answered(tokens, first_at - asked_at, time.perf_counter())
-
-
 async def _chat(ring: ServedRing) -> Figures:
     """Times to the first token of a chat's first and last turn."""
     history: list[int] = []
     ttft_s: list[float] = []
     for _ in range(TURNS):
-        history += _random(ring, TURN_TOKENS)
-        answered = await _ask(ring, history, ANSWER_TOKENS)
+        history += random_prompt(ring, TURN_TOKENS)
+        answered = await ask(ring, history, ANSWER_TOKENS)
         history += answered.tokens
         ttft_s.append(answered.ttft_s)
     return {"first_turn_s": ttft_s[0], "last_turn_s": ttft_s[-1]}
@@ -90,13 +68,13 @@ async def _chat(ring: ServedRing) -> Figures:
 async def _crowd(ring: ServedRing) -> Figures:
     """Mean time to first token of a crowd, and rows' bytes on the first hop by what it would take
     to send each distinct token once, headers and decode apart."""
-    system = _random(ring, SYSTEM_TOKENS)
-    prompts = [[*system, *_random(ring, OWN_TOKENS)] for _ in range(CROWD)]
+    system = random_prompt(ring, SYSTEM_TOKENS)
+    prompts = [[*system, *random_prompt(ring, OWN_TOKENS)] for _ in range(CROWD)]
     waits_s = sorted(ring.random.uniform(0.0, ARRIVING_S) for _ in prompts)
 
-    async def come(prompt: list[int], wait_s: float) -> _Answered:
+    async def come(prompt: list[int], wait_s: float) -> Answered:
         await asyncio.sleep(wait_s)
-        return await _ask(ring, prompt, 1)
+        return await ask(ring, prompt, 1)
 
     before = link_of(await ring.settled_cluster(), "stage 0", "stage 1")["bytes_sent"]
     answers = await asyncio.gather(*map(come, prompts, waits_s))
@@ -107,13 +85,13 @@ async def _crowd(ring: ServedRing) -> Figures:
 
 async def _apart(ring: ServedRing) -> Figures:
     """Users who share nothing."""
-    waiting = [_random(ring, APART_TOKENS) for _ in range(APART_REQUESTS)]
+    waiting = [random_prompt(ring, APART_TOKENS) for _ in range(APART_REQUESTS)]
     began = time.perf_counter()
-    answers: list[_Answered] = []
+    answers: list[Answered] = []
 
     async def user() -> None:
         while waiting:
-            answers.append(await _ask(ring, waiting.pop(), APART_ANSWER_TOKENS))
+            answers.append(await ask(ring, waiting.pop(), APART_ANSWER_TOKENS))
 
     await asyncio.gather(*(user() for _ in range(APART_USERS)))
     tokens = sum(len(one.tokens) for one in answers)
