@@ -108,6 +108,17 @@ def test_an_altered_file_is_noticed(made):
     assert answers.get(timeout=30) == Fetched(1, 1)
 
 
+def test_whatever_happens_to_a_block_its_fetch_is_answered(made, monkeypatch, caplog):
+    store, blocks, answers = made([pool_of("auto")])
+    store.put(FILE, [1, 2], blocks.take([[0, 1]]))
+    fetch(store, 0, [], [[]], blocks)
+    assert answers.get(timeout=30) == Fetched(0, 0)
+    monkeypatch.setattr(type(store._file), "read", lambda file, number: 1 // 0)
+    fetch(store, 1, [1, 2], [[2, 3]], blocks)
+    assert answers.get(timeout=30) == Fetched(1, 0)
+    assert "could not be read" in caplog.text
+
+
 def test_a_disk_that_is_too_slow_loses_blocks_and_holds_up_nobody(made, monkeypatch, caplog):
     store, blocks, answers = made([pool_of("auto")])
     monkeypatch.setattr(store_module, "WAITING_BYTES_MAX", 0)
