@@ -32,6 +32,8 @@ __all__ = ["main"]
 
 PROMPT_TOKENS, VOCABULARY = 2_000, 150_000
 
+STEPS = ("pack", "look up", "cache", "together")
+
 Times = dict[str, list[int]]
 """Nanoseconds of each step of each prompt."""
 
@@ -53,7 +55,7 @@ def main(out: Path, blocks: int) -> None:
 
 def _times(tree: TieredTree, prompts: int, drawn: random.Random, room_blocks: int) -> Times:
     """Time each step for so many prompts, making room of so many blocks for each."""
-    times: Times = {"pack": [], "look up": [], "cache": [], "together": []}
+    times: Times = {step: [] for step in STEPS}
     for _ in range(prompts):
         prompt = [drawn.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)]
         began = time.perf_counter_ns()
@@ -84,10 +86,8 @@ def _figures(times: Times) -> dict[str, Figures]:
 
 
 def _table(figures: dict[str, dict[str, Figures]]) -> str:
-    rows = [
-        [step, *(f"{state[step][key]:.1f}" for state in figures.values() for key in ("median", "p99"))]
-        for step in figures["full"]
-    ]
+    columns = [(state, key) for state in figures.values() for key in ("median", "p99")]
+    rows = [[step, *(f"{state[step][key]:.1f}" for state, key in columns)] for step in STEPS]
     head = ("us a prompt", "grows: median", "p99", "full: median", "p99")
     return markdown_table(head, rows)
 
