@@ -4,10 +4,12 @@ it."""
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
@@ -94,6 +96,13 @@ def service() -> CountingService:
 @pytest.fixture
 def url(service: CountingService) -> Iterator[str]:
     """Address of a running server in front of `service`."""
+    with running(create_app(service)) as address:
+        yield address
+
+
+@contextmanager
+def running(app: web.Application) -> Iterator[str]:
+    """Address of a server of this app, which runs in the block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -101,7 +110,7 @@ def url(service: CountingService) -> Iterator[str]:
     def on_loop(coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
-    runner = on_loop(start_api(create_app(service), "127.0.0.1", 0))
+    runner = on_loop(start_api(app, "127.0.0.1", 0))
     yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     on_loop(runner.cleanup())
     loop.call_soon_threadsafe(loop.stop)

@@ -27,6 +27,7 @@ EXIT_USER_ERROR = 2
 COMMANDS_GROUP = "molink.commands"
 
 MODULES = {
+    "molink.cli.cache": ("cache",),
     "molink.cli.client": ("generate", "chat", "bench"),
     "molink.cli.dashboard": ("dashboard",),
     "molink.cli.demo": ("demo",),

@@ -33,6 +33,7 @@ EXPECTED = {
     "agent service status": {"--data-dir"},
     "agent set": {"--data-dir"},
     "agent status": {"--json", "--data-dir"},
+    "cache clear": {"--url", "--key"},
     "dashboard": {"--url"},
     "generate": {"--max-tokens"},
     "import": {"--config", "--group", "--weights"},

@@ -1,0 +1,46 @@
+"""`molink cache`: an operator's order about what a running server has cached."""
+
+import asyncio
+
+import click
+
+from molink.cli.client import url_option
+from molink.cli.command_line import SentenceGroup
+from molink.cli.options import key_option
+from molink.errors import UserError
+
+__all__ = ["cache"]
+
+
+@click.group(cls=SentenceGroup)
+def cache() -> None:
+    """Empty the prefix cache of a running server."""
+
+
+@cache.command("clear")
+@url_option
+@key_option
+def clear_cache(url: str, key: str | None) -> None:
+    """Forget what all rings have cached of prompts and answers.
+
+    What a request under way uses goes with it, and nobody else finds it. Needs an admin key where
+    keys are asked for.
+    """
+    rings = asyncio.run(_clear(url, key))
+    if rings == 0:
+        click.echo("No ring serves, so nothing is cached.")
+        return
+    click.echo(f"The prefix cache of {rings} {'ring' if rings == 1 else 'rings'} is cleared.")
+
+
+async def _clear(url: str, key: str | None) -> int:
+    """How many rings were told. Raises UserError with the server's sentence."""
+    from molink.api.admin import CLEAR_CACHE_PATH
+    from molink.client.api_client import ApiClient
+
+    async with ApiClient(url, key) as client:
+        answer = await client.post(CLEAR_CACHE_PATH, {})
+    rings = answer.get("rings") if isinstance(answer, dict) else None
+    if not isinstance(rings, int):
+        raise UserError(f"{url} gave an answer that is not MoLink's: give --url of its server.")
+    return rings
