@@ -17,10 +17,13 @@ from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
 from molink.stage.shadowing import Shadowing
-from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.health import CacheTiersHealth, StageHealth
 from molink.stage_protocol.messages import StageProgress
 from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress
+from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.stage.core import StageCore
 
 __all__ = ["HealthReports"]
@@ -183,6 +186,7 @@ class HealthReports:
             state_slots_used=None if executor.state_slots is None else executor.states.slots_used,
             host_is_short=host_is_short(),
             kv_tokens_cached=executor.kv.tokens_cached,
+            cache_tiers=None if head is None else _cache_tiers(head.book),
         )
 
     def _shadow(self) -> ShadowProgress | None:
@@ -191,3 +195,16 @@ class HealthReports:
             return None
         held = [one for one in self.core.source.computed_tokens().items() if one[1]]
         return ShadowProgress(self.links.epoch, tuple(held[:SHADOWED_MAX]))
+
+
+def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:
+    """None where nothing is cached below the devices' memory."""
+    fetches = book.fetches
+    if book.tree is None or not any(map(fetches.tiers.capacity, (HOST, FILE))):
+        return None
+    return CacheTiersHealth(
+        host_tokens=BLOCK_TOKENS * book.tree.blocks_in[HOST],
+        file_tokens=BLOCK_TOKENS * book.tree.blocks_in[FILE],
+        fetched_tokens=BLOCK_TOKENS * fetches.fetched_blocks,
+        lost_tokens=BLOCK_TOKENS * fetches.lost_blocks,
+    )

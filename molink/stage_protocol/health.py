@@ -15,6 +15,7 @@ __all__ = [
     "SKETCHES_MAX",
     "SKETCH_NUMBERS_MAX",
     "STEPS_MAX",
+    "CacheTiersHealth",
     "PackingHealth",
     "StageHealth",
 ]
@@ -53,6 +54,20 @@ class PackingHealth:
     packed_bytes: int
     seconds: float
     """Spent on packing, or on unpacking."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTiersHealth:
+    """What a ring has cached below its devices' memory, and what came back from there since the
+    ring's head began."""
+
+    host_tokens: int
+    """In host memory."""
+    file_tokens: int
+    fetched_tokens: int
+    """That came back into the devices."""
+    lost_tokens: int
+    """That were to come back, and some stage could not read: they were computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +129,5 @@ class StageHealth:
     """Whether its PC has so little memory left that requests are to be given up."""
     kv_tokens_cached: int | None = None
     """In blocks that the prefix cache holds, in use or not; None: an older version."""
+    cache_tiers: CacheTiersHealth | None = None
+    """Only on the head, where the ring has room below its devices' memory."""

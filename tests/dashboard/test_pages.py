@@ -60,6 +60,13 @@ def test_what_the_ring_has_cached():
     assert texts("ring", history_of(look(0, body)))[0].endswith("cached 62 %, 4096 tokens")
     body["rings"][0]["prefix_cache"] = {"tokens": 52_340, "recent_hit_rate": 0.0}
     assert texts("ring", history_of(look(0, body)))[0].endswith("cached 0 %, 52k tokens")
+    tiers = {"host_tokens": 4096, "file_tokens": 0, "fetched_tokens": 32, "lost_tokens": 0}
+    body["rings"][0]["prefix_cache"]["tiers"] = tiers
+    title = texts("ring", history_of(look(0, body)))[0]
+    assert title.endswith("cached 0 %, 52k tokens, 4096 in host memory")
+    tiers["file_tokens"] = 81_920
+    title = texts("ring", history_of(look(0, body)))[0]
+    assert title.endswith("52k tokens, 4096 in host memory, 82k on disk")
 
 
 def holding(*held, circling):

@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from tests.end_to_end.conftest import prompts_of_mixed_length, serving
+from tests.end_to_end.conftest import eventually, prompts_of_mixed_length, serving
 from tests.executor.recurrent.hybrids import small_model
 
 MAX_TOKENS = 12
@@ -51,7 +51,7 @@ async def test_a_next_turn_begins_with_what_is_cached(tools, tiny_server, chosen
     cached = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for _, told in answers]
     assert cached == [0, 48, 48]
     shown = (await tools.get(tiny_server.url, "/cluster"))["prefix_cache"]
-    assert shown["requests"] >= 4 and shown["recent_hit_rate"] > 0
+    assert shown["requests"] >= 4 and shown["recent_hit_rate"] > 0 and shown["tiers"] is None
     status, _ = await tools.post(tiny_server.url, "/cluster/cache/clear", {})
     assert status == 200
     answers.append(await tools.post(tiny_server.url, "/generate", turn))
@@ -85,6 +85,13 @@ async def test_a_chat_returns_after_others_took_its_place(tools, tiny_llama, nod
             cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for _, one in told]
             assert cached == [0, 304]
             assert told[0][1]["token_ids"] == told[1][1]["token_ids"]
+
+        async def fetched():
+            tiers = (await tools.get(server.url, "/cluster"))["prefix_cache"]["tiers"]
+            assert tiers["lost_tokens"] == 0 and (tiers["file_tokens"] == 0) == (disk == "0")
+            return tiers["fetched_tokens"] > 0 and tiers["host_tokens"] + tiers["file_tokens"] > 0
+
+        assert await eventually(fetched)
 
 
 @pytest.mark.parametrize("chosen", [{"temperature": 0}, {"temperature": 0.9, "seed": 4}])

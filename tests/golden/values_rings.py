@@ -26,7 +26,7 @@ from molink.coordinator.members.ring import AgentStage, JoinTerms
 from molink.coordinator.requests.ledger import LEDGER_FILE, Ledger
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.rings.ring_building import RingRoutes, build_ring
-from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     HoldLinks,
@@ -93,6 +93,7 @@ HEALTH = StageHealth(
     decode_step_s=0.004,
     prefill_row_s=1e-05,
     links=(LINK, LINK),
+    cache_tiers=CacheTiersHealth(2**31, 2**40, 160, 16),
 )
 HEALTH_OF_A_MIDDLE_STAGE = StageHealth(
     kv_tokens_used=0,

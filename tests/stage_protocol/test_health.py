@@ -6,12 +6,13 @@ from dataclasses import asdict
 import pytest
 
 from molink.errors import FrameError
-from molink.stage_protocol.health import FIGURE_MAX, PackingHealth, StageHealth
+from molink.stage_protocol.health import FIGURE_MAX, CacheTiersHealth, PackingHealth, StageHealth
 from molink.stage_protocol.messages import HEALTH
 from molink_scheduler.link.facts import LinkReport
 
 LINK = LinkReport("next", 1, 2, 0, 1, 0, 9, 4096, 20.5, 60.0, 1.5, 3, False, 0)
 PACKED = PackingHealth("int8", 200, 104, 0.01)
+TIERS = asdict(CacheTiersHealth(32, 64, 16, 0))
 REPORT = StageHealth(0, 1.5, 0.5, 3, 1, 2, 0, PACKED, PACKED, -5, None, 1, 0.1, 0, (LINK,))
 
 
@@ -42,6 +43,8 @@ def test_a_report_comes_back_as_it_was():
         {"packed": None},
         {"packed": asdict(PACKED) | {"seconds": -0.1}},
         {"packed": asdict(PACKED) | {"codec": "x" * 41}},
+        {"cache_tiers": TIERS | {"host_tokens": -1}},
+        {"cache_tiers": TIERS | {"lost_tokens": None}},
         {"links": None},
         {"links": [asdict(LINK) | {"foreign_upload": "no"}]},
         {"links": [asdict(LINK) | {"rate_mbps": float("nan")}]},

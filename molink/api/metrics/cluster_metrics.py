@@ -158,6 +158,26 @@ class ClusterCollector(Collector):
             counts = [ring.get("requests", {}).get(name) or 0 for ring in rings]
             requests.add_metric((name,), sum(counts))
         yield requests
+        yield from _cached([ring.get("prefix_cache", {}) for ring in rings])
+
+
+def _cached(caches: Sequence[Part]) -> Iterator[Metric]:
+    """What all rings have cached in each tier, and what came back from the lower ones."""
+    tiers = [one["tiers"] for one in caches if one.get("tiers")]
+    tokens = GaugeMetricFamily(
+        "molink_prefix_cache_tokens", "Cached tokens by tier.", labels=("tier",)
+    )
+    tokens.add_metric(("device",), sum(one.get("tokens") or 0 for one in caches))
+    fetched = CounterMetricFamily(
+        "molink_prefix_cache_fetched_tokens_total", "From lower tiers.", labels=("outcome",)
+    )
+    if tiers:
+        for tier in ("host", "file"):
+            tokens.add_metric((tier,), sum(one[f"{tier}_tokens"] for one in tiers))
+        for outcome in ("fetched", "lost"):
+            fetched.add_metric((outcome,), sum(one[f"{outcome}_tokens"] for one in tiers))
+    yield tokens
+    yield fetched
 
 
 def _families(

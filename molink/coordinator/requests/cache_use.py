@@ -6,7 +6,7 @@ finds what it has itself computed.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from molink.stage_protocol.health import StageHealth
@@ -38,12 +38,14 @@ class CacheUse:
 
     def report(self, head: StageHealth | None) -> dict[str, Any]:
         """Part of GET /cluster; the head knows what is cached on all stages."""
+        tiers = None if head is None else head.cache_tiers
         recent = [sum(one) for one in zip(*self._recent, strict=True)] or [0, 0]
         return {
             "tokens": None if head is None else head.kv_tokens_cached,
             "requests": self.requests,
             "hit_rate": _share(self.cached_tokens, self.prompt_tokens),
             "recent_hit_rate": _share(recent[1], recent[0]),
+            "tiers": None if tiers is None else asdict(tiers),
         }
 
 

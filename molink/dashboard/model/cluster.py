@@ -109,6 +109,10 @@ class Ring:
     """Tokens of prompts to come that are held."""
     hit_rate: float | None = None
     """Part of recent prompts that was cached; None: of none, or not told."""
+    host_tokens: int = 0
+    """Cached in host memory, for want of room in the devices..."""
+    file_tokens: int = 0
+    """...and on disk."""
 
     def link_to(self, index: int) -> Link | None:
         """The link by which a stage gets its input; for the head, that of the tail."""
@@ -211,6 +215,7 @@ def _ring(body: Json) -> Ring:
         part(body, "wire"),
     )
     cache = part(body, "prefix_cache")
+    tiers = part(cache, "tiers")
     head = stages[0] if stages else {}
     batches = number(head, "micro_batch_count")
     return Ring(
@@ -227,6 +232,8 @@ def _ring(body: Json) -> Ring:
         forecast=_forecast(part(body, "forecast")),
         cached_tokens=count(cache, "tokens"),
         hit_rate=number(cache, "recent_hit_rate"),
+        host_tokens=count(tiers, "host_tokens"),
+        file_tokens=count(tiers, "file_tokens"),
     )
 
 

@@ -80,14 +80,19 @@ def _title(ring: Ring, glyphs: Glyphs) -> Line:
     if ring.codec:
         parts += ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
     if ring.hit_rate is not None:
-        parts += ["  ", Span(f"cached {percent(ring.hit_rate)}, {_thousands(ring)}", "dim")]
+        parts += ["  ", Span(f"cached {percent(ring.hit_rate)}, {_cached(ring)}", "dim")]
     return line(*parts)
 
 
-def _thousands(ring: Ring) -> str:
-    """Tokens that are cached."""
-    tokens = ring.cached_tokens
-    return f"{tokens / 1000:.0f}k tokens" if tokens >= 10_000 else f"{tokens} tokens"
+def _cached(ring: Ring) -> str:
+    """Tokens that are cached, in the devices and below."""
+    below = ((ring.host_tokens, "in host memory"), (ring.file_tokens, "on disk"))
+    found = [f"{_thousands(tokens)} {where}" for tokens, where in below if tokens]
+    return ", ".join([f"{_thousands(ring.cached_tokens)} tokens", *found])
+
+
+def _thousands(tokens: int) -> str:
+    return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens}"
 
 
 def _under_way(ring: Ring) -> str:

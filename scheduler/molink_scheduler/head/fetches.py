@@ -43,6 +43,10 @@ class Fetches:
     answers: FetchPace = field(init=False, default_factory=FetchPace)
     under_way: dict[int, Fetch] = field(init=False, default_factory=dict)
     """By its number."""
+    fetched_blocks: int = field(init=False, default=0)
+    """That have come back since the start."""
+    lost_blocks: int = field(init=False, default=0)
+    """That a stage could not read, and that are computed again."""
     _next_id: int = field(init=False, default=0)
 
     @property
@@ -61,6 +65,14 @@ class Fetches:
         self.under_way[self._next_id] = fetch
         self._next_id += 1
         return change
+
+    def end(self, fetch_id: int, blocks: int, now: float) -> Fetch:
+        """A fetch has ended with so many of its blocks; the others are lost."""
+        fetch = self.under_way.pop(fetch_id)
+        self.answers.answered(fetch.expected_s, now - fetch.begun_at)
+        self.fetched_blocks += blocks
+        self.lost_blocks += fetch.blocks - blocks
+        return fetch
 
 
 def in_runs(numbers: list[int]) -> list[int]:

@@ -306,8 +306,7 @@ class KvBook:
         fetch = self.fetches.under_way.get(fetched.fetch_id)
         if fetch is None or fetched.blocks > fetch.blocks or self.tree is None:
             return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
-        del self.fetches.under_way[fetched.fetch_id]
-        self.fetches.answers.answered(fetch.expected_s, now - fetch.begun_at)
+        self.fetches.end(fetched.fetch_id, fetched.blocks, now)
         if dropped := self.tree.fetched(fetch.node, fetched.blocks):
             self.ledger.drop(fetch.blocks - fetched.blocks)
             self._moves.append((DEVICE, dropped))

@@ -11,6 +11,8 @@ from molink.errors import RingError
 from molink.serving.events import EventLedger
 from molink.serving.timeline import Arrival, RequestLog, RequestTimeline
 
+TIERS = {"host_tokens": 160, "file_tokens": 320, "fetched_tokens": 64, "lost_tokens": 16}
+
 
 def stage(name: str, **figures: Any) -> dict[str, Any]:
     return {
@@ -62,6 +64,7 @@ def ring(*names: str) -> dict[str, Any]:
         "stages": [stage(name) for name in names],
         "links": [link(*pair) for pair in ends],
         "requests": {"running": 2, "waiting": 1},
+        "prefix_cache": {"tokens": 48, "tiers": TIERS},
     }
 
 

@@ -58,6 +58,26 @@ def test_a_scrape_shows_stages_links_and_nodes_in_base_units():
     assert (value(found, "molink_ready"), value(found, "molink_rings")) == (1, 1)
 
 
+def test_a_scrape_shows_each_tier_of_the_prefix_cache():
+    found = values(scraped(Metrics(observed_service())))
+    for tier, tokens in (("device", 48), ("host", 160), ("file", 320)):
+        assert value(found, "molink_prefix_cache_tokens", tier=tier) == tokens
+    for outcome, tokens in (("fetched", 64), ("lost", 16)):
+        name = "molink_prefix_cache_fetched_tokens_total"
+        assert value(found, name, outcome=outcome) == tokens
+
+
+def test_a_ring_without_lower_tiers_shows_none():
+    service = observed_service()
+    service.report["rings"][0]["prefix_cache"]["tiers"] = None
+    found = values(scraped(Metrics(service)))
+    assert value(found, "molink_prefix_cache_tokens", tier="device") == 48
+    assert not [one for one in found if one[0] == "molink_prefix_cache_fetched_tokens_total"]
+    assert [one for one in found if one[0] == "molink_prefix_cache_tokens"] == [
+        ("molink_prefix_cache_tokens", ("tier", "device"))
+    ]
+
+
 def test_a_cluster_without_rings_is_not_ready():
     service = ObservedService({"stages": [], "rings": [], "unready_reason": "No PC has joined."})
     found = values(scraped(Metrics(service)))

@@ -3,11 +3,27 @@
 import pytest
 
 from molink.coordinator.requests.cache_use import RECENT_REQUESTS, CacheUse
+from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
 
 
 def test_nothing_is_a_share_of_no_prompts():
     told = CacheUse().report(None)
-    assert told == {"tokens": None, "requests": 0, "hit_rate": None, "recent_hit_rate": None}
+    assert told.pop("requests") == 0
+    assert set(told.values()) == {None}
+
+
+def test_the_head_tells_what_lower_tiers_hold():
+    tiers = CacheTiersHealth(32, 64, 16, 0)
+    side = PackingHealth("raw", 0, 0, 0.0)
+    health = StageHealth(
+        0, 0.0, 0.0, 0, 0, 0, 0, side, side, 0, None, None, 0.0, 0.0, (), cache_tiers=tiers
+    )
+    assert CacheUse().report(health)["tiers"] == {
+        "host_tokens": 32,
+        "file_tokens": 64,
+        "fetched_tokens": 16,
+        "lost_tokens": 0,
+    }
 
 
 def test_the_share_is_of_tokens():

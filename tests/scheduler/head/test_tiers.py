@@ -94,6 +94,8 @@ def test_others_go_on_while_blocks_come_back(make_ring, make_request):
     ring.run()
     order = [span.request_id for stage, span in ring.prefill_spans if stage == 0]
     assert ring.fetches == 1 and order[-2:] == [3, 2]
+    fetches = ring.head.book.fetches
+    assert (fetches.fetched_blocks, fetches.lost_blocks) == (7, 0)
 
 
 def test_what_is_lost_is_computed_again(make_ring, make_request):
@@ -103,6 +105,8 @@ def test_what_is_lost_is_computed_again(make_ring, make_request):
         ring.submit_at(50.0 * number, make_request(number, prompt, 2))
     ring.run()
     assert ring.fetches == 1 and prefilled(ring) == 2 * 129 + 113
+    fetches = ring.head.book.fetches
+    assert (fetches.fetched_blocks, fetches.lost_blocks) == (0, 7)
     ring.assert_nothing_left()
 
 
