@@ -66,7 +66,7 @@ async def test_a_chat_returns_after_others_took_its_place(tools, tiny_llama, nod
     """KV for one prompt; what was put away, to memory or to disk, comes back, and is exact. Links
     are so slow that it is worth it on any machine."""
     options = ("--nodes", nodes, "--dtype", "float32", "--span-tokens", "7", "--kv-tokens", "416")
-    options += ("--link", "4:2") if nodes != "1" else ()
+    options += ("--link", "1:2") if nodes != "1" else ()
     ram, disk = room
     cache = ("--cache-ram-gb", ram, "--cache-disk-gb", disk)
     with serving(str(tiny_llama), *options, *cache) as server:
