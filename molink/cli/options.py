@@ -285,7 +285,11 @@ def _with_terms(command: Command) -> Command:
     def run(**options: Any) -> Any:
         terms = {name: options.pop(name) for name in TERMS}
         try:
-            ring = RingTerms(**terms, prefix_cache=not options.pop("no_prefix_cache"))
+            ring = RingTerms(
+                **terms,
+                prefix_cache=not options.pop("no_prefix_cache"),
+                fifo_prompts=options.get("ttft_target_s") is not None,
+            )
         except ValueError as error:
             raise UserError(f"--{error}.") from None
         return command(ring=ring, **options)

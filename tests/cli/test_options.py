@@ -1,9 +1,11 @@
 """Options that more than one command takes, refused before anything starts."""
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
+from molink.cli.options import ring_options
 
 
 @pytest.mark.parametrize("command", ["serve", "up"])
@@ -22,6 +24,17 @@ from molink.cli.main import cli
 def test_what_cannot_be_is_refused_by_name(command, options, says):
     result = CliRunner().invoke(cli, [command, "no such model", *options])
     assert says in f"{result.output}{result.exception}"
+
+
+@pytest.mark.parametrize(("given", "fifo"), [((), False), (("--ttft-target-s", "3"), True)])
+def test_prompts_are_computed_as_they_come_where_a_time_is_promised(given, fifo):
+    @click.command()
+    @click.option("--ttft-target-s", type=float)
+    @ring_options
+    def command(ring, **_):
+        click.echo(ring.fifo_prompts)
+
+    assert CliRunner().invoke(command, given).output == f"{fifo}\n"
 
 
 @pytest.mark.parametrize(

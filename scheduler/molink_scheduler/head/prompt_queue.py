@@ -58,7 +58,7 @@ class PromptQueue:
     profile: StepProfile = field(init=False, default_factory=StepProfile)
     """Of the head's own prefill steps."""
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
-    order: PromptOrder = field(init=False, default_factory=PromptOrder)
+    order: PromptOrder = field(init=False)
     _budget: PrefillBudget = field(init=False)
     _waiting: list[Sequence] = field(init=False, default_factory=list)
     """As `Sequence.queue_order` has them; a preempted request returns to its old place."""
@@ -72,6 +72,7 @@ class PromptQueue:
     """The request that did not fit, until something is released: others only grow before that."""
 
     def __post_init__(self) -> None:
+        self.order = PromptOrder(self.settings.ring.own_work_times)
         chosen = self.settings.ring.span_tokens
         rows_max, replayed_max = chosen or SPAN_TOKENS, chosen or REPLAY_ROWS_MAX
         self._budget = PrefillBudget(rows_max, self.clock, self.profile, replayed_max)

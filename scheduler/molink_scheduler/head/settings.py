@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
+from molink_scheduler.prompt_order import OWN_WORK_TIMES
 from molink_scheduler.request import ModelLimits
 
 __all__ = [
@@ -66,6 +67,9 @@ class RingTerms:
     state_snapshots: int = 0
     """Snapshots of states for the prefix cache: the fewest on the ring that a stage whose layers
     keep states has room for."""
+    fifo_prompts: bool = False
+    """Whether prompts are computed in the order in which they come, as where the time to a first
+    token is promised: short ones that pass would make others miss it."""
 
     def __post_init__(self) -> None:
         for option, value, most in (
@@ -80,6 +84,11 @@ class RingTerms:
             )
         if self.policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+
+    @property
+    def own_work_times(self) -> int:
+        """By which places of prompts are given (`PromptOrder`)."""
+        return 0 if self.fifo_prompts else OWN_WORK_TIMES
 
     @property
     def cut_tokens(self) -> int:

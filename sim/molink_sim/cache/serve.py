@@ -49,12 +49,16 @@ class Rules:
     seed: int = 0
     """Of random routing."""
     prompt_order: str = "shortest"
-    """`shortest`, as heads have it, or `fifo`, which Mooncake's routings have in any case."""
+    """`shortest`, as heads have it, or `fifo`, which Mooncake's routings have in any case, and heads
+    where a time to a first token is promised."""
 
     @property
     def own_work_times(self) -> int:
         """By which places of prompts are given; 0: in order of arrival."""
-        is_fifo = self.prompt_order == "fifo" or self.routing in MOONCAKE
+        is_promised = (
+            self.admission is not AdmissionPolicy.ACCEPT and self.targets.ttft_s is not None
+        )
+        is_fifo = self.prompt_order == "fifo" or self.routing in MOONCAKE or is_promised
         return 0 if is_fifo else OWN_WORK_TIMES
 
 

@@ -65,6 +65,15 @@ def test_a_fresh_head_replays_to_itself_in_larger_steps_than_it_sends(make_reque
     ]
 
 
+@pytest.mark.parametrize(("fifo", "first"), [(False, 2), (True, 1)])
+def test_short_prompts_pass_long_ones_except_where_times_are_promised(make_request, fifo, first):
+    head = head_of(span_tokens=16, fifo_prompts=fifo)
+    for request_id, tokens in ((0, 16), (1, 300), (2, 10)):
+        head.handle(RequestSubmitted(make_request(request_id, tokens, 4)), 0.0)
+    spans = [head.next_batch(0.0, 0.0)[1].batch.spans[0] for _ in range(2)]
+    assert [span.request_id for span in spans] == [0, first]
+
+
 def test_short_prompts_share_a_prefill_batch(make_request):
     head = head_of(span_tokens=16)
     for request_id in (1, 2, 3):

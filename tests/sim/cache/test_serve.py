@@ -45,6 +45,14 @@ def test_what_waits_behind_a_prompt_waits_for_it():
     assert second.ttft_s == pytest.approx(first.ttft_s + alone, rel=0.01)
 
 
+@pytest.mark.parametrize("admission", AdmissionPolicy)
+def test_short_prompts_pass_only_where_nothing_was_promised(admission):
+    prompts = [request(0, range(8)), request(0, range(10, 90)), request(0, range(100, 102))]
+    rules = Rules(admission=admission, targets=Targets(ttft_s=1e6))
+    _, long, short = serve(prompts, [ring()], rules).served
+    assert (short.ttft_s < long.ttft_s) == (admission is AdmissionPolicy.ACCEPT)
+
+
 def test_unused_blocks_make_room_and_used_ones_do_not():
     cost = ring(capacity_tokens=10 * BLOCK_TOKENS)
     turns = [request(0, range(8), 500), request(0, range(20, 28)), request(500, range(8))]
