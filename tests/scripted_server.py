@@ -111,8 +111,10 @@ def running(app: web.Application) -> Iterator[str]:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     runner = on_loop(start_api(app, "127.0.0.1", 0))
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    on_loop(runner.cleanup())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        on_loop(runner.cleanup())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
