@@ -49,8 +49,8 @@ class Rules:
     seed: int = 0
     """Of random routing."""
     prompt_order: str = "shortest"
-    """`shortest`, as heads have it, or `fifo`, which Mooncake's routings have in any case, and heads
-    where a time to a first token is promised."""
+    """`shortest`, as heads have it, or `fifo`, which Mooncake's routings have in any case, and
+    heads where a time to a first token is promised."""
 
     @property
     def own_work_times(self) -> int:
