@@ -42,10 +42,10 @@ class LatentExpansion(nn.Module):
 
     def saves(self, rows: int, keys: int) -> bool:
         """Whether `rows` rows take fewer multiplications with the keys and values of `keys` tokens
-        made first."""
+        made first; never for one row, whose blocks a card gathers together with other rows'."""
         pair = self.rank - self.plain + self.rank - self.value_size
         made = self.rank * (self.plain + self.value_size)
-        return rows * (keys * pair + made) > keys * made
+        return rows > 1 and rows * (keys * pair + made) > keys * made
 
     def absorbed(self, q_THA: torch.Tensor) -> torch.Tensor:
         """Queries that meet latent rows in place of keys, [T, H, L]."""

@@ -52,6 +52,15 @@ def test_so_does_one_that_is_rewritten_for_a_card(name, place, counting):
         assert len(reads.sent) == len(SENT[place])
 
 
+def test_latent_attention_takes_prompts_of_one_token(counting):
+    """As a stage computes where it loads: a row alone, whose one key is cheaply made from its
+    latent row, and would then lie in no block."""
+    stage = fused_stage("deepseek_v3", range(LAYERS), LAYERS)
+    with HostReads():
+        assert len(prompts(stage, 3, 1).drawn) == 3
+    assert stage._pool.latents
+
+
 SENT = {
     "head": ["on_host.to(device"],
     "middle": ["hidden_TD.to(self.device", "on_host.to(device"],
