@@ -20,8 +20,10 @@ def load_stages(
     *,
     self_test: bool = False,
     kv_dtype: str = "auto",
+    device: str = "cpu",
 ) -> list[StageExecutor]:
     options = {"dtype": dtype, "kv_tokens": 1024, "self_test": self_test, "kv_dtype": kv_dtype}
+    options |= {"device": device}
     return [cpu_stage(directory, range(start, end), **options) for start, end in pairwise(cuts)]
 
 

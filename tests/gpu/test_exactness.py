@@ -8,6 +8,11 @@ from molink.executor.stage import StageExecutor
 from molink_scheduler.batch import PREFILL, Admission, Batch, Span
 from molink_scheduler.request import SamplingParams
 from tests.executor.cpu_stages import cpu_stage
+from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
+from tests.executor.quantized.formats import FORMATS
+from tests.executor.quantized.test_stages import check
+from tests.executor.recurrent.hybrids import HYBRIDS, WITH_EXPERTS
+from tests.executor.recurrent.mixed_answers import PROMPT_TOKENS, mixed_answers
 from tests.executor.ring_driver import RingDriver
 from tests.executor.test_exactness import jobs_of
 from tests.executor.tiny_models import ARCHITECTURES, LAYERS, generate, save_tiny
@@ -16,6 +21,9 @@ from tests.gpu.device import HAS_CARD
 NAMES = tuple(ARCHITECTURES) if HAS_CARD else ("gpt_oss",)
 DENSE = ("llama", "gemma2", "qwen3", "phi3") if HAS_CARD else ("llama",)
 """Rounding turns some rows of random routers to other experts, whose scores say nothing then."""
+
+SOME_HYBRIDS = HYBRIDS if HAS_CARD else ("Olmo-Hybrid 7B",)
+SOME_FORMATS = tuple(FORMATS) if HAS_CARD else ("awq",)
 
 CUTS = (0, 2, 3, LAYERS)
 
@@ -46,6 +54,22 @@ def test_scores_in_bf16_are_those_of_fp32(name, device, tmp_path):
     by_cpu = scores(stages_on("cpu", tmp_path, "float32"))
     worst = max(abs(one - other) for one, other in zip(by_card, by_cpu, strict=True))
     assert len(by_card) == len(PROMPT) - 1 and worst <= SCORE_TOLERANCE
+
+
+@pytest.mark.parametrize("name", SOME_HYBRIDS)
+def test_hybrids_in_mixed_batches_equal_generate(name, device, tmp_path):
+    compared = mixed_answers(name, tmp_path, str(device))
+    assert compared.equal == len(PROMPT_TOKENS) or name in WITH_EXPERTS
+    assert compared.equal + compared.near_ties == len(PROMPT_TOKENS)
+
+
+@pytest.mark.parametrize("name", SOME_FORMATS)
+def test_quantized_weights_equal_the_model_that_they_mean(name, device, tmp_path):
+    check(tmp_path, save_quantized("llama", tmp_path, FORMATS[name]), device=str(device))
+
+
+def test_quantized_experts_equal_the_model_that_they_mean(device, tmp_path):
+    check(tmp_path, save_gpt_oss(tmp_path), device=str(device))
 
 
 def scores(stages: list[StageExecutor]) -> list[float]:

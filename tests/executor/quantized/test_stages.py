@@ -17,9 +17,9 @@ from tests.executor.tiny_models import LAYERS, generate
 CUTS = (0, 2, 3, LAYERS)
 
 
-def check(directory, reference, seed=1):
+def check(directory, reference, seed=1, device="cpu"):
     jobs = jobs_of(seed)[:4]
-    outputs = RingDriver(load_stages(directory, CUTS, self_test=False)).run(jobs)
+    outputs = RingDriver(load_stages(directory, CUTS, device=device)).run(jobs)
     assert outputs == [generate(reference, job.prompt, job.tokens) for job in jobs]
     assert len({token for output in outputs for token in output}) > 4
 

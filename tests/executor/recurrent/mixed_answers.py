@@ -40,12 +40,13 @@ class Compared:
     """Decode steps that were computed inside of prompts' steps."""
 
 
-def mixed_answers(name: str, directory: Path) -> Compared:
+def mixed_answers(name: str, directory: Path, device: str = "cpu") -> Compared:
     """Over three uneven stages in one process, fp32: uneven spans, requests dropped and computed
     again, decode steps inside of prompts' steps."""
     whole, cuts = saved_miniature(name, directory)
     prompts = prompts_for(whole)
-    mixed = MixedRequests(load_stages(directory, cuts), prompts, NEW_TOKENS, random.Random(5))
+    stages = load_stages(directory, cuts, device=device)
+    mixed = MixedRequests(stages, prompts, NEW_TOKENS, random.Random(5))
     answers = mixed.run()
     assert min(mixed.mixed, mixed.restarts, mixed.inside) >= 2
     return compared(whole, prompts, answers, mixed.restarts, mixed.inside)
