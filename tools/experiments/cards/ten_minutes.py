@@ -87,20 +87,35 @@ _EXACTNESS = tuple(
     for words in ("bf16", f"generate and ({SOME_NAMES})", f"generate and not ({SOME_NAMES})")
 )
 
+_MODELS = (
+    ("tests/gpu/test_memory.py",),
+    *(
+        ("tests/gpu/test_exactness.py", "-k", words)
+        for words in (
+            "hybrids and (Qwen or Granite)",
+            "hybrids and (Falcon or Bamba or Nemotron or Jamba)",
+            "hybrids and not (Qwen or Granite or Falcon or Bamba or Nemotron or Jamba)",
+            "quantized",
+        )
+    ),
+)
+"""As long as the other two parts' longest; a process takes ten seconds to begin."""
+
 PARTS = (
-    Part("facts", "what is this machine", 30, "facts"),
-    Part("kernel", "is attention right, and the same alone", 80, "attention_check", _SLICES),
-    Part("fused", "are the kernels between products right", 40, "fused_check", _FORMATS),
-    Part("exactness", "do stages answer right", 80, "pytest", _EXACTNESS),
+    Part("facts", "what is this machine", 25, "facts"),
+    Part("kernel", "is attention right, and the same alone", 65, "attention_check", _SLICES),
+    Part("fused", "are the kernels between products right", 25, "fused_check", _FORMATS),
+    Part("exactness", "do stages answer right", 75, "pytest", _EXACTNESS),
+    Part("models", "hybrids, few bits, full cards, tiers", 65, "pytest", _MODELS),
     Part("graphs", "do steps replay", 30, "pytest", (("tests/gpu/test_graphs.py",),)),
-    Part("transfers", "do streams keep order", 20, "pytest", (("tests/gpu/test_transfers.py",),)),
-    Part("decode", "what does a layer take", 80, "decode_steps"),
-    Part("attention", "how near is the kernel to memory", 60, "attention_speed"),
-    Part("prefill", "prompts, and what decode waits", 45, "prefill_steps"),
-    Part("copies", "what do copies and waits cost", 25, "copies"),
-    Part("sample", "what does drawing tokens take", 25, "sample_speed"),
-    Part("serve", "does a ring answer as on CPUs", 60, "serve_stages"),
-    Part("int4", "four-bit products", 25, "int4_products"),
+    Part("transfers", "do streams keep order", 15, "pytest", (("tests/gpu/test_transfers.py",),)),
+    Part("decode", "what does a layer take", 60, "decode_steps"),
+    Part("attention", "how near is the kernel to memory", 30, "attention_speed"),
+    Part("prefill", "prompts, and what decode waits", 35, "prefill_steps"),
+    Part("copies", "what do copies and waits cost", 15, "copies"),
+    Part("sample", "what does drawing tokens take", 20, "sample_speed"),
+    Part("serve", "does a ring answer as on CPUs", 90, "serve_stages"),
+    Part("int4", "four-bit products", 20, "int4_products"),
 )
 
 
