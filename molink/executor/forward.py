@@ -35,19 +35,17 @@ class Forward:
     description: ModelDescription
     device: torch.device
     dtype: torch.dtype
+    takes_token_ids: bool = field(init=False)
+    """Whether layers read something of the token itself."""
     _calls: LayerCalls = field(init=False)
 
     def __post_init__(self) -> None:
+        self.takes_token_ids = takes_token_ids(self.model)
         self.forget_calls()
 
     def forget_calls(self) -> None:
         """Take the next pass for the first: other modules call from now on."""
         self._calls = LayerCalls(self.description, self.model.config, self.part.layers)
-
-    @property
-    def takes_token_ids(self) -> bool:
-        """Whether layers read something of the token itself."""
-        return takes_token_ids(self.model)
 
     def rows(
         self,
