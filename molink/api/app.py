@@ -75,34 +75,36 @@ def create_app(
     app.on_response_prepare.append(headers_added(access.cors))
     app[GRAMMARS] = GrammarChecker()
     app.on_cleanup.append(_close_checker)
-    texts = TokenTexts(service)
-    chat_format = chat_format or ChatFormat.of(service.card.tokenizer)
-    app.add_routes(
-        [
-            web.post("/generate", partial(post_generate, service, texts)),
-            web.get("/generate/{id:.+}", partial(get_generated, service)),
-            web.post("/v1/completions", partial(post_completions, service, texts)),
-            web.post(
-                "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
-            ),
-            web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
-            web.get("/v1/responses/{id:.+}", partial(get_response, service, texts, chat_format)),
-            web.post("/v1/messages", partial(post_messages, service, chat_format)),
-            web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
-            web.post("/tokenize", partial(post_tokenize, service, chat_format)),
-            web.post("/detokenize", partial(post_detokenize, service)),
-            web.get("/v1/models", partial(get_models, service)),
-            web.get("/v1/models/{model:.+}", partial(get_model, service)),
-            web.get("/health", partial(get_health, service)),
-            web.get("/cluster", partial(get_cluster, service)),
-            web.get("/cluster/requests", partial(get_requests, service)),
-            web.get("/cluster/events", partial(get_events, service)),
-        ]
-    )
+    app.add_routes(_routes(service, chat_format or ChatFormat.of(service.card.tokenizer)))
     add_page_routes(app, service)
     add_metrics_route(app, metrics or Metrics(service))
     add_openapi_routes(app)
     return app
+
+
+def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.RouteDef]:
+    """Paths that clients of `service` ask, metrics, pages and the schema beside."""
+    texts = TokenTexts(service)
+    return [
+        web.post("/generate", partial(post_generate, service, texts)),
+        web.get("/generate/{id:.+}", partial(get_generated, service)),
+        web.post("/v1/completions", partial(post_completions, service, texts)),
+        web.post(
+            "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
+        ),
+        web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
+        web.get("/v1/responses/{id:.+}", partial(get_response, service, texts, chat_format)),
+        web.post("/v1/messages", partial(post_messages, service, chat_format)),
+        web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
+        web.post("/tokenize", partial(post_tokenize, service, chat_format)),
+        web.post("/detokenize", partial(post_detokenize, service)),
+        web.get("/v1/models", partial(get_models, service)),
+        web.get("/v1/models/{model:.+}", partial(get_model, service)),
+        web.get("/health", partial(get_health, service)),
+        web.get("/cluster", partial(get_cluster, service)),
+        web.get("/cluster/requests", partial(get_requests, service)),
+        web.get("/cluster/events", partial(get_events, service)),
+    ]
 
 
 async def _close_checker(app: web.Application) -> None:
