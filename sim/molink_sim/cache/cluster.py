@@ -5,6 +5,11 @@ Llama-2-70B. Their prefill counts as its equations do, `l (a n^2 d + b n d^2)` o
 and b = 22, at half of the peak. They answer nothing: other nodes decode, and no time to a first
 token depends on those.
 
+The same nodes may be rings, as MoLink has them: each node holds its part of the layers, prompts
+pass in spans, and the ring's cache has the room of all its nodes. A stage does its part of those
+operations, but a span costs it more than that: it reads its weights for every span, and starts
+every layer of it. A node by itself computes a prompt as one, by the equation alone.
+
 KVCache-centric scheduling (its Algorithm 1) is a baseline that only such a cluster can have: it
 copies the longest prefix from the node that has it. Between homes that takes longer than computing
 it again (docs/prefix-cache.md), so the product has no such copy.
@@ -12,15 +17,26 @@ it again (docs/prefix-cache.md), so the product has no such copy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 
+from molink.hardware.gpu import LAYER_OVERHEAD_S, MEMORY_EFFICIENCY, STEP_OVERHEAD_S
+from molink_scheduler.batch import BatchClass
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES
 from molink_sim.cache.ring import CacheRing
-from molink_sim.cache.ring_cost import IDLE, DecodeLoad, PipelineCost, PrefillWork
+from molink_sim.cache.ring_cost import IDLE, DecodeLoad, PipelineCost, PrefillWork, RingCost
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest
 from molink_sim.even_ring import even_ring
-from molink_sim.scenario import LinkSpec
+from molink_sim.scenario import LinkSpec, RingSpec, StageSpec
 
-__all__ = ["PAPER_CAPACITY_TOKENS", "PAPER_NODES", "KvcacheCentric", "PaperNode", "home_ring"]
+__all__ = [
+    "PAPER_CAPACITY_TOKENS",
+    "PAPER_NODES",
+    "KvcacheCentric",
+    "PaperNode",
+    "home_ring",
+    "paper_ring",
+    "paper_ring_spec",
+]
 
 PAPER_NODES = 8
 """Of the sixteen, those that compute prompts."""
@@ -35,9 +51,17 @@ ATTENTION_FACTOR, MATRIX_FACTOR = 4, 22
 NODE_FLOPS_PER_S = 8 * 312e12 * 0.5
 """Eight A800 at half of their dense 16-bit peak."""
 
+WEIGHTS_S = LAYERS * MATRIX_FACTOR * WIDTH**2 / (8 * 2039e9 * MEMORY_EFFICIENCY)
+"""Reading all weights from the memory of eight A800: a weight of two bytes is two operations of a
+token."""
+
 KV_TOKEN_BYTES = 320_000
 TRANSFER_BYTES_PER_S = 87e9
 """What the paper's transfer engine reaches over four links of 200 Gbps."""
+
+RING_LINK = LinkSpec(TRANSFER_BYTES_PER_S * 8e-6, 0.001)
+"""Between two nodes of a ring. The delay is assumed: the network's is some microseconds, the rest
+is for the software of both ends."""
 
 BALANCING_THRESHOLD = 1.0
 """Mooncake's kvcache_balancing_threshold: a copy is considered once another node's prefix is longer
@@ -62,7 +86,6 @@ class PaperNode:
 
     capacity_tokens: int = PAPER_CAPACITY_TOKENS
     answers_here: bool = False
-    fill_s: float = 0.0
 
     def prefill(self, cached_tokens: int, tokens: int) -> PrefillWork:
         """Work for a prompt of so many tokens, of which the first ones are cached."""
@@ -74,8 +97,39 @@ class PaperNode:
         return IDLE
 
 
-def _operations(tokens: int) -> float:
+def _operations(tokens: float) -> float:
     return LAYERS * WIDTH * tokens * (ATTENTION_FACTOR * tokens + MATRIX_FACTOR * WIDTH)
+
+
+@dataclass(frozen=True, slots=True)
+class PaperStage:
+    """Step times of a node of the paper's cluster that is one of so many stages."""
+
+    stages: int
+
+    def step_s(self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
+        """Seconds of one step, see `StepCost`: spans of a batch count as equally long."""
+        end, each = kv_tokens / sequences, rows / sequences
+        operations = sequences * (_operations(end) - _operations(end - each))
+        matrix = LAYERS * MATRIX_FACTOR * WIDTH**2 * rows
+        matrix_s, attention_s = matrix / NODE_FLOPS_PER_S, (operations - matrix) / NODE_FLOPS_PER_S
+        layers_s = hypot(matrix_s, WEIGHTS_S) + attention_s + LAYERS * LAYER_OVERHEAD_S
+        return layers_s / self.stages + STEP_OVERHEAD_S
+
+
+def paper_ring_spec(stages: int, capacity_tokens: int) -> RingSpec:
+    """Nodes of the paper's cluster as stages of one ring."""
+    stage = StageSpec(LAYERS // stages, PaperStage(stages), capacity_tokens)
+    return RingSpec((stage,) * stages, (RING_LINK,) * stages, 2 * WIDTH)
+
+
+def paper_ring(stages: int, capacity_tokens: int | None = None) -> RingCost:
+    """A ring of so many nodes, with the room for KV of all of them, or `capacity_tokens`."""
+    capacity_tokens = capacity_tokens or stages * PAPER_CAPACITY_TOKENS
+    if stages == 1:
+        return PaperNode(capacity_tokens)
+    spec = paper_ring_spec(stages, capacity_tokens)
+    return PipelineCost(spec, capacity_tokens, answers_here=False)
 
 
 @dataclass(frozen=True, slots=True)

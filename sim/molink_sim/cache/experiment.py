@@ -9,7 +9,7 @@ from typing import Any
 from molink.errors import UserError
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
 from molink_scheduler.routing.admission import AdmissionPolicy, Targets
-from molink_sim.cache.cluster import PAPER_CAPACITY_TOKENS, PAPER_NODES, PaperNode, home_ring
+from molink_sim.cache.cluster import PAPER_NODES, home_ring, paper_ring
 from molink_sim.cache.hit_rate import brute_force_lru, hit_rate
 from molink_sim.cache.ring_cost import RingCost
 from molink_sim.cache.search import (
@@ -24,6 +24,8 @@ from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, rate_per
 from molink_sim.scenario import LinkSpec
 
 __all__ = ["SHOWN", "CacheSetting", "rows_of"]
+
+HOME_RINGS, HOME_STAGES = 4, 4
 
 RINGS_MAX = 64
 """All rings are asked about each request: more take minutes."""
@@ -47,10 +49,11 @@ class CacheSetting:
     shape: str = "home"
     """`home`: rings of PCs; `paper`: prefill nodes of Mooncake's cluster."""
     rings: int | None = None
-    """None: four, or as many nodes as the paper has."""
+    """None: four, or as many as the paper's nodes make."""
     model: str = "llama-3-8b"
     gpu: str = "rtx4090"
-    stages: int = 4
+    stages: int | None = None
+    """Of each ring; None: four, or one of the paper's nodes."""
     bandwidth_mbps: float = 100.0
     latency_ms: float = 30.0
     capacity_tokens: int | None = None
@@ -75,8 +78,10 @@ class CacheSetting:
             raise UserError("Mooncake's routings copy KV or know exact times: use --shape paper.")
         if self.rings is not None and not 1 <= self.rings <= RINGS_MAX:
             raise UserError(f"--rings takes 1 to {RINGS_MAX}, got {self.rings}.")
-        if self.stages < 1:
+        if self.stages is not None and self.stages < 1:
             raise UserError(f"--stages takes 1 or more stages, got {self.stages}.")
+        if self.shape == "paper" and PAPER_NODES % (self.stages or 1):
+            raise UserError(f"--stages of --shape paper takes 1, 2, 4 or 8, got {self.stages}.")
         if self.capacity_tokens is not None and self.capacity_tokens < BLOCK_TOKENS:
             raise UserError(f"--capacity-tokens takes {BLOCK_TOKENS} or more.")
         if not (0 < self.bandwidth_mbps < inf and 0 <= self.latency_ms < inf):
@@ -89,11 +94,13 @@ class CacheSetting:
     def costs(self) -> list[RingCost]:
         """One for each ring; equal rings share what they have worked out."""
         if self.shape == "paper":
-            node = PaperNode(self.capacity_tokens or PAPER_CAPACITY_TOKENS)
-            return [node] * (self.rings or PAPER_NODES)
+            stages = self.stages or 1
+            one = paper_ring(stages, self.capacity_tokens)
+            return [one] * (self.rings or PAPER_NODES // stages)
         link = LinkSpec(self.bandwidth_mbps, self.latency_ms * MILLISECONDS)
-        ring = home_ring(self.model, self.gpu, self.stages, link, self.capacity_tokens)
-        return [ring] * (self.rings or 4)
+        stages = self.stages or HOME_STAGES
+        ring = home_ring(self.model, self.gpu, stages, link, self.capacity_tokens)
+        return [ring] * (self.rings or HOME_RINGS)
 
 
 @dataclass(frozen=True, slots=True)

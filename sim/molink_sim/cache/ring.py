@@ -7,13 +7,14 @@ ring's count of rounds reaches its own, so an event costs the logarithm of their
 
 Blocks are the trace's, in the prefix tree that a head runs. A request takes room for its prompt and
 its answer when its prompt begins, where a head forecasts how far answers grow; what is cached and
-unused is dropped for it, and where that is not enough it waits.
+unused is dropped for it, and where that is not enough it waits. What an answer has filled is cached
+when it ends, as far as the trace tells.
 """
 
 import bisect
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, PrefixTree
 from molink_scheduler.prompt_order import PromptOrder
@@ -57,6 +58,8 @@ class Served:
     """Node of the tree that it holds."""
     place: int = 0
     """Among those that wait."""
+    behind_s: float = 0.0
+    """How much later than the slowest part the ring's end was free of the prompt before it."""
 
     @property
     def cached_tokens(self) -> int:
@@ -117,6 +120,8 @@ class CacheRing:
     no coordinator knows: `load` is compared with at its best."""
     _arriving: deque[tuple[float, Served]] = field(init=False, default_factory=deque)
     """Prompts whose last span is on its way round, with the times of their first tokens."""
+    _last_arrives_s: float = field(init=False, default=0.0)
+    """Time of the first token of the newest of them, or of the last that there was."""
     _answers: list[tuple[float, int, Served]] = field(init=False, default_factory=list)
     """Heap by the round in which they end."""
     _rounds: float = field(init=False, default=0.0)
@@ -197,11 +202,15 @@ class CacheRing:
 
     def receive(self, blocks: bytes, copying_s: float) -> None:
         """Cache blocks that are copied from elsewhere with the request that is submitted next."""
+        self._cache(blocks)
+        self._copying_s = copying_s
+
+    def _cache(self, blocks: bytes) -> None:
         missing = len(blocks) // TOKEN_BYTES - self.tree.find(SALT, blocks).blocks
         free = self.capacity_blocks - self.tree.blocks - self._private_blocks
-        self.tree.drop(max(0, missing - free))
-        self.tree.extend(SALT, blocks)
-        self._copying_s = copying_s
+        if missing <= free + self.tree.blocks_droppable:
+            self.tree.drop(max(0, missing - free))
+            self.tree.extend(SALT, blocks)
 
     def next_s(self) -> float:
         """When something happens next by itself."""
@@ -259,6 +268,7 @@ class CacheRing:
         """Start the next prompt, if there is room for it."""
         if self.prompt is None and self.waiting and self._take_room(self.waiting[0]):
             self.prompt, self.left = self.waiting.pop(0), 1.0
+            self.prompt.behind_s = self._last_arrives_s - self.now_s
 
     def _take_room(self, served: Served) -> bool:
         request = served.request
@@ -273,7 +283,7 @@ class CacheRing:
         self._private_blocks += own
         served.cached_blocks = prefix.blocks
         work = self.cost.prefill(served.cached_tokens, request.input_tokens)
-        served.work = PrefillWork(work.stage_s + served.transfer_s, work.link_s)
+        served.work = replace(work, stage_s=work.stage_s + served.transfer_s)
         return True
 
     def _computed(self, served: Served) -> None:
@@ -285,7 +295,8 @@ class CacheRing:
         if served.pinned is not None:
             self.tree.unpin(served.pinned)
         served.pinned = pinned
-        self._arriving.append((self.now_s + self.cost.fill_s, served))
+        self._last_arrives_s = self.now_s + max(served.work.fill_s, served.behind_s)
+        self._arriving.append((self._last_arrives_s, served))
 
     def _answer(self, served: Served) -> None:
         served.first_token_s = self.now_s
@@ -308,9 +319,11 @@ class CacheRing:
     def _release(self, served: Served) -> None:
         served.ended_s = self.now_s
         assert served.pinned is not None, "it was pinned when its prompt was computed"
+        self._private_blocks -= _answer_blocks(served.request)
+        if served.request.answer and not served.refused and self.cost.answers_here:
+            self._cache(served.request.turn)
         self.tree.unpin(served.pinned)
         served.pinned = None
-        self._private_blocks -= _answer_blocks(served.request)
         self.outstanding_tokens -= served.request.input_tokens + served.request.output_tokens
 
 
@@ -330,10 +343,11 @@ def _context(request: CacheRequest) -> float:
 
 def planned_pace(cost: RingCost) -> RingPace:
     """What a plan would forecast of a ring; answers correct it."""
-    prefill_s = IDLE.prefill_s(cost.prefill(0, PLANNED_TOKENS))
+    prompt = cost.prefill(0, PLANNED_TOKENS)
     alone, busy = (
         cost.decode(answers, PLANNED_TOKENS, beside_prefill=False).tpot_s
         for answers in (1, PLANNED_ANSWERS)
     )
     each_s = max(0.0, busy - alone) / (PLANNED_ANSWERS - 1)
-    return RingPace(PLANNED_TOKENS / prefill_s, cost.fill_s, max(alone, MOMENT_S), each_s)
+    tokens_per_s = PLANNED_TOKENS / IDLE.prefill_s(prompt)
+    return RingPace(tokens_per_s, prompt.fill_s, max(alone, MOMENT_S), each_s)

@@ -2,7 +2,8 @@
 
 Prompts: every span passes every stage and every link, one behind the other, so a prompt holds up
 the next one for as long as the slowest stage or the slowest link needs for all of its spans. Its
-first token comes later still, by what the last span needs for the rest of the ring.
+first token comes later still, by what its slowest span needs for the rest of the ring: the last
+whole one, which has the most before it.
 
 Answers: `RoundModel`, with which heads choose how many micro-batches circle, tells how long a round
 takes and what it takes of the slowest stage and of the slowest link. Decode goes first, so prompts
@@ -50,6 +51,8 @@ class PrefillWork:
 
     stage_s: float
     link_s: float
+    fill_s: float = 0.0
+    """From the end of its work on the slowest part until its first token is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,6 @@ class RingCost(Protocol):
     def answers_here(self) -> bool:
         """Else answers are generated somewhere else, and only prompts are computed."""
 
-    @property
-    def fill_s(self) -> float:
-        """From the end of a prompt's work on the slowest part until its first token is there."""
-
     def prefill(self, cached_tokens: int, tokens: int) -> PrefillWork:
         """Work for a prompt of so many tokens, of which the first ones are cached."""
 
@@ -98,7 +97,6 @@ class PipelineCost:
     ring: RingSpec
     capacity_tokens: int
     answers_here: bool = True
-    fill_s: float = field(init=False)
     _span_tokens: int = field(init=False)
     _stage_s: list[float] = field(init=False, default_factory=lambda: [0.0])
     """Of the slowest stage, for the first so many blocks of a prompt."""
@@ -107,7 +105,6 @@ class PipelineCost:
     def __post_init__(self) -> None:
         rows = [SPAN_WIRE_S / self._row_s(link) for link in self._hops]
         self._span_tokens = max(SPAN_TOKENS_MIN, int(min([SPAN_TOKENS, *rows])))
-        self.fill_s = self._fill_s()
 
     @property
     def _hops(self) -> tuple[LinkSpec, ...]:
@@ -117,22 +114,34 @@ class PipelineCost:
     def _row_s(self, link: LinkSpec) -> float:
         return self.ring.row_bytes / (link.mbps * BYTES_PER_MBIT)
 
-    def _span_s(self, cost: StepCost, before_tokens: int) -> float:
-        rows = self._span_tokens
-        return cost.step_s(PREFILL, rows, before_tokens + rows, 1)
+    def _steps_s(self, rows: int, end_tokens: int) -> list[float]:
+        """A span of so many rows that ends there in its prompt, on each stage."""
+        return [
+            stage.cost.step_s(PREFILL, rows, max(rows, end_tokens), 1) for stage in self.ring.stages
+        ]
 
-    def _fill_s(self) -> float:
-        """What the last span needs for all stages and links but the slowest of them."""
-        steps = [self._span_s(stage.cost, 0) for stage in self.ring.stages]
-        wires = [self._span_tokens * self._row_s(link) for link in self._hops]
+    def _fill_s(self, rows: int, end_tokens: int) -> float:
+        """What a span needs for all stages and links but the slowest of them."""
+        steps = self._steps_s(rows, end_tokens)
+        wires = [rows * self._row_s(link) for link in self._hops]
         delays = sum(link.one_way_s for link in self.ring.links) if self._hops else 0.0
         return sum(steps) + sum(wires) + delays - max(steps + wires)
 
     def prefill(self, cached_tokens: int, tokens: int) -> PrefillWork:
         """Work for a prompt of so many tokens, of which the first ones are cached."""
+        rows = tokens - cached_tokens
         stage_s = self._stage_until_s(tokens) - self._stage_until_s(cached_tokens)
+        stage_s += self._extra_s(rows % self._span_tokens, tokens)
         row_s = max((self._row_s(link) for link in self._hops), default=0.0)
-        return PrefillWork(stage_s, row_s * (tokens - cached_tokens))
+        fill_s = self._fill_s(min(rows, self._span_tokens), tokens)
+        return PrefillWork(stage_s, row_s * rows, fill_s)
+
+    def _extra_s(self, rows: int, end_tokens: int) -> float:
+        """What a last span of fewer rows takes beyond its share of a whole one."""
+        if not rows:
+            return 0.0
+        whole_s = max(self._steps_s(self._span_tokens, end_tokens))
+        return max(self._steps_s(rows, end_tokens)) - whole_s * rows / self._span_tokens
 
     def _stage_until_s(self, tokens: int) -> float:
         blocks, rest = divmod(tokens, BLOCK_TOKENS)
@@ -145,7 +154,7 @@ class PipelineCost:
         """A block of a prompt on the stage that needs longest for it."""
         middle = block * BLOCK_TOKENS + BLOCK_TOKENS // 2
         steps = BLOCK_TOKENS / self._span_tokens
-        return steps * max(self._span_s(stage.cost, middle) for stage in self.ring.stages)
+        return steps * max(self._steps_s(self._span_tokens, middle + self._span_tokens // 2))
 
     def decode(self, answers: int, context_tokens: float, *, beside_prefill: bool) -> DecodeLoad:
         """A round of so many answers with so many tokens of context on average."""
@@ -172,7 +181,7 @@ class PipelineCost:
 
     def _least_share(self, step_s: float) -> float:
         """Of a stage that prompts have at least: so many decode steps may pass a waiting span."""
-        span_s = max(self._span_s(stage.cost, 0) for stage in self.ring.stages)
+        span_s = max(self._steps_s(self._span_tokens, 0))
         return span_s / (span_s + DECODES_BEFORE_PREFILL_MAX * step_s)
 
     def _round_model(self, context: int, delay_s: float) -> RoundModel:

@@ -46,7 +46,7 @@ def quiet_targets(
 ) -> Targets:
     """Bounds of a trace on a ring: the quiet times, times what may be lost to others."""
     works = [cost.prefill(0, one.input_tokens) for one in requests]
-    ttft_s = p90([IDLE.prefill_s(work) + cost.fill_s for work in works])
+    ttft_s = p90([IDLE.prefill_s(work) + work.fill_s for work in works])
     contexts = (one.input_tokens + one.output_tokens / 2 for one in requests)
     tpot_s = p90([cost.decode(1, one, beside_prefill=False).tpot_s for one in contexts])
     return Targets(ttft_times * ttft_s, tpot_times * tpot_s or None)

@@ -57,7 +57,7 @@ DIGITS = 3
 @click.option("--rings", type=int, help="Rings or nodes, else 4 or 8.")
 @click.option("--model", default="llama-3-8b", show_default=True, help="Of home rings.")
 @click.option("--gpu", default="rtx4090", show_default=True, help="Device of every stage.")
-@click.option("--stages", default=4, show_default=True, help="Stages of each ring.")
+@click.option("--stages", type=int, help="Stages of each ring, else 4 PCs or 1 node.")
 @click.option("--bandwidth-mbps", default=100.0, show_default=True, help="Rate of every link.")
 @click.option("--latency-ms", default=30.0, show_default=True, help="One-way delay of every link.")
 @click.option("--capacity-tokens", type=int, help="KV of each ring, else what its memory holds.")

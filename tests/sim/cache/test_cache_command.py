@@ -20,6 +20,7 @@ def invoke(trace, *options):
         (["--show", "held-rate", "--routing", "molink"], {"routing": "molink"}),
         (["--show", "overload", "--rate", "2", "--rings", "1"], {"admission": "accept"}),
         (["--shape", "paper", "--routing", "mooncake-kvcache-centric"], {}),
+        (["--shape", "paper", "--stages", "4", "--routing", "molink"], {"routing": "molink"}),
     ],
 )
 def test_numbers_are_shown_and_written(trace, tmp_path, options, first):
@@ -47,6 +48,7 @@ def test_numbers_are_shown_and_written(trace, tmp_path, options, first):
         (["--tpot-times", "inf"], "above 0"),
         (["--rate", "nan"], "--rate takes"),
         (["--stages", "0"], "stage"),
+        (["--shape", "paper", "--stages", "3"], "1, 2, 4 or 8"),
         (["--ttft-times", "0"], "above 0"),
         (["--gpu", "rtx1"], "rtx"),
         (["--model", "llama-2-70b"], "do not fit"),

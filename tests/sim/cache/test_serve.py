@@ -1,10 +1,11 @@
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from molink_scheduler.kv.prefix_tree import token_bytes
 from molink_scheduler.routing.admission import AdmissionPolicy, Targets
-from molink_sim.cache.cluster import PaperNode, home_ring
+from molink_sim.cache.cluster import PaperNode, home_ring, paper_ring, paper_ring_spec
 from molink_sim.cache.search import highest_rate, quiet_targets
 from molink_sim.cache.serve import ROUTINGS, Rules, serve
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, read_cache_trace
@@ -41,8 +42,27 @@ def test_the_last_token_of_a_cached_prompt_is_computed():
 def test_what_waits_behind_a_prompt_waits_for_it():
     together = [request(0, range(8)), request(0, range(20, 28))]
     first, second = serve(together, [ring()], Rules()).served
-    alone = first.ttft_s - ring().fill_s
+    alone = first.ttft_s - ring().prefill(0, 8 * BLOCK_TOKENS).fill_s
     assert second.ttft_s == pytest.approx(first.ttft_s + alone, rel=0.01)
+
+
+def test_a_short_prompt_leaves_the_ring_behind_the_long_one_before_it():
+    cost = paper_ring(8)
+    long, short = serve([request(0, range(100)), request(0, [200])], [cost], Rules()).served
+    own_s = cost.prefill(0, BLOCK_TOKENS).stage_s
+    assert short.ttft_s == pytest.approx(long.ttft_s + own_s)
+    alone = serve([request(0, [200])], [cost], Rules()).served[0].ttft_s
+    assert alone > cost.prefill(0, BLOCK_TOKENS).stage_s > cost.prefill(0, 1).stage_s > 0
+
+
+def test_what_an_answer_filled_is_cached_with_its_end():
+    asked = request(0, range(4), output_tokens=2 * BLOCK_TOKENS)
+    asked = replace(asked, answer=token_bytes([4, 5]))
+    under_way, after = request(20, range(7)), request(1000, range(7))
+    first, second = serve([asked, under_way], [ring()], Rules()).served
+    assert second.first_token_s < first.ended_s < 1000
+    assert second.computed_tokens == 3 * BLOCK_TOKENS
+    assert serve([asked, after], [ring()], Rules()).served[1].computed_tokens == BLOCK_TOKENS
 
 
 @pytest.mark.parametrize("admission", AdmissionPolicy)
@@ -130,3 +150,29 @@ def test_the_coarse_ring_is_near_the_one_with_every_batch(asked):
     assert sum(one.ttft_s for one in coarse) == pytest.approx(first, rel=0.1)
     each = sum((times[-1] - times[0]) / (len(times) - 1) for times in fine)
     assert sum(one.tpot_s for one in coarse) == pytest.approx(each, rel=0.1)
+
+
+@pytest.mark.parametrize("stages", [2, 8])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [(0.0, 8000)],
+        [(0.0, 500)] * 16,
+        [(0.0, 30_000)] + [(0.01, 400)] * 4,
+        [(0.3 * number, 2000 + 1500 * (number % 7)) for number in range(20)],
+    ],
+)
+def test_a_coarse_ring_of_the_papers_nodes_is_near_the_one_with_every_batch(stages, asked):
+    cost = paper_ring(stages)
+    spec = paper_ring_spec(stages, cost.capacity_tokens)
+    arrivals = [Arrival(at_s, tokens, 1) for at_s, tokens in asked]
+    world = World(Scenario((spec,), arrivals, system_named("molink"), 60.0))
+    world.run()
+    fine = [one.token_times_s[0] for one in world.coordinator.requests]
+    requests = [
+        CacheRequest(at_s, tokens, 1, token_bytes(range(100 * number, 100 * number + 60)))
+        for number, (at_s, tokens) in enumerate(asked)
+    ]
+    coarse = serve(requests, [cost], Rules()).served
+    expected = sum(fine) - sum(at_s for at_s, _ in asked)
+    assert sum(one.ttft_s for one in coarse) == pytest.approx(expected, rel=0.02)
