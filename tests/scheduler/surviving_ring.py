@@ -435,7 +435,7 @@ class SurvivingRing:
     def assert_books_agree(self, stage: ToyStage) -> None:
         """All stages hold what the head has cached, but for what a fresh one lacks."""
         tree = self.stages[0].core.source.book.tree
-        numbers = set() if tree is None else set(tree.all_numbers())
+        numbers = set() if tree is None else set(itertools.chain.from_iterable(tree.all_numbers()))
         source = stage.core.source
         ledger = source.kv if stage.index == 0 else source.book.kv
         lacking = set() if stage.index == 0 else source.book.lacking

@@ -32,7 +32,7 @@ from molink_scheduler.stage.core import StageCore
 
 __all__ = ["FORMAT", "EventLog", "RecordedCore"]
 
-FORMAT = 5
+FORMAT = 6
 """Raised whenever older logs cannot be replayed any more."""
 
 KEPT_S = 60.0
