@@ -41,6 +41,7 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.conftest import AlwaysSlow
 from tests.scheduler.toy_stage import (
     VOCABULARY,
@@ -67,7 +68,9 @@ class Live:
     held_tokens: int = 0
 
     def submit(self, request_id: int) -> RequestSubmitted:
-        return RequestSubmitted(Request(request_id, self.prompt, self.sampling, tuple(self.tokens)))
+        return RequestSubmitted(
+            Request(request_id, token_bytes(self.prompt), self.sampling, tuple(self.tokens))
+        )
 
 
 @dataclass

@@ -35,7 +35,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, cut_runs, join_runs, named_runs
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix
+from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import (
@@ -47,6 +47,7 @@ from molink_scheduler.kv.tiers import (
     blocks_worth_fetching,
 )
 from molink_scheduler.resume import cached_runs
+from molink_scheduler.token_ids import TOKEN_BYTES
 
 __all__ = ["KvBook"]
 

@@ -16,12 +16,11 @@ Ends may also go to a lower tier of memory: see `tiered_tree`.
 
 Nodes name each other by ids, so that the whole is flat and can be logged.
 
-Pure; tokens are bytes, `token_bytes` makes them.
+Pure; tokens are bytes, as requests have them.
 """
 
 import heapq
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
@@ -29,18 +28,12 @@ from typing import NamedTuple
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, cut_runs, join_runs
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
 from molink_scheduler.kv.tiers import DEVICE
+from molink_scheduler.token_ids import TOKEN_BYTES
 
-__all__ = ["TOKEN_BYTES", "CachedPrefix", "Node", "PrefixTree", "token_bytes"]
-
-TOKEN_BYTES = 4
+__all__ = ["CachedPrefix", "Node", "PrefixTree"]
 
 STALE_ENTRIES_MAX = 1024
 """Heap entries beside twice one for each node, before those that do not count are swept out."""
-
-
-def token_bytes(tokens: Sequence[int]) -> bytes:
-    """Tokens as the tree compares them."""
-    return struct.pack(f"={len(tokens)}i", *tokens)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ it again (docs/prefix-cache.md), so the product has no such copy.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES
+from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_sim.cache.ring import CacheRing
 from molink_sim.cache.ring_cost import IDLE, DecodeLoad, PipelineCost, PrefillWork
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest

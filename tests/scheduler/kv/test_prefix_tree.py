@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
-from molink_scheduler.kv.prefix_tree import PrefixTree, token_bytes
+from molink_scheduler.kv.prefix_tree import PrefixTree
+from molink_scheduler.token_ids import token_bytes
 
 BLOCK = 2
 SALTS = ("", "other")
