@@ -15,6 +15,7 @@ from molink.serving.events import EventLedger
 from molink.serving.timeline import RequestLog, RequestTimeline
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
+from molink_scheduler.token_ids import token_bytes
 
 if TYPE_CHECKING:
     from molink.serving.kept_answer import AnswerLog
@@ -122,7 +123,12 @@ class GenerationRequest:
     targets: Targets = NO_TARGETS
     """What it is to get, or is refused; where it says nothing, the operator's."""
     packed: bytes = field(default=b"", compare=False, repr=False)
-    """Its prompt, as directories of cached prefixes compare it; the service packs it, once."""
+    """Its prompt, as rings take it and directories of cached prefixes compare it; packed once, when
+    this is made."""
+
+    def __post_init__(self) -> None:
+        if not self.packed:
+            object.__setattr__(self, "packed", token_bytes(self.prompt_token_ids))
 
 
 @dataclass(frozen=True, slots=True)

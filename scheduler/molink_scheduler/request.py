@@ -5,8 +5,11 @@ checks here are the last line that keeps a bad number from reaching a stage.
 """
 
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from molink_scheduler.token_ids import TOKEN_BYTES, tokens_of
 
 __all__ = [
     "CACHE_SALT_CHARS_MAX",
@@ -147,8 +150,8 @@ class Request:
 
     request_id: int
     """Unique in this ring; given by the coordinator, rising with arrival."""
-    prompt: tuple[int, ...]
-    """Token ids, at least one."""
+    prompt: bytes
+    """Token ids, at least one, packed (`token_ids`)."""
     sampling: SamplingParams
     output: tuple[int, ...] = field(default=())
     """Tokens generated before (a request that is replayed after a failure); usually empty."""
@@ -158,11 +161,21 @@ class Request:
     """Only requests of one salt share cached KV."""
 
     def __post_init__(self) -> None:
-        if not self.prompt:
-            raise ValueError("a prompt holds at least one token")
+        if not self.prompt or len(self.prompt) % TOKEN_BYTES:
+            raise ValueError(f"a prompt holds at least one token, of {TOKEN_BYTES} bytes each")
         _check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         if len(self.cache_salt) > CACHE_SALT_CHARS_MAX:
             raise ValueError(f"a cache's salt takes at most {CACHE_SALT_CHARS_MAX} characters")
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the prompt."""
+        return len(self.prompt) // TOKEN_BYTES
+
+    @property
+    def prompt_ids(self) -> "array[int]":
+        """Token ids of the prompt."""
+        return tokens_of(self.prompt)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -174,7 +187,7 @@ class Request:
     def tokens_max(self) -> int:
         """Most KV tokens that this request can come to hold: the last generated token is never
         computed."""
-        return len(self.prompt) + self.sampling.max_tokens - 1
+        return self.prompt_tokens + self.sampling.max_tokens - 1
 
 
 def _check_range(

@@ -18,7 +18,7 @@ Pure: values, and what follows from them.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from molink_scheduler.kv.blocks import blocks_for, number_runs
+from molink_scheduler.kv.blocks import blocks_for, named_runs, number_runs
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 
 __all__ = [
@@ -152,8 +152,7 @@ def _held(shadowed: Mapping[int, Mapping[int, int]], place: int, request_id: int
 def cached_runs(numbers: Iterable[int]) -> Positions:
     """Numbers of cached blocks as runs (first number, blocks), the lowest first; of more than one
     message names the others are left out."""
-    runs = number_runs(sorted(numbers))[:CACHE_RUNS_MAX]
-    return tuple((run.start, len(run)) for run in runs)
+    return named_runs(number_runs(sorted(numbers))[:CACHE_RUNS_MAX])
 
 
 def common_runs(reports: Iterable[Positions]) -> Positions:

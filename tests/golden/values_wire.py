@@ -35,6 +35,7 @@ from molink.wire.frames import (
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
+from molink_scheduler.token_ids import token_bytes
 from tests.golden.codec import Codec, hexed, unhexed
 
 
@@ -71,17 +72,17 @@ SAMPLING = SamplingParams(
 
 @FRAMES.value
 def submit_smallest():
-    return Submit(Request(0, (0,), SamplingParams(max_tokens=1))), 0
+    return Submit(Request(0, token_bytes((0,)), SamplingParams(max_tokens=1))), 0
 
 
 @FRAMES.value
 def submit_with_everything():
-    return Submit(Request(2**53, (1, 128_255, 2**31), SAMPLING, (5, 6))), 2**63
+    return Submit(Request(2**53, token_bytes((1, 128_255, 2**31)), SAMPLING, (5, 6))), 2**63
 
 
 @FRAMES.value
 def submit_of_no_logprobs_but_the_token():
-    return Submit(Request(7, (3, 4), SamplingParams(max_tokens=16, logprobs=0))), 1
+    return Submit(Request(7, token_bytes((3, 4)), SamplingParams(max_tokens=16, logprobs=0))), 1
 
 
 @FRAMES.value

@@ -42,6 +42,7 @@ from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
+from molink_scheduler.token_ids import token_bytes
 
 ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 20, vocabulary_size=1 << 20)
 
@@ -229,7 +230,7 @@ class FakeRing:
     def submit_at(self, at: float, request: Request) -> None:
         self.requests[request.request_id] = request
         self.answers[request.request_id] = []
-        known = [*request.prompt, *self.expected_answer(request.request_id)]
+        known = [*request.prompt_ids, *self.expected_answer(request.request_id)]
         chain = itertools.accumulate(known, lambda before, token: hash((before, token)), initial=0)
         self.chains[request.request_id] = list(chain)[1:]
         self.push(at, lambda: self.receive(0, RequestSubmitted(request)))
@@ -377,7 +378,7 @@ class FakeRing:
 
     def draw(self, request_id: int, position: int) -> SampledToken:
         request = self.requests[request_id]
-        finished = position - len(request.prompt) + 1 >= request.sampling.max_tokens
+        finished = position - request.prompt_tokens + 1 >= request.sampling.max_tokens
         return SampledToken(request_id, 1000 * request_id + position, finished)
 
     def returned(self, event: BatchReturned) -> None:
@@ -391,7 +392,7 @@ class FakeRing:
 
     def expected_answer(self, request_id: int) -> list[int]:
         request = self.requests[request_id]
-        start = len(request.prompt)
+        start = request.prompt_tokens
         positions = range(start, start + request.sampling.max_tokens)
         return [1000 * request_id + position for position in positions]
 
@@ -446,6 +447,8 @@ def make_request():
     ) -> Request:
         tokens = tuple(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
         params = SamplingParams(max_tokens=max_tokens, **sampling)
-        return Request(request_id, tokens, params, priority=priority, cache_salt=cache_salt)
+        return Request(
+            request_id, token_bytes(tokens), params, priority=priority, cache_salt=cache_salt
+        )
 
     return make

@@ -41,6 +41,7 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.conftest import AlwaysSlow
 from tests.scheduler.toy_stage import (
     VOCABULARY,
@@ -67,7 +68,9 @@ class Live:
     held_tokens: int = 0
 
     def submit(self, request_id: int) -> RequestSubmitted:
-        return RequestSubmitted(Request(request_id, self.prompt, self.sampling, tuple(self.tokens)))
+        return RequestSubmitted(
+            Request(request_id, token_bytes(self.prompt), self.sampling, tuple(self.tokens))
+        )
 
 
 @dataclass
@@ -435,7 +438,7 @@ class SurvivingRing:
     def assert_books_agree(self, stage: ToyStage) -> None:
         """All stages hold what the head has cached, but for what a fresh one lacks."""
         tree = self.stages[0].core.source.book.tree
-        numbers = set() if tree is None else set(tree.all_numbers())
+        numbers = set() if tree is None else set(itertools.chain.from_iterable(tree.all_numbers()))
         source = stage.core.source
         ledger = source.kv if stage.index == 0 else source.book.kv
         lacking = set() if stage.index == 0 else source.book.lacking

@@ -39,6 +39,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.core import StageCore
+from molink_scheduler.token_ids import token_bytes
 from tests.stage.test_loop import no_more_layers
 
 HIDDEN = 64
@@ -147,7 +148,7 @@ def ring(monkeypatch, tmp_path):
 
 
 def request(request_id: int, max_tokens: int = 8, token_id: int = 1) -> Request:
-    return Request(request_id, (token_id, 2), SamplingParams(max_tokens=max_tokens))
+    return Request(request_id, token_bytes((token_id, 2)), SamplingParams(max_tokens=max_tokens))
 
 
 COMMANDS: list[Message] = [

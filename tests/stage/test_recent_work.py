@@ -21,10 +21,11 @@ from molink_scheduler.events import (
     RequestSubmitted,
 )
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.token_ids import token_bytes
 
 
 def submit(request_id):
-    return RequestSubmitted(Request(request_id, (1, 2), SamplingParams(max_tokens=1)))
+    return RequestSubmitted(Request(request_id, token_bytes((1, 2)), SamplingParams(max_tokens=1)))
 
 
 def prefill(*spans):

@@ -26,6 +26,7 @@ from molink_scheduler.batch import (
     Span,
 )
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.token_ids import token_bytes
 
 ids = st.integers(0, 2**40)
 tokens = st.integers(0, 2**20)
@@ -86,7 +87,7 @@ samples = st.builds(
     logprob=st.floats(-50, 0),
     top=st.lists(st.tuples(tokens, st.floats(-50, 0)), max_size=3).map(tuple),
 ) | st.builds(TokenSample, request_id=ids, token_id=tokens)
-prompts = st.lists(tokens, min_size=1, max_size=5).map(tuple)
+prompts = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5).map(token_bytes)
 
 
 runs = st.lists(st.tuples(ids, st.integers(1, 2**20)), max_size=3).map(tuple)

@@ -57,6 +57,7 @@ from molink_scheduler.request import (
     SamplingParams,
 )
 from molink_scheduler.stage.book import MESSAGE_ROWS_MAX
+from molink_scheduler.token_ids import token_bytes
 
 MEMORY_PER_BYTE = 26
 """Two bytes of msgpack may be an integer of 32 bytes and its place in an array of pointers."""
@@ -67,7 +68,7 @@ MEMORY_OF_NESTING = 80 * 2**20
 SAMPLING = SamplingParams(max_tokens=8)
 BATCH = Batch(1, BatchClass.DECODE, 0, (Span(1, 0, 1, True),))
 SENT_BY = {
-    FROM_COORDINATOR: [Submit(Request(1, (1,), SAMPLING)), Cancel(1), SetCodec("raw")],
+    FROM_COORDINATOR: [Submit(Request(1, token_bytes((1,)), SAMPLING)), Cancel(1), SetCodec("raw")],
     FROM_STAGE: [
         Activations(BATCH, TensorHeader("bfloat16", 1, 4), bytes(8)),
         Forget(Release(1)),
@@ -175,7 +176,7 @@ def test_the_largest_honest_messages_pass():
     tensor = TensorHeader("bfloat16", len(spans), 4)
     whole = Activations(batch, tensor, bytes(tensor.raw_bytes))
     assert decode_message(encode_message(whole, 2**40), FROM_STAGE)[0] == whole
-    prompt = Request(2**31, (2**17,) * 500_000, SAMPLING)
+    prompt = Request(2**31, token_bytes((2**17,)) * 500_000, SAMPLING)
     assert decode_message(encode_message(Submit(prompt), 1), FROM_COORDINATOR)[0] == Submit(prompt)
     assert 8 * MESSAGE_ROWS_MAX + ADMITTED_BULK_BYTES_MAX // LOGIT_BIAS_BYTES < ARRAYS_MAX
 

@@ -25,7 +25,6 @@ from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog, RequestTimeline
 from molink.tasks import Signal
-from molink_scheduler.kv.prefix_tree import token_bytes
 
 __all__ = ["ClusterService"]
 
@@ -161,8 +160,7 @@ class ClusterService:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         timeline = request.timeline or self._timeline(request)
-        packed = token_bytes(request.prompt_token_ids)
-        asked = replace(request, timeline=timeline, packed=packed)
+        asked = replace(request, timeline=timeline)
         self.audits.choose(timeline, sum(ring.is_open for ring in self.rings))
         if request.log is not None:
             request.log.begin()

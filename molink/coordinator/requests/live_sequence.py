@@ -15,6 +15,7 @@ from molink.stage_protocol.health import StageHealth
 from molink.wire.frames import FinishReason, TokenSample
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_scheduler.waiting_line import Wait, WaitingLine
 
 __all__ = [
@@ -79,7 +80,8 @@ class LiveSequence:
 
     request_id: int
     """On this ring; another one when it is computed anew there."""
-    prompt: tuple[int, ...]
+    packed: bytes
+    """Its prompt, as `Request` has it."""
     priority: int
     sampling: SamplingParams
     text: TextStream | None
@@ -94,8 +96,6 @@ class LiveSequence:
     patience: float
     """How many times as long as usual it may lie."""
     cache_salt: str = ""
-    packed: bytes = b""
-    """Its prompt's tokens, as directories of cached prefixes compare them; empty: it is in none."""
     timeline: RequestTimeline | None = None
     log: AnswerLog | None = None
     """Where its place is kept on disk; None: it is not."""
@@ -134,14 +134,14 @@ class LiveSequence:
         """Its first token comes, and with it how long it had waited on the head, and how much of it
         was cached."""
         if not self.generated_tokens:
-            use.began(len(self.prompt), cached_tokens)
+            use.began(self.prompt_tokens, cached_tokens)
         if self.timeline is not None:
             self.timeline.answered(waited_s, cached_tokens, now)
 
     def begin_anew(self, request_id: int) -> None:
         """Be another request for the ring, of which nothing is held there."""
         self.request_id, self.has_token, self.held_tokens = request_id, False, 0
-        self.known_tokens = len(self.prompt) + len(self.output)
+        self.known_tokens = self.prompt_tokens + len(self.output)
         self.scores = PromptScores.of(self.request)
 
     @classmethod
@@ -156,10 +156,10 @@ class LiveSequence:
     ) -> "LiveSequence":
         """The sequence of a request of which `output` was generated before. Raises
         InvalidRequestError when it is longer than the model."""
-        prompt, most = request.prompt_token_ids, request.sampling.max_tokens
-        if len(prompt) + most > card.model_len_max:
+        tokens, most = len(request.prompt_token_ids), request.sampling.max_tokens
+        if tokens + most > card.model_len_max:
             raise InvalidRequestError(
-                f"The prompt's {len(prompt)} tokens and max_tokens {most} exceed the model's "
+                f"The prompt's {tokens} tokens and max_tokens {most} exceed the model's "
                 f"{card.model_len_max}: shorten one."
             )
         text = None
@@ -169,17 +169,16 @@ class LiveSequence:
                 text.push((token_id,))
         live = cls(
             number,
-            prompt,
+            request.packed,
             request.priority,
             request.sampling,
             text,
-            len(prompt) + most,
+            tokens + most,
             list(output),
-            len(prompt) + len(output),
+            tokens + len(output),
             now,
             patience,
             request.cache_salt,
-            request.packed,
             request.timeline,
             request.log,
         )
@@ -251,6 +250,11 @@ class LiveSequence:
         return max(1, self.known_tokens - max(cached, done))
 
     @property
+    def prompt_tokens(self) -> int:
+        """Of its prompt."""
+        return len(self.packed) // TOKEN_BYTES
+
+    @property
     def generated_tokens(self) -> int:
         """Of its answer so far, those of rings before among them."""
         return len(self.output)
@@ -260,7 +264,7 @@ class LiveSequence:
         """As the head is to compute it from now on."""
         output = tuple(self.output)
         return Request(
-            self.request_id, self.prompt, self.sampling, output, self.priority, self.cache_salt
+            self.request_id, self.packed, self.sampling, output, self.priority, self.cache_salt
         )
 
     def objection(self, token: TokenSample) -> str | None:
@@ -279,7 +283,7 @@ class LiveSequence:
     ) -> TokenEvent | MolinkError:
         """Its next token has come: what the user is told of it."""
         self.output.append(token.token_id)
-        self.held_tokens = len(self.prompt) + self.generated_tokens - 1
+        self.held_tokens = self.prompt_tokens + self.generated_tokens - 1
         if self.timeline is not None:
             self.timeline.tokens_came(1, now)
         return self._event(token, eos_token_ids)

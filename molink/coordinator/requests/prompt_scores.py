@@ -1,5 +1,6 @@
 """The scores of one prompt's tokens, as they come from the tail."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.serving.service import PromptLogprob
@@ -32,7 +33,7 @@ class PromptScores:
     A prompt that is computed anew is scored anew: what comes last counts.
     """
 
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
     count: int
     """Of the likeliest tokens that are wanted for each."""
     _found: dict[int, PromptLogprob] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class PromptScores:
     def of(cls, request: Request) -> "PromptScores | None":
         """A collector where scores are wanted and have not been given by a ring before."""
         count = request.sampling.prompt_logprobs
-        return None if count is None or request.output else cls(request.prompt, count)
+        return None if count is None or request.output else cls(request.prompt_ids, count)
 
     @property
     def is_complete(self) -> bool:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from molink.coordinator.requests.live_sequence import LiveSequence
 from molink.serving.service import GenerationRequest
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, token_bytes
 from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.admission import RingAdmission
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
 from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_scheduler.waiting_line import WaitingLine
 
 __all__ = ["RingProspects"]
@@ -112,7 +112,7 @@ class RingProspects:
         if live.has_token:
             if has_ended:
                 self.pace.answer_ended(live.generated_tokens)
-            if self.mirror is not None and live.packed:
+            if self.mirror is not None:
                 packed = live.packed + token_bytes(live.output)
                 self.mirror.computes(live.cache_salt, packed[: live.held_tokens * TOKEN_BYTES])
         live.leave(self.line, now)

@@ -13,12 +13,11 @@ Pure.
 
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import CACHE_RUNS_MAX, CacheChange
+from molink_scheduler.batch import CacheChange
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.blocks import number_runs
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, PromptPace
 
-__all__ = ["Fetch", "Fetches", "in_runs"]
+__all__ = ["Fetch", "Fetches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,8 @@ class Fetches:
         """Whether blocks are on their way for a request."""
         return any(one.sequence is sequence for one in self.under_way.values())
 
-    def begin(self, fetch: Fetch, numbers: list[int]) -> CacheChange:
-        """Blocks of these numbers begin to come back: what stages are told."""
-        runs = tuple((run.start, len(run)) for run in number_runs(numbers))
+    def begin(self, fetch: Fetch, runs: tuple[tuple[int, int], ...]) -> CacheChange:
+        """Blocks in these runs begin to come back: what stages are told."""
         change = CacheChange(fetch=runs, fetch_id=self._next_id)
         self.under_way[self._next_id] = fetch
         self._next_id += 1
@@ -73,8 +71,3 @@ class Fetches:
         self.fetched_blocks += blocks
         self.lost_blocks += fetch.blocks - blocks
         return fetch
-
-
-def in_runs(numbers: list[int]) -> list[int]:
-    """As many of the numbers, from the first, as one message names."""
-    return [number for run in number_runs(numbers)[:CACHE_RUNS_MAX] for number in run]

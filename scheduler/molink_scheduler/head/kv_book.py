@@ -19,7 +19,7 @@ Pure.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 
 from molink_scheduler.batch import (
     CACHE_RUNS_MAX,
@@ -29,13 +29,13 @@ from molink_scheduler.batch import (
     KeptState,
     Span,
 )
-from molink_scheduler.head.fetches import Fetch, Fetches, in_runs
+from molink_scheduler.head.fetches import Fetch, Fetches
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import Snapshots
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, number_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, cut_runs, join_runs, named_runs
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, CachedPrefix
+from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import (
@@ -47,6 +47,7 @@ from molink_scheduler.kv.tiers import (
     blocks_worth_fetching,
 )
 from molink_scheduler.resume import cached_runs
+from molink_scheduler.token_ids import TOKEN_BYTES
 
 __all__ = ["KvBook"]
 
@@ -70,7 +71,7 @@ class KvBook:
     refills: bool = False
     """Whether a fresh stage may lack what is cached: it is sent what a batch's newcomer begins with
     before that batch, so two that begin with cached blocks do not share one."""
-    _moves: list[tuple[int, list[int]]] = field(init=False, default_factory=list)
+    _moves: list[tuple[int, list[range]]] = field(init=False, default_factory=list)
     """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
     DEVICE for those that are dropped, and their numbers."""
     _begun: list[CacheChange] = field(init=False, default_factory=list)
@@ -103,7 +104,7 @@ class KvBook:
             return None
         tree, self.before = self.before.retained(change.retains), None
         tree.drop(max(0, tree.blocks - self.ledger.blocks_free))
-        while len(runs := cached_runs(tree.all_numbers())) == CACHE_RUNS_MAX:
+        while len(runs := cached_runs(chain.from_iterable(tree.all_numbers()))) == CACHE_RUNS_MAX:
             named = CacheChange(retain=runs[:-1])
             tree = tree.retained(named.retains)
         self.tree = tree
@@ -128,8 +129,8 @@ class KvBook:
         salt, packed = sequence.request.cache_salt, sequence.packed
         found = self.tree.find(salt, packed, blocks_max)
         if self.snapshots is not None and found.blocks:
-            named = in_runs(self.tree.numbers(found))
-            usable = self.snapshots.directory.blocks_usable(named)
+            named = chain.from_iterable(self.tree.numbers(found)[:CACHE_RUNS_MAX])
+            usable = self.snapshots.directory.blocks_usable([*named])
             found = self.tree.find(salt, packed, usable)
         return found if found.blocks else None
 
@@ -156,15 +157,14 @@ class KvBook:
         `under_way` are being computed."""
         prefix = self.prefix(sequence)
         partings = self._partings(sequence, under_way)
-        numbers: list[int] = []
+        numbers: list[range] = []
         if prefix is not None and self.tree is not None:
             numbers = self.tree.numbers(prefix)
-            runs = number_runs(numbers)[:CACHE_RUNS_MAX]
-            shared = tuple((run.start, len(run)) for run in runs)
+            shared = named_runs(numbers[:CACHE_RUNS_MAX])
             sequence.begin_cached(shared, self.tree.pin(prefix))
             self.ledger.begin(sequence.request_id, sequence.cached_blocks)
         if self.snapshots is not None:
-            self.snapshots.begin(sequence, numbers[-1] if numbers else None, partings)
+            self.snapshots.begin(sequence, numbers[-1][-1] if numbers else None, partings)
         self.grow(sequence.request_id, len(sequence.known))
 
     def _partings(self, sequence: Sequence, under_way: Iterable[Sequence]) -> list[int]:
@@ -206,11 +206,11 @@ class KvBook:
         for sequence in sequences:
             sequence.is_cached = not (sequence.admitted or sequence.kept_tokens)
 
-    def _note_dropped(self, numbers: list[int]) -> None:
+    def _note_dropped(self, numbers: list[range]) -> None:
         if numbers:
             self._moves.append((DEVICE, numbers))
         if self.snapshots is not None:
-            self.snapshots.directory.dropped(numbers)
+            self.snapshots.directory.dropped(chain.from_iterable(numbers))
 
     def computed(self, sequence: Sequence) -> list[CacheChange]:
         """Cache what has come out of the tail, in whole blocks, and the states behind them."""
@@ -220,7 +220,7 @@ class KvBook:
             if sequence.states:
                 blocks = sequence.cached_blocks if sequence.is_cached else 0
                 found = self.tree.find(sequence.request.cache_salt, sequence.packed, blocks)
-                self.snapshots.settle(sequence, self.tree.numbers(found))
+                self.snapshots.settle(sequence, [*chain.from_iterable(self.tree.numbers(found))])
         return changes
 
     def _cache(self, sequence: Sequence) -> list[CacheChange]:
@@ -230,21 +230,23 @@ class KvBook:
         if not sequence.is_cached or sequence.returned_tokens <= sequence.kept_tokens:
             return []  # Rows that were replayed have come out of no tail.
         salt, tokens = sequence.request.cache_salt, sequence.packed[: blocks * BLOCK_BYTES]
-        away = self.tree.away(self.tree.find(salt, tokens, lowest=FILE))
-        if any(is_fetched for _, _, is_fetched in away):
-            return []  # The same comes back for another one.
-        old, again = self.tree.renew(salt, tokens)
-        self._note_dropped(old)
-        found, numbers = self.tree.extend(salt, tokens)
-        before, numbers = found - len(again), range(numbers.start - len(again), numbers.stop)
-        pinned = self.tree.pin(self.tree.find(salt, tokens))
+        again = range(0)
+        if away := self.tree.away(self.tree.find(salt, tokens, lowest=FILE)):
+            if any(is_fetched for _, _, is_fetched in away):
+                return []  # The same comes back for another one.
+            old, again = self.tree.renew(salt, tokens)
+            self._note_dropped(old)
+        prefix, numbers = self.tree.extend(salt, tokens)
+        numbers = range(numbers.start - len(again), numbers.stop)
+        pinned = self.tree.pin(prefix)
         if sequence.pinned is not None:
             self.tree.unpin(sequence.pinned)
         sequence.pinned, sequence.cached_blocks = pinned, blocks
         if not numbers:
             return []
         self.ledger.keep(sequence.request_id, len(numbers))
-        kept = KeptBlocks(sequence.request_id, before, numbers.start, len(numbers))
+        before, count = blocks - len(numbers), len(numbers)
+        kept = KeptBlocks(sequence.request_id, before, numbers.start, count)
         return [CacheChange((kept,))]
 
     def release(self, sequence: Sequence) -> list[CacheChange]:
@@ -256,7 +258,7 @@ class KvBook:
             self.tree.unpin(sequence.pinned)
             if not sequence.is_cached:
                 dropped = self.tree.drop_chain(sequence.pinned)
-                self.ledger.drop(len(dropped))
+                self.ledger.drop(sum(map(len, dropped)))
                 self._note_dropped(dropped)
             sequence.pinned = None
         self.ledger.release(sequence.request_id)
@@ -268,10 +270,9 @@ class KvBook:
         """What stages must hear of before anything is planned with the room that was made."""
         changes: list[CacheChange] = []
         for tier, moved in groupby(self._moves, key=lambda move: move[0]):
-            numbers = [number for _, some in moved for number in some]
-            runs = [(run.start, len(run)) for run in number_runs(numbers)]
+            runs = named_runs(join_runs(run for _, some in moved for run in some))
             parts = range(0, len(runs), CACHE_RUNS_MAX)
-            changes += [_moved(tier, tuple(runs[at : at + CACHE_RUNS_MAX])) for at in parts]
+            changes += [_moved(tier, runs[at : at + CACHE_RUNS_MAX]) for at in parts]
         changes += self._begun
         self._moves.clear()
         self._begun.clear()
@@ -290,15 +291,15 @@ class KvBook:
             return False
         salt, packed = sequence.request.cache_salt, sequence.packed
         prefix = self.tree.find(salt, packed, near.blocks + wanted, FILE)
-        numbers = in_runs(self.tree.numbers(prefix)[near.blocks :])
-        prefix = self.tree.find(salt, packed, near.blocks + len(numbers), FILE)
-        node = self.tree.pin(prefix)
-        self._make_room(len(numbers))
-        self.ledger.bring_back(len(numbers))
+        numbers = cut_runs(self.tree.numbers(prefix), near.blocks)[1][:CACHE_RUNS_MAX]
+        blocks = sum(map(len, numbers))
+        node = self.tree.pin(self.tree.find(salt, packed, near.blocks + blocks, FILE))
+        self._make_room(blocks)
+        self.ledger.bring_back(blocks)
         sequence.was_fetched = True
         expected_s = answer_s(from_file, self.fetches.tiers, self.fetches.pace.trip_s or 0.0)
-        fetch = Fetch(sequence, node, len(numbers), now, expected_s)
-        self._begun.append(self.fetches.begin(fetch, numbers))
+        fetch = Fetch(sequence, node, blocks, now, expected_s)
+        self._begun.append(self.fetches.begin(fetch, named_runs(numbers)))
         return True
 
     def fetched(self, fetched: Fetched, now: float) -> str | None:

@@ -34,7 +34,8 @@ def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None
         return None
     if tokens > limits.sequence_tokens_max:
         return f"{name} may grow to {tokens} tokens, the model takes {limits.sequence_tokens_max}"
-    if not limits.has_words(chain(request.prompt, request.output, request.sampling.biased)):
+    others = chain(request.output, request.sampling.biased)
+    if max(request.prompt_ids) >= limits.vocabulary_size or not limits.has_words(others):
         return f"{name} has a token that is not in the vocabulary"
     return None
 
@@ -79,7 +80,7 @@ def _token_objection(
     if limits is not None and not 0 <= token.token_id < limits.vocabulary_size:
         return f"token {token.token_id} of request {token.request_id} is not in the vocabulary"
     request = sequence.request
-    left = request.sampling.max_tokens - (len(sequence.known) - len(request.prompt))
+    left = request.sampling.max_tokens - sequence.generated_tokens
     if left < 1 or (left == 1 and not token.finished):
         return f"request {token.request_id} goes on beyond its {request.sampling.max_tokens} tokens"
     return None

@@ -1,12 +1,13 @@
 """One request on the head: which of its tokens are known, and how far the ring has been asked to
 compute them."""
 
+from array import array
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, token_bytes
 from molink_scheduler.request import Request
+from molink_scheduler.token_ids import TOKEN_BYTES
 
 __all__ = ["Sequence"]
 
@@ -19,7 +20,7 @@ class Sequence:
     request: Request
     request_id: int = field(init=False)
     """The request's; ids rise with arrival, so the largest is the newest."""
-    known: list[int] = field(init=False)
+    known: "array[int]" = field(init=False)
     """Prompt and output so far."""
     planned_tokens: int = 0
     """Tokens that have been sent into the ring, in order."""
@@ -54,18 +55,19 @@ class Sequence:
     """Positions of its prompt, ascending, behind which its states are to be kept."""
     states: dict[int, int] = field(default_factory=dict)
     """By position, the snapshots that were ordered and stand behind no cached block yet."""
-    _packed: bytes = b""
+    _packed: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.request_id = self.request.request_id
-        self.known = [*self.request.prompt, *self.request.output]
+        self.known, self._packed = self.request.prompt_ids, self.request.prompt
+        self.known.extend(self.request.output)
 
     @property
     def packed(self) -> bytes:
         """The known tokens as the directory of cached blocks compares them."""
         packed_tokens = len(self._packed) // TOKEN_BYTES
         if packed_tokens < len(self.known):
-            self._packed += token_bytes(self.known[packed_tokens:])
+            self._packed += self.known[packed_tokens:].tobytes()
         return self._packed
 
     @property
@@ -76,7 +78,7 @@ class Sequence:
     @property
     def generated_tokens(self) -> int:
         """Of its answer so far."""
-        return len(self.known) - len(self.request.prompt)
+        return len(self.known) - self.request.prompt_tokens
 
     @property
     def tokens_pending(self) -> int:
@@ -154,11 +156,11 @@ class Sequence:
         request = self.request
         return Admission(
             request_id=request.request_id,
-            prompt_tokens=len(request.prompt),
+            prompt_tokens=request.prompt_tokens,
             tokens_expected=request.tokens_max,
             sampling=request.sampling,
-            prompt=request.prompt if request.sampling.needs_prompt else (),
-            output=tuple(self.known[len(request.prompt) :]),
+            prompt=tuple(request.prompt_ids) if request.sampling.needs_prompt else (),
+            output=tuple(self.known[request.prompt_tokens :]),
             kept_tokens=self.kept_tokens if self.goes_on else 0,
             cached=self.cached_runs,
             snapshot=self.snapshot,

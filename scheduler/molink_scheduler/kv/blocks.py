@@ -19,12 +19,21 @@ Pure.
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from molink_scheduler.kv.free_runs import FreeRuns
 
-__all__ = ["BLOCK_TOKENS", "KvBlocks", "OutOfBlocks", "blocks_for", "number_runs"]
+__all__ = [
+    "BLOCK_TOKENS",
+    "KvBlocks",
+    "OutOfBlocks",
+    "blocks_for",
+    "cut_runs",
+    "join_runs",
+    "named_runs",
+    "number_runs",
+]
 
 BLOCK_TOKENS = 16
 """vLLM's default: small enough that half a block of waste per sequence does not matter, large
@@ -43,12 +52,40 @@ def blocks_for(tokens: int) -> int:
 def number_runs(numbers: Iterable[int]) -> list[range]:
     """Numbers as runs of consecutive ones."""
     runs: list[range] = []
+    start = stop = 0
     for number in numbers:
-        if runs and runs[-1].stop == number:
-            runs[-1] = range(runs[-1].start, number + 1)
+        if number != stop or start == stop:
+            if start < stop:
+                runs.append(range(start, stop))
+            start = number
+        stop = number + 1
+    return [*runs, range(start, stop)] if start < stop else runs
+
+
+def join_runs(runs: Iterable[range]) -> list[range]:
+    """Runs, of which those that follow one another are one."""
+    joined: list[range] = []
+    for run in runs:
+        if joined and joined[-1].stop == run.start:
+            joined[-1] = range(joined[-1].start, run.stop)
         else:
-            runs.append(range(number, number + 1))
-    return runs
+            joined.append(run)
+    return joined
+
+
+def cut_runs(runs: Sequence[range], count: int) -> tuple[list[range], list[range]]:
+    """The first `count` numbers of some runs, and the others."""
+    for place, run in enumerate(runs):
+        if count < len(run):
+            first = [*runs[:place], run[:count]] if count else [*runs[:place]]
+            return first, [run[count:], *runs[place + 1 :]]
+        count -= len(run)
+    return [*runs], []
+
+
+def named_runs(runs: Iterable[range]) -> tuple[tuple[int, int], ...]:
+    """Runs as messages name them: (first number, how many)."""
+    return tuple([(run.start, len(run)) for run in runs])
 
 
 @dataclass(slots=True)

@@ -7,14 +7,12 @@ good as any, and the simplest. A ring runs that one; the others are for the simu
 Only ends of chains are ever asked for: a block without those before it is worth nothing.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 __all__ = ["EVICTION_ORDERS", "CachedUse", "EvictionOrder"]
 
 
-@dataclass(frozen=True, slots=True)
-class CachedUse:
+class CachedUse(Protocol):
     """Use that was made of the last blocks of a chain."""
 
     last_used: int

@@ -7,39 +7,33 @@ thousands of tokens, and two prompts can never be taken for each other. Keys tha
 by block (vLLM, Mooncake) were rejected: 125 hashes of a prompt of 2,000 tokens take 70 us, this
 takes a few, and a table of a million hashes is larger than the tokens are.
 
-Every cached block has a number, which the stages of a ring know it by. Who uses a chain pins its
-last node, and with it all before. Room is made at the ends of chains that nobody pins, in an order
-of `eviction`. Nodes are dropped lazily from a heap: an entry counts only if its node was not used
-since.
+Every cached block has a number, which the stages of a ring know it by. What is cached at once is
+numbered in order, so numbers are kept, and told, as runs. Who uses a chain pins its last node, and
+with it all before. Room is made at the ends of chains that nobody pins, in an order of `eviction`.
+Nodes are dropped lazily from a heap: an entry counts only if its node was not used since.
 
 Ends may also go to a lower tier of memory: see `tiered_tree`.
 
 Nodes name each other by ids, so that the whole is flat and can be logged.
 
-Pure; tokens are bytes, `token_bytes` makes them.
+Pure; tokens are bytes, as requests have them.
 """
 
 import heapq
-import struct
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
 
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.eviction import EVICTION_ORDERS, CachedUse
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, cut_runs, join_runs
+from molink_scheduler.kv.eviction import EVICTION_ORDERS
 from molink_scheduler.kv.tiers import DEVICE
+from molink_scheduler.token_ids import TOKEN_BYTES
 
-__all__ = ["TOKEN_BYTES", "CachedPrefix", "Node", "PrefixTree", "token_bytes"]
-
-TOKEN_BYTES = 4
+__all__ = ["CachedPrefix", "Node", "PrefixTree"]
 
 STALE_ENTRIES_MAX = 1024
 """Heap entries beside twice one for each node, before those that do not count are swept out."""
-
-
-def token_bytes(tokens: Sequence[int]) -> bytes:
-    """Tokens as the tree compares them."""
-    return struct.pack(f"={len(tokens)}i", *tokens)
 
 
 @dataclass(slots=True)
@@ -50,8 +44,9 @@ class Node:
     """None: it is the root of a salt, and has no blocks."""
     salt: str
     tokens: bytes = b""
-    numbers: "array[int]" = field(default_factory=lambda: array("Q"))
-    """One for each block."""
+    numbers: list[range] = field(default_factory=list)
+    """One for each block, in order."""
+    blocks: int = 0
     children: dict[bytes, int] = field(default_factory=dict)
     """By their first block."""
     pins: int = 0
@@ -69,14 +64,8 @@ class Node:
     near: int = 0
     """Children that are not below it: while there are any, it does not go down."""
 
-    @property
-    def use(self) -> CachedUse:
-        """What an eviction order asks for."""
-        return CachedUse(self.last_used, self.uses, self.depth_blocks)
 
-
-@dataclass(frozen=True, slots=True)
-class CachedPrefix:
+class CachedPrefix(NamedTuple):
     """Beginning of a prompt that is cached."""
 
     blocks: int = 0
@@ -99,11 +88,9 @@ class PrefixTree:
     """Of those in device memory, the ones that may not be dropped."""
     _nodes: dict[int, Node] = field(init=False, default_factory=dict)
     _roots: dict[str, int] = field(init=False, default_factory=dict)
-    _heaps: list[list[tuple[tuple[int, ...], int, int]]] = field(
-        init=False, default_factory=lambda: [[], [], []]
-    )
-    """Of each tier, ends of chains that nobody held when they were entered: rank, number of the
-    entry, node."""
+    _heaps: list[list[tuple[int, ...]]] = field(init=False, default_factory=lambda: [[], [], []])
+    """Of each tier, ends of chains that nobody held when they were entered: what ranks them, number
+    of the entry, node."""
     _entries: int = field(init=False, default=0)
     _now: int = field(init=False, default=0)
     _next_node: int = field(init=False, default=0)
@@ -144,15 +131,13 @@ class PrefixTree:
                 break
         return CachedPrefix(found, here, in_node) if found else CachedPrefix()
 
-    def numbers(self, prefix: CachedPrefix) -> list[int]:
+    def numbers(self, prefix: CachedPrefix) -> list[range]:
         """Numbers of the blocks of a prefix, just found, the first one first."""
-        parts: list[array[int]] = []
-        here: int | None = prefix.node if prefix.blocks else None
-        while here is not None:
-            node = self._nodes[here]
-            parts.append(node.numbers if parts else node.numbers[: prefix.node_blocks])
-            here = node.parent
-        return [number for part in reversed(parts) for number in part]
+        if not prefix.blocks:
+            return []
+        last, *before = self._chain(prefix.node)
+        parts = [*(node.numbers for node in reversed(before)), last.numbers]
+        return cut_runs(join_runs(chain.from_iterable(parts)), prefix.blocks)[0]
 
     def unheld_blocks(self, prefix: CachedPrefix) -> int:
         """Blocks of a prefix, just found, that could be dropped."""
@@ -160,7 +145,7 @@ class PrefixTree:
         blocks: int | None = prefix.node_blocks
         while here is not None and not self._nodes[here].holds:
             node = self._nodes[here]
-            unheld += len(node.numbers) if blocks is None else blocks
+            unheld += node.blocks if blocks is None else blocks
             here, blocks = node.parent, None
         return unheld
 
@@ -180,25 +165,26 @@ class PrefixTree:
         node.pins -= 1
         self._let_go(here)
 
-    def extend(self, salt: str, tokens: bytes) -> tuple[int, range]:
-        """Cache all whole blocks of the tokens: how many were cached before, and the numbers of
-        those behind them, which are new."""
+    def extend(self, salt: str, tokens: bytes) -> tuple[CachedPrefix, range]:
+        """Cache all whole blocks of the tokens: where they are cached now, and the numbers of those
+        at their end that were not before."""
         total = len(tokens) // self.block_bytes
         prefix = self.find(salt, tokens)
         numbers = range(self._next_number, self._next_number + total - prefix.blocks)
-        if numbers:
-            self._next_number = numbers.stop
-            here = self._cut(prefix.node, prefix.node_blocks) if prefix.blocks else self._root(salt)
-            behind = tokens[prefix.blocks * self.block_bytes : total * self.block_bytes]
-            here = self._append(here, behind, numbers)
-            self._use(here, 0)
-            self._enter(here)
-        return prefix.blocks, numbers
+        if not numbers:
+            return prefix, numbers
+        self._next_number = numbers.stop
+        here = self._cut(prefix.node, prefix.node_blocks) if prefix.blocks else self._root(salt)
+        behind = tokens[prefix.blocks * self.block_bytes : total * self.block_bytes]
+        here = self._append(here, behind, numbers)
+        self._use(here, 0)
+        self._enter(here)
+        return CachedPrefix(total, here, self._nodes[here].blocks), numbers
 
-    def drop(self, blocks: int, tier: int = DEVICE) -> list[int]:
+    def drop(self, blocks: int, tier: int = DEVICE) -> list[range]:
         """Drop so many blocks of a tier, or all that nobody holds, and what is behind them in lower
         ones: the numbers of all."""
-        dropped: list[int] = []
+        dropped: list[range] = []
         left = max(0, self.blocks_in[tier] - blocks)
         while self.blocks_in[tier] > left and (here := self._next_end(tier)) is not None:
             dropped += self._drop_behind(here)
@@ -209,13 +195,13 @@ class PrefixTree:
         """Let nobody find what is cached; who holds some of it goes on."""
         self._roots.clear()
 
-    def drop_chain(self, here: int) -> list[int]:
+    def drop_chain(self, here: int) -> list[range]:
         """Drop the chain that ends in a node, from there on as far as nobody else needs it: the
         numbers of its blocks."""
-        dropped: list[int] = []
+        dropped: list[range] = []
         node: Node | None = self._nodes[here]
         while node is not None and node.parent is not None and not (node.holds or node.children):
-            dropped += self._shorten(here, len(node.numbers))
+            dropped += self._shorten(here, node.blocks)
             here = node.parent
             node = self._nodes.get(here)
         return dropped
@@ -235,22 +221,25 @@ class PrefixTree:
     def _cut(self, here: int, blocks: int) -> int:
         """The node of the first `blocks` blocks of a node, which keeps the others."""
         node = self._nodes[here]
-        if blocks == len(node.numbers) or node.parent is None:
+        if blocks == node.blocks or node.parent is None:
             return here
         size = blocks * self.block_bytes
+        first, others = cut_runs(node.numbers, blocks)
         upper = replace(
             node,
             tokens=node.tokens[:size],
-            numbers=node.numbers[:blocks],
+            numbers=first,
+            blocks=blocks,
             children={node.tokens[size : size + self.block_bytes]: here},
             pins=0,
             holds=1 if node.holds else 0,
-            depth_blocks=node.depth_blocks - len(node.numbers) + blocks,
+            depth_blocks=node.depth_blocks - node.blocks + blocks,
             near=1,
         )
         there = self._add(upper)
         self._nodes[node.parent].children[node.tokens[: self.block_bytes]] = there
-        node.parent, node.tokens, node.numbers = there, node.tokens[size:], node.numbers[blocks:]
+        node.parent, node.tokens, node.numbers = there, node.tokens[size:], others
+        node.blocks -= blocks
         return there
 
     def _append(self, here: int, tokens: bytes, numbers: range) -> int:
@@ -263,38 +252,39 @@ class PrefixTree:
             node.near += 1
             node = child
         node.tokens += tokens
-        node.numbers.extend(numbers)
+        node.numbers = join_runs([*node.numbers, numbers])
+        node.blocks += len(numbers)
         node.depth_blocks += len(numbers)
         self.blocks_in[DEVICE] += len(numbers)
         if node.holds:
             self.blocks_held += len(numbers)
         return here
 
-    def _shorten(self, here: int, blocks: int) -> "array[int]":
+    def _shorten(self, here: int, blocks: int) -> list[range]:
         """Drop at most so many of a node's last blocks; their numbers."""
         node = self._nodes[here]
-        kept = max(0, len(node.numbers) - blocks)
-        dropped, first_block = node.numbers[kept:], node.tokens[: self.block_bytes]
-        del node.numbers[kept:]
-        node.tokens = node.tokens[: kept * self.block_bytes]
-        node.depth_blocks -= len(dropped)
-        self.blocks_in[node.tier] -= len(dropped)
+        kept = max(0, node.blocks - blocks)
+        first_block, gone = node.tokens[: self.block_bytes], node.blocks - kept
+        node.numbers, dropped = cut_runs(node.numbers, kept)
+        node.tokens, node.blocks = node.tokens[: kept * self.block_bytes], kept
+        node.depth_blocks -= gone
+        self.blocks_in[node.tier] -= gone
         if kept:
             self._enter(here)
         elif node.parent is not None:
             self._remove(here, node.parent, first_block)
         return dropped
 
-    def _drop_behind(self, here: int) -> list[int]:
+    def _drop_behind(self, here: int) -> list[range]:
         """Forget all nodes behind one: their numbers."""
-        dropped: list[int] = []
+        dropped: list[range] = []
         waiting = list(self._nodes[here].children.values())
         while waiting:
             node = self._nodes.pop(waiting.pop())
             assert not node.holds, "what is behind an end is held with it"
             waiting += node.children.values()
             dropped += node.numbers
-            self.blocks_in[node.tier] -= len(node.numbers)
+            self.blocks_in[node.tier] -= node.blocks
         self._nodes[here].children.clear()
         self._nodes[here].near = 0
         return dropped
@@ -334,7 +324,7 @@ class PrefixTree:
             if node.holds > 1:
                 return
             if node.tier == DEVICE:
-                self.blocks_held += len(node.numbers)
+                self.blocks_held += node.blocks
 
     def _let_go(self, here: int | None) -> None:
         while here is not None:
@@ -343,7 +333,7 @@ class PrefixTree:
             if node.holds:
                 return
             if node.tier == DEVICE:
-                self.blocks_held -= len(node.numbers)
+                self.blocks_held -= node.blocks
             self._enter(here)
             here = node.parent
 
@@ -355,16 +345,16 @@ class PrefixTree:
             return
         self._entries += 1
         node.entry, heap = self._entries, self._heaps[node.tier]
-        heapq.heappush(heap, (EVICTION_ORDERS[self.order](node.use), node.entry, here))
+        heapq.heappush(heap, (*EVICTION_ORDERS[self.order](node), node.entry, here))
         if len(heap) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
-            heap[:] = [one for one in heap if self._counts(one[1], one[2])]
+            heap[:] = [one for one in heap if self._counts(*one[-2:])]
             heapq.heapify(heap)
 
     def _next_end(self, tier: int) -> int | None:
         """The node of a tier whose turn it is to go down; it is entered no more."""
         heap = self._heaps[tier]
         while heap:
-            _, entry, here = heapq.heappop(heap)
+            *_, entry, here = heapq.heappop(heap)
             if self._counts(entry, here):
                 return here
         return None

@@ -7,11 +7,11 @@ blocks part. What is away is found like anything else, and is of use once it has
 Pure.
 """
 
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 
+from molink_scheduler.kv.blocks import cut_runs, join_runs
 from molink_scheduler.kv.prefix_tree import CachedPrefix, Node, PrefixTree
 from molink_scheduler.kv.tiers import DEVICE, FILE, CacheTiers
 
@@ -22,24 +22,24 @@ __all__ = ["TieredTree"]
 class TieredTree(PrefixTree):
     """Cached chains of all salts, over all tiers."""
 
-    def lower(self, tier: int, below: int, blocks: int) -> list[int]:
+    def lower(self, tier: int, below: int, blocks: int) -> list[range]:
         """Move so many blocks of a tier, or all that nobody holds, to a lower one: their
         numbers."""
-        moved: list[int] = []
-        while len(moved) < blocks and (here := self._next_end(tier)) is not None:
-            stay = len(self._nodes[here].numbers) - (blocks - len(moved))
-            if stay > 0:
+        moved: list[range] = []
+        while blocks > 0 and (here := self._next_end(tier)) is not None:
+            if (stay := self._nodes[here].blocks - blocks) > 0:
                 self._cut(here, stay)
             moved += self._nodes[here].numbers
+            blocks -= self._nodes[here].blocks
             self._move(here, below)
             self._merge(here)
         return moved
 
-    def put_down(self, tiers: CacheTiers, tier: int, blocks: int) -> list[tuple[int, list[int]]]:
+    def put_down(self, tiers: CacheTiers, tier: int, blocks: int) -> list[tuple[int, list[range]]]:
         """Let so many blocks of a tier go to the next lower one that has room, or be dropped. Those
         that go first are pushed further down by the others: in order, the tier and the numbers,
         DEVICE for those that are dropped."""
-        moves: list[tuple[int, list[int]]] = []
+        moves: list[tuple[int, list[range]]] = []
         below = tiers.below(tier)
         while below is not None and blocks > 0:
             wanted = min(blocks, tiers.capacity(below))
@@ -51,7 +51,7 @@ class TieredTree(PrefixTree):
             if not moved:
                 break  # All that is there is held.
             moves.append((below, moved))
-            blocks -= len(moved)
+            blocks -= sum(map(len, moved))
         if blocks > 0 and (dropped := self.drop(blocks, tier)):
             moves.append((DEVICE, dropped))
         return moves
@@ -64,45 +64,45 @@ class TieredTree(PrefixTree):
         for node in self._chain(prefix.node if prefix.blocks else None):
             if node.tier == DEVICE:
                 break
-            count = len(node.numbers) if blocks is None else blocks
+            count = node.blocks if blocks is None else blocks
             runs.append((node.tier, count, node.holds > 0))
             blocks = None
         return runs[::-1]
 
-    def renew(self, salt: str, tokens: bytes) -> tuple[list[int], range]:
+    def renew(self, salt: str, tokens: bytes) -> tuple[list[range], range]:
         """Blocks of the tokens that lower tiers hold were computed again: they are in device memory
         under the numbers returned last, and no more where they were, under the first ones."""
         prefix = self.find(salt, tokens, lowest=FILE)
-        old: list[int] = []
+        old: list[range] = []
         first = self._next_number
         for here in self._away_nodes(prefix):
             node = self._nodes[here]
             old += node.numbers
-            numbers = range(self._next_number, self._next_number + len(node.numbers))
-            node.numbers, self._next_number = array("Q", numbers), numbers.stop
+            numbers = range(self._next_number, self._next_number + node.blocks)
+            node.numbers, self._next_number = [numbers], numbers.stop
             self._move(here, DEVICE)
         return old, range(first, self._next_number)
 
-    def fetched(self, here: int, blocks: int) -> list[int]:
+    def fetched(self, here: int, blocks: int) -> list[range]:
         """The chain that was pinned with this node is in device memory now, so many blocks of what
         was away; the others are lost, and dropped with all behind them: their numbers."""
         node = self._nodes[here]
-        chain = self._away_nodes(CachedPrefix(node.depth_blocks, here, len(node.numbers)))
+        away = self._away_nodes(CachedPrefix(node.depth_blocks, here, node.blocks))
         self.unpin(here)
-        for one in chain:
-            count = len(self._nodes[one].numbers)
+        for one in away:
+            count = self._nodes[one].blocks
             if blocks < count:
                 present = self._cut(one, blocks) if blocks else None
                 if present is not None:
                     self._move(present, DEVICE)
-                return self._drop_behind(one) + list(self._shorten(one, count))
+                return self._drop_behind(one) + self._shorten(one, count)
             self._move(one, DEVICE)
             blocks -= count
         return []
 
-    def all_numbers(self) -> list[int]:
+    def all_numbers(self) -> list[range]:
         """Numbers of all blocks, in no order."""
-        return [number for node in self._nodes.values() for number in node.numbers]
+        return [run for node in self._nodes.values() for run in node.numbers]
 
     def retained(self, stays: Callable[[int], bool]) -> "TieredTree":
         """The same directory without what is held or away: of the blocks in device memory those
@@ -118,9 +118,9 @@ class TieredTree(PrefixTree):
             here, parent = waiting.pop()
             node = self._nodes[here]
             near = node.numbers if node.tier == DEVICE else ()
-            if (count := len([*takewhile(stays, near)])) > 0:
+            if (count := len([*takewhile(stays, chain.from_iterable(near))])) > 0:
                 there = kept._take_over(node, count, parent)
-                complete = count == len(node.numbers)
+                complete = count == node.blocks
                 waiting += [(child, there) for child in node.children.values() if complete]
         kept._settle_ends()
         return kept
@@ -135,7 +135,8 @@ class TieredTree(PrefixTree):
                 node,
                 parent=parent,
                 tokens=node.tokens[: blocks * self.block_bytes],
-                numbers=node.numbers[:blocks],
+                numbers=cut_runs(node.numbers, blocks)[0],
+                blocks=blocks,
                 children={},
                 pins=0,
                 holds=0,
@@ -169,7 +170,7 @@ class TieredTree(PrefixTree):
 
     def _move(self, here: int, tier: int) -> None:
         """Have a node in another tier."""
-        node, count = self._nodes[here], len(self._nodes[here].numbers)
+        node, count = self._nodes[here], self._nodes[here].blocks
         assert node.parent is not None, "a root has no blocks that could be anywhere"
         parent = self._nodes[node.parent]
         self.blocks_in[node.tier] -= count
@@ -193,7 +194,8 @@ class TieredTree(PrefixTree):
         if other.tier != node.tier:
             return
         node.tokens += other.tokens
-        node.numbers.extend(other.numbers)
+        node.numbers = join_runs([*node.numbers, *other.numbers])
+        node.blocks += other.blocks
         node.children, node.near = other.children, other.near
         node.depth_blocks, node.last_used, node.uses = (
             other.depth_blocks,

@@ -32,7 +32,7 @@ from molink_scheduler.stage.core import StageCore
 
 __all__ = ["FORMAT", "EventLog", "RecordedCore"]
 
-FORMAT = 5
+FORMAT = 6
 """Raised whenever older logs cannot be replayed any more."""
 
 KEPT_S = 60.0
@@ -197,7 +197,7 @@ class RecordedCore:
 def _tokens(event: StageEvent) -> int:
     """Token ids that an event carries and that may be many."""
     if isinstance(event, RequestSubmitted):
-        return len(event.request.prompt) + len(event.request.output)
+        return event.request.prompt_tokens + len(event.request.output)
     if isinstance(event, BatchArrived):
         return sum(len(one.prompt) + len(one.output) for one in event.batch.admissions)
     return 0

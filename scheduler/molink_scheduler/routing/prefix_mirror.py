@@ -46,9 +46,9 @@ class PrefixMirror:
 
     def computes(self, salt: str, packed: bytes) -> None:
         """The ring computes these tokens, or has, and has used what it held of them."""
-        before, new = self.tree.extend(salt, packed)
-        if before and not new:  # All of it was here: what is new counts as used by itself.
-            self.tree.unpin(self.tree.pin(self.tree.find(salt, packed)))
+        prefix, new = self.tree.extend(salt, packed)
+        if prefix.blocks and not new:  # All of it was here: what is new counts as used by itself.
+            self.tree.unpin(self.tree.pin(prefix))
         self.tree.drop(max(0, self.tree.blocks - self.blocks_max))
 
     def missed(self, tokens: int) -> None:

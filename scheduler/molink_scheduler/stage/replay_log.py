@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, Span
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, number_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
 from molink_scheduler.resume import Resume
 
 __all__ = ["Lengths", "ReplayLog", "SentRows"]
@@ -194,7 +194,7 @@ class ReplayLog:
         places = [place for place, number in enumerate(numbers) if number in self._owed]
         if not places:
             return
-        held = tuple((run.start, len(run)) for run in number_runs(numbers[: places[0]]))
+        held = named_runs(number_runs(numbers[: places[0]]))
         admissions: tuple[Admission, ...] = (replace(admission, cached=held),)
         blocks_max = max(1, rows_max // BLOCK_TOKENS)
         for first in range(places[0], places[-1] + 1, blocks_max):

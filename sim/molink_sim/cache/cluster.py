@@ -21,7 +21,7 @@ from math import hypot
 
 from molink.hardware.gpu import LAYER_OVERHEAD_S, MEMORY_EFFICIENCY, STEP_OVERHEAD_S
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES
+from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_sim.cache.ring import CacheRing
 from molink_sim.cache.ring_cost import IDLE, DecodeLoad, PipelineCost, PrefillWork, RingCost
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest

@@ -9,7 +9,8 @@ first. Of one prompt's blocks the last counts as used first, so that a chain los
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, PrefixTree
+from molink_scheduler.kv.prefix_tree import PrefixTree
+from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_sim.cache.trace import CacheRequest
 
 __all__ = ["HitRate", "brute_force_lru", "hit_rate"]

@@ -16,11 +16,12 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, PrefixTree
+from molink_scheduler.kv.prefix_tree import PrefixTree
 from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.admission import NO_TARGETS, AdmissionPolicy, RingAdmission, Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_forecast import RingPace, RingState
+from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_sim.cache.ring_cost import IDLE, DecodeLoad, PrefillWork, RingCost
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest
 

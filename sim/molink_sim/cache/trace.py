@@ -29,7 +29,7 @@ from typing import Any
 
 from molink.errors import UserError
 from molink.workload.trace import ROWS_MAX
-from molink_scheduler.kv.prefix_tree import TOKEN_BYTES, token_bytes
+from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_sim.workload import BATCH_REQUESTS_MIN, BATCH_S
 
 __all__ = ["BLOCK_TOKENS", "CacheRequest", "at_rate", "rate_per_s", "read_cache_trace", "within"]

@@ -14,6 +14,7 @@ from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.routing.pace_estimator import UNKNOWN_PACE
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
 from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.token_ids import token_bytes
 from molink_sim.clock import Clock
 from molink_sim.network.link import Sent
 from molink_sim.outcome import RequestOutcome
@@ -87,7 +88,7 @@ class Coordinator:
     """All, in order of arrival; a request's number is its place."""
     _live: dict[int, _Live] = field(init=False, default_factory=dict)
     """By number."""
-    _prompts: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
+    _prompts: dict[int, bytes] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.arrivals:
@@ -271,8 +272,8 @@ class Coordinator:
         if live is not None and not live.is_parked:
             self.rings[live.outcome.ring].outstanding_tokens -= live.tokens
 
-    def _prompt(self, tokens: int) -> tuple[int, ...]:
-        """Token ids without content, one tuple for all prompts of a length."""
+    def _prompt(self, tokens: int) -> bytes:
+        """Token ids without content, the same bytes for all prompts of a length."""
         if tokens not in self._prompts:
-            self._prompts[tokens] = (TOKEN_ID,) * tokens
+            self._prompts[tokens] = token_bytes((TOKEN_ID,)) * tokens
         return self._prompts[tokens]

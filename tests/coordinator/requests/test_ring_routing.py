@@ -13,12 +13,12 @@ from molink.serving.service import GenerationRequest, ModelCard
 from molink.wire.frames import FinishReason, Sampled, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.prefix_tree import token_bytes
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.routing.ring_forecast import RingPace
+from molink_scheduler.token_ids import token_bytes
 from tests.coordinator.requests import test_ring_client
 from tests.coordinator.requests.test_ring_client import Serving, until
 
@@ -106,7 +106,7 @@ async def test_who_comes_meanwhile_waits_for_the_same_beginning():
         assert await rings.ask(prompt(1, 0)) == 0
         assert await rings.ask(prompt(2, 0, tokens=640)) == 1
         assert await rings.ask(prompt(1, 2)) == 0
-        newcomer = GenerationRequest((1,) * 400, SamplingParams(1))
+        newcomer = GenerationRequest((3,) * 400, SamplingParams(1))
         assert rings.rings[0].client.met_by(newcomer, 1.0).waiting_tokens == 330 + 10
 
 

@@ -18,7 +18,7 @@ running = st.lists(
 
 def sequence_of(make_request, prompt: int, generated: int, left: int) -> Sequence:
     sequence = Sequence(make_request(1, prompt, generated + left))
-    sequence.known += [7] * generated
+    sequence.known.extend([7] * generated)
     return sequence
 
 

@@ -10,6 +10,7 @@ from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.timing.round_tracker import STAMPS_MAX, StageStamp
+from molink_scheduler.token_ids import token_bytes
 
 LIMITS = ModelLimits(sequence_tokens_max=48, vocabulary_size=100)
 NAN, INFINITE = float("nan"), float("inf")
@@ -25,7 +26,7 @@ def submit(head: HeadScheduler, *requests: Request):
 
 
 def request(request_id=1, prompt=(1, 2, 3), max_tokens=4, output=()) -> Request:
-    return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens), output)
+    return Request(request_id, token_bytes(prompt), SamplingParams(max_tokens=max_tokens), output)
 
 
 def next_run(head: HeadScheduler):
@@ -57,7 +58,8 @@ def decoding(*request_ids: int) -> HeadScheduler:
     "broken",
     [
         request(prompt=(1, 100)),
-        request(prompt=(-1,)),
+        request(prompt=(2**32 - 1,)),
+        request(output=(-1,)),
         replace(request(), sampling=SamplingParams(max_tokens=4, logit_bias=((100, 1.0),))),
         request(output=(100,)),
         request(max_tokens=10**6),

@@ -22,6 +22,7 @@ from molink_scheduler.request import (
 )
 from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
+from molink_scheduler.token_ids import token_bytes
 
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12)
 
@@ -98,7 +99,7 @@ def test_what_grammars_take_in_a_header_is_bounded_on_every_link(make_ring):
             compute(batch, chains),
         )
     for number in range(1, 129):
-        ring.submit_at(0.0, Request(number, (1,), sampling))
+        ring.submit_at(0.0, Request(number, token_bytes((1,)), sampling))
     ring.run()
     ring.assert_nothing_left()
     assert len(ring.ended) == 128

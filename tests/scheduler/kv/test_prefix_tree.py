@@ -2,13 +2,15 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
-from molink_scheduler.kv.prefix_tree import PrefixTree, token_bytes
+from molink_scheduler.kv.prefix_tree import PrefixTree
+from molink_scheduler.token_ids import token_bytes
 
 BLOCK = 2
 SALTS = ("", "other")
@@ -29,6 +31,10 @@ def chains(salt, prompt, blocks=None):
     """The key of each whole block: the salt and all tokens up to its end."""
     whole = len(prompt) // BLOCK if blocks is None else blocks
     return [(salt, tuple(prompt[: (one + 1) * BLOCK])) for one in range(whole)]
+
+
+def flat(runs):
+    return [*chain.from_iterable(runs)]
 
 
 @dataclass
@@ -62,13 +68,15 @@ def test_finds_what_was_cached_and_drops_only_ends_that_nobody_holds(steps, orde
     for what, first, prompt in steps:
         if what == "extend":
             keys = chains(first, prompt)
-            before, numbers = tree.extend(first, token_bytes(prompt))
+            prefix, numbers = tree.extend(first, token_bytes(prompt))
+            assert prefix == tree.find(first, token_bytes(prompt))
+            before = prefix.blocks - len(numbers)
             assert before == len(book.cached(keys))
             assert len(numbers) == len(keys) - before
             book.numbers.update(zip(keys[before:], numbers, strict=True))
         elif what == "pin":
             prefix = tree.find(first, token_bytes(prompt))
-            assert tree.numbers(prefix) == book.cached(chains(first, prompt))
+            assert flat(tree.numbers(prefix)) == book.cached(chains(first, prompt))
             if prefix.blocks:
                 pins.append(tree.pin(prefix))
                 book.pinned.append(chains(first, prompt, prefix.blocks))
@@ -77,7 +85,7 @@ def test_finds_what_was_cached_and_drops_only_ends_that_nobody_holds(steps, orde
             tree.unpin(pins.pop(place))
             book.pinned.pop(place)
         elif what == "drop":
-            dropped = set(tree.drop(first))
+            dropped = set(flat(tree.drop(first)))
             gone = [key for key, number in book.numbers.items() if number in dropped]
             assert len(gone) == len(dropped) <= first
             assert not book.held().intersection(gone)
@@ -90,7 +98,7 @@ def test_finds_what_was_cached_and_drops_only_ends_that_nobody_holds(steps, orde
     for node in pins:
         tree.unpin(node)
     assert tree.blocks_held == 0
-    assert sorted(tree.drop(tree.blocks)) == sorted(book.numbers.values())
+    assert sorted(flat(tree.drop(tree.blocks))) == sorted(book.numbers.values())
     assert not tree.blocks
     assert not tree._roots
     assert not tree._nodes
@@ -105,14 +113,14 @@ def test_the_least_recently_used_go_first(asked, blocks_max):
         prefix = tree.find(salt, tokens)
         assert prefix.blocks == len(book.cached(keys))
         node = tree.pin(prefix) if prefix.blocks else None
-        dropped = tree.drop(tree.blocks + len(keys) - prefix.blocks - blocks_max)
+        dropped = flat(tree.drop(tree.blocks + len(keys) - prefix.blocks - blocks_max))
         tree.extend(salt, tokens)
         if node is not None:
             tree.unpin(node)
         used = {key for key in keys if key in book.numbers}
         expected = [key for key in book.numbers if key not in used][: len(dropped)]
         assert sorted(dropped) == sorted(book.numbers.pop(key) for key in expected)
-        for key, number in zip(keys, tree.numbers(tree.find(salt, tokens)), strict=True):
+        for key, number in zip(keys, flat(tree.numbers(tree.find(salt, tokens))), strict=True):
             book.numbers[key] = number
         for key in reversed(keys):  # A chain's end is used first, so that it goes first.
             book.numbers.move_to_end(key)
@@ -128,7 +136,8 @@ def test_salts_share_nothing():
 
 def test_the_rest_of_a_block_is_not_cached():
     tree = PrefixTree()
-    assert tree.extend("", token_bytes(range(40))) == (0, range(2))
+    prefix, numbers = tree.extend("", token_bytes(range(40)))
+    assert (prefix.blocks, numbers) == (2, range(2))
     assert tree.find("", token_bytes(range(40))).blocks == 2
     assert tree.find("", token_bytes(range(40)), blocks_max=1).blocks == 1
 
@@ -155,4 +164,4 @@ def test_each_order_drops_its_own(order, gone):
         if (prefix := tree.find("", token_bytes(chains[name]))).blocks:
             tree.unpin(tree.pin(prefix))
         tree.extend("", token_bytes(chains[name]))
-    assert sorted(tree.drop(2)) == gone
+    assert sorted(flat(tree.drop(2))) == gone

@@ -26,7 +26,7 @@ from molink_scheduler.events import (
     WaitUntil,
 )
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.prefix_tree import PrefixTree, token_bytes
+from molink_scheduler.kv.prefix_tree import PrefixTree
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.recording.values import CACHED_BLOCKS_MAX, decode, encode
@@ -35,6 +35,7 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.timing.round_tracker import StageStamp
+from molink_scheduler.token_ids import token_bytes
 
 SAMPLING = SamplingParams(max_tokens=4, stop=("a", "b"), logprobs=3)
 SPAN = Span(3, 0, 40, samples=True)
@@ -43,7 +44,7 @@ BATCH = Batch(7, BatchClass.PREFILL, -1, (SPAN,), (ADMISSION,), "int8", (StageSt
 RELEASE = Release(3)
 
 VALUES = [
-    RequestSubmitted(Request(3, tuple(range(40)), SAMPLING, (5,))),
+    RequestSubmitted(Request(3, token_bytes(range(40)), SAMPLING, (5,))),
     RequestCancelled(3),
     CodecChosen("int8"),
     CacheCleared(),

@@ -1,8 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink_scheduler.kv.prefix_tree import token_bytes
 from molink_scheduler.routing.prefix_mirror import MIRROR_BLOCKS_MAX, PrefixMirror
+from molink_scheduler.token_ids import token_bytes
 
 
 def packed(*tokens: int) -> bytes:

@@ -24,6 +24,7 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.timing.round_tracker import StageStamp
+from molink_scheduler.token_ids import token_bytes
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 SAMPLING = SamplingParams(max_tokens=100)
@@ -126,7 +127,7 @@ def test_what_a_book_objects_to_is_refused_and_the_rest_goes_on():
 
 
 def test_messages_for_the_other_end_of_the_ring_are_refused():
-    request = Request(1, (1, 2), SAMPLING)
+    request = Request(1, token_bytes((1, 2)), SAMPLING)
     for event in (RequestSubmitted(request), BatchReturned(DECODE, 0, (), ())):
         (refusal,) = a_core().received(event, 0.0)
         assert isinstance(refusal, Refuse)
@@ -142,7 +143,7 @@ def test_a_head_releases_before_it_computes(nothing_grows):
     head.prompts.forecast = nothing_grows
     core = StageCore(head, is_tail=True)
     for request_id in (1, 2):
-        request = Request(request_id, tuple(range(16)), SamplingParams(max_tokens=40))
+        request = Request(request_id, token_bytes(range(16)), SamplingParams(max_tokens=40))
         core.received(RequestSubmitted(request), 0.0)
     kinds: list[list[str]] = []
     for step in range(120):

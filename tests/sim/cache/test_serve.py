@@ -3,8 +3,8 @@ from math import inf
 
 import pytest
 
-from molink_scheduler.kv.prefix_tree import token_bytes
 from molink_scheduler.routing.admission import AdmissionPolicy, Targets
+from molink_scheduler.token_ids import token_bytes
 from molink_sim.cache.cluster import PaperNode, home_ring, paper_ring, paper_ring_spec
 from molink_sim.cache.search import highest_rate, quiet_targets
 from molink_sim.cache.serve import ROUTINGS, Rules, serve

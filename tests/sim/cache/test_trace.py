@@ -3,7 +3,7 @@ import json
 import pytest
 
 from molink.errors import UserError
-from molink_scheduler.kv.prefix_tree import token_bytes
+from molink_scheduler.token_ids import token_bytes
 from molink_sim.cache.trace import at_rate, rate_per_s, read_cache_trace, within
 
 LINE = {"timestamp": 0, "input_length": 700, "output_length": 3, "hash_ids": [1, 2]}

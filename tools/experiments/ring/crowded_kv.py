@@ -21,6 +21,7 @@ from molink_scheduler.events import BatchReturned, RequestSubmitted, SampledToke
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.token_ids import token_bytes
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["main"]
@@ -111,7 +112,7 @@ class CrowdedRing:
         prompt, answer, most = self.asked(self._random)
         request_id = next(self._numbers)
         self._left[request_id] = answer
-        request = Request(request_id, (1,) * prompt, SamplingParams(max_tokens=most))
+        request = Request(request_id, token_bytes((1,)) * prompt, SamplingParams(max_tokens=most))
         self.head.handle(RequestSubmitted(request), self.now)
 
     def _compute(self) -> None:

@@ -4,8 +4,9 @@
 
 Random prompts of 2,000 tokens come to a directory until it holds a million blocks, and then as many
 more while each needs room made for it, which is how a ring is that has served for a while. Timed is
-what the head does for each: pack the tokens, look them up, cache them and pin the chain. Nothing is
-shared, so every block is new. About half a minute.
+what the head does for each: read its message, in which the tokens come packed, look them up, cache
+them and pin the chain. Nothing is shared, so every block is new. Times are the processor's. About
+half a minute.
 """
 
 import random
@@ -16,10 +17,12 @@ from pathlib import Path
 
 import click
 
+from molink.wire.frames import Submit, decode_message, encode_message
 from molink.workload.figures import percentile
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.prefix_tree import token_bytes
 from molink_scheduler.kv.tiered_tree import TieredTree
+from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.token_ids import token_bytes
 from tools.experiments.harness.experiment import (
     Figures,
     experiment,
@@ -32,7 +35,9 @@ __all__ = ["main"]
 
 PROMPT_TOKENS, VOCABULARY = 2_000, 150_000
 
-STEPS = ("pack", "look up", "cache", "together")
+STEPS = ("read its message", "look up", "cache", "look up and cache")
+
+SAMPLING = SamplingParams(max_tokens=100)
 
 Times = dict[str, list[int]]
 """Nanoseconds of each step of each prompt."""
@@ -56,21 +61,22 @@ def main(out: Path, blocks: int) -> None:
 def _times(tree: TieredTree, prompts: int, drawn: random.Random, room_blocks: int) -> Times:
     """Time each step for so many prompts, making room of so many blocks for each."""
     times: Times = {step: [] for step in STEPS}
-    for _ in range(prompts):
-        prompt = [drawn.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)]
-        began = time.perf_counter_ns()
-        packed = token_bytes(prompt)
-        was_packed = time.perf_counter_ns()
+    for number in range(prompts):
+        packed = token_bytes(drawn.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS))
+        message = encode_message(Submit(Request(number, packed, SAMPLING)), 0)
+        began = time.process_time_ns()
+        decode_message(message)
+        was_read = time.process_time_ns()
         tree.find("", packed)
-        was_found = time.perf_counter_ns()
+        was_found = time.process_time_ns()
         tree.drop(room_blocks)
-        tree.extend("", packed)
-        tree.unpin(tree.pin(tree.find("", packed)))
-        ended = time.perf_counter_ns()
-        times["pack"].append(was_packed - began)
-        times["look up"].append(was_found - was_packed)
+        prefix, _ = tree.extend("", packed)
+        tree.unpin(tree.pin(prefix))
+        ended = time.process_time_ns()
+        times["read its message"].append(was_read - began)
+        times["look up"].append(was_found - was_read)
         times["cache"].append(ended - was_found)
-        times["together"].append(ended - began)
+        times["look up and cache"].append(ended - was_read)
     return times
 
 

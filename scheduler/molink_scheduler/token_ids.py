@@ -1,0 +1,23 @@
+"""Token ids of a prompt as one string of bytes: four for each, little-endian, as all machines are
+that rings run on.
+
+So they are packed once, by the coordinator; so they travel, where a list of 2,000 numbers takes the
+head about 90 us more to read; and so the directory of cached blocks compares them.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+__all__ = ["TOKEN_BYTES", "token_bytes", "tokens_of"]
+
+TOKEN_BYTES = 4
+
+
+def token_bytes(token_ids: Iterable[int]) -> bytes:
+    """Token ids as bytes."""
+    return array("I", token_ids).tobytes()
+
+
+def tokens_of(packed: bytes) -> "array[int]":
+    """The token ids that were packed."""
+    return array("I", packed)
