@@ -14,6 +14,7 @@ from molink.wire.frames import FinishReason, Sampled, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.prefix_tree import token_bytes
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
@@ -127,6 +128,18 @@ async def test_a_ring_that_had_less_cached_than_thought_is_thought_to_have_less(
         await rings.answer(0, cached_tokens=0)
         assert mirror.cached_tokens("", token_bytes(prompt(9, 5))) == 0
         assert mirror.cached_tokens("", token_bytes(prompt(1, 5))) == 320
+
+
+async def test_what_a_ring_has_below_its_devices_memory_counts_as_cached(monkeypatch):
+    terms = RingTerms(160, prefix_cache=True, tiers=CacheTiers(host_blocks=20, file_blocks=10))
+    monkeypatch.setattr(test_ring_client, "TERMS", SimpleNamespace(ring=terms))
+    async with Rings(1) as rings:
+        for one in (1, 2):
+            await rings.ask(prompt(one, 0))
+            await rings.answer(0)
+        mirror = rings.rings[0].client.prospects.mirror
+        assert mirror.cached_tokens("", token_bytes(prompt(1, 5))) == 320
+        assert mirror.blocks_max == 10 + 20 + 10
 
 
 async def test_a_ring_that_lost_a_stage_has_nothing_cached():
