@@ -29,6 +29,7 @@ from molink_scheduler.routing.ring_forecast import (
 
 __all__ = [
     "NO_TARGETS",
+    "READMITTED_BELOW",
     "RETRY_S_MAX",
     "TPOT_TARGET_MS_MAX",
     "TTFT_TARGET_S_MAX",

@@ -168,6 +168,16 @@ async def test_who_would_wait_too_long_on_all_rings_is_told_when_to_come_again()
         assert await rings.ask(prompt(3, 0), targets=Targets(ttft_s=60.0)) in (0, 1)
 
 
+async def test_who_is_refused_for_those_before_is_told_so():
+    """The forecast that it is told meets the target that it is told."""
+    async with Rings(1, Intake(targets=Targets(ttft_s=5.0))) as rings:
+        await rings.ask(prompt(1, 0, tokens=100))
+        with pytest.raises(OverloadedError, match=r"5\.7 s, .*: send yours again later"):
+            await rings.ask(prompt(2, 0, tokens=440))
+        with pytest.raises(OverloadedError, match=r"4\.8 s, .*: others were refused, until one"):
+            await rings.ask(prompt(3, 0, tokens=350))
+
+
 async def test_a_higher_priority_waits_only_for_its_own():
     async with Rings(1, Intake(targets=Targets(ttft_s=5.0))) as rings:
         await rings.ask(prompt(1, 0), priority=3)
