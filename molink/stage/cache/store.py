@@ -232,7 +232,6 @@ class CacheStore:
         for number in numbers:
             block_W = self._found(number)
             if block_W is None:
-                log.warning("Cached KV is not here, or was altered: it is computed again.")
                 break
             found.append(block_W)
         self._forget(numbers)
@@ -240,11 +239,12 @@ class CacheStore:
 
     def _found(self, number: int) -> torch.Tensor | None:
         block_W = self._host.get(number)
-        if block_W is not None or self._file is None:
+        if block_W is not None or self._file is None or number not in self._file:
             return block_W
         try:
             block = self._file.read(number)
             if block is None or len(block) != self.block_bytes:
+                self._warn("what is in the file was altered or cut off, and is computed again")
                 return None
             return torch.frombuffer(bytearray(block), dtype=torch.uint8)
         except Exception as error:  # Whatever it was, somebody waits for the answer.
