@@ -297,7 +297,8 @@ class KvBook:
         self.ledger.bring_back(len(numbers))
         sequence.was_fetched = True
         expected_s = answer_s(from_file, self.fetches.tiers, self.fetches.pace.trip_s or 0.0)
-        fetch = Fetch(sequence, node, len(numbers), now, expected_s)
+        from_file = max(0, from_file - wanted + len(numbers))
+        fetch = Fetch(sequence, node, len(numbers), from_file, now, expected_s)
         self._begun.append(self.fetches.begin(fetch, numbers))
         return True
 
@@ -329,8 +330,8 @@ class KvBook:
         host, file = (
             sum(blocks for where, blocks, _ in away if where == tier) for tier in (HOST, FILE)
         )
-        slowness = self.fetches.answers.slowness
-        found = blocks_worth_fetching(host, file, self.fetches.tiers, self.fetches.pace, slowness)
+        fetches = self.fetches
+        found = blocks_worth_fetching(host, file, fetches.tiers, fetches.pace, fetches.answers)
         return found, max(0, found - host)
 
     def _unheld_beside(self, prefix: CachedPrefix) -> int:
