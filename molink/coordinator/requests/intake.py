@@ -112,7 +112,7 @@ class Intake:
         states = [state for _, state in met]
         left_tokens = request.sampling.max_tokens - output_tokens
         ring, state = met[choose_ring(self.routing, states, known, left_tokens, draw)]
-        if ring.client.prospects.pace.is_known:
+        if ring.client.prospects.pace.is_known(state, known):
             timeline.promised(forecast_ttft_s(state, known), forecast_tpot_s(state, known))
         return ring
 
@@ -125,7 +125,7 @@ def _admitting(
     known, prompt_tokens = [], len(request.prompt_token_ids)
     for ring, state in met:
         prospects = ring.client.prospects
-        if prospects.pace.is_known:
+        if prospects.pace.is_known(state, prompt_tokens):
             verdict = prospects.admission.decide(state, prompt_tokens, targets, request.priority)
             known.append((ring, verdict))
     refusing = [ring for ring, verdict in known if not verdict.admitted]
