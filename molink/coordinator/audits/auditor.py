@@ -98,10 +98,10 @@ class Auditor:
             return "unfinished"
         try:
             async with asyncio.timeout(AUDIT_WITHIN_S):
-                told = await self._reports_of(rings[:2], answered.tokens)
+                told = await self._reports_of(rings[:2], answered)
                 findings = _findings(told)
                 if findings and len(rings) > 2:
-                    told += await self._reports_of(rings[2:3], answered.tokens)
+                    told += await self._reports_of(rings[2:3], answered)
                     findings = _findings(told)
         except (MolinkError, TimeoutError):  # A ring has ended meanwhile, or is too busy.
             return "unfinished"
@@ -122,9 +122,10 @@ class Auditor:
         return sorted(rings, key=lambda ring: ring.number != answered.ring)
 
     async def _reports_of(
-        self, rings: Sequence[ServingRing], tokens: tuple[int, ...]
+        self, rings: Sequence[ServingRing], answered: AnsweredRequest
     ) -> list[AuditedRing]:
-        told = await gathered(rerun(ring, tokens, has_experts=self.has_experts) for ring in rings)
+        runs = (rerun(ring, answered, has_experts=self.has_experts) for ring in rings)
+        told = await gathered(runs)
         self.counts["spans"] += sum(len(one.stages) for one in told)
         return told
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from molink.coordinator.members.ring import AgentStage
+from molink.coordinator.requests.audit_queue import AnsweredRequest
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest
@@ -30,15 +31,16 @@ Reports = dict[tuple[str, int], tuple[int, tuple[float, ...]]]
 """Tokens and numbers, by node and the ring's number of the request."""
 
 
-async def rerun(ring: ServingRing, tokens: tuple[int, ...], *, has_experts: bool) -> AuditedRing:
-    """What a ring's stages report of these tokens; `has_experts`: its model has. Raises RingError
-    when the ring does not answer, TimeoutError when a stage does not report them."""
-    client, reports = ring.client, Reports()
+async def rerun(ring: ServingRing, answered: AnsweredRequest, *, has_experts: bool) -> AuditedRing:
+    """What a ring's stages report of a request's tokens; `has_experts`: its model has. Raises
+    RingError when the ring does not answer, TimeoutError when a stage does not report them."""
+    client, reports, tokens = ring.client, Reports(), answered.tokens
     stages = client.ring.stages
     timeline = RequestTimeline(client.card.name, len(tokens), 1)
     timeline.submitted(ring.number, ring.stages, time.monotonic())
     sampling = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
-    request = GenerationRequest(tokens, sampling, timeline=timeline)
+    salt = answered.cache_salt
+    request = GenerationRequest(tokens, sampling, cache_salt=salt, timeline=timeline)
     logprobs: tuple[float, ...] = ()
     came = asyncio.Event()
     async with background_tasks() as tasks:

@@ -187,9 +187,9 @@ def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[
 
 
 def _cache_room(settings: ServeSettings) -> CacheRoom | None:
-    """Raises UserError for a file that has no place."""
+    """None: nothing is lent, or nothing cached. Raises UserError for a file that has no place."""
     ram, disk = (int(size * 1e9) for size in (settings.cache_ram_gb, settings.cache_disk_gb))
-    if not ram and not disk:
+    if not settings.ring.prefix_cache or not (ram or disk):
         return None
     try:
         return CacheRoom(ram, disk, str(state_dir() / "kv-cache") if disk else "")

@@ -27,6 +27,8 @@ class AnsweredRequest:
     """Of prompt and answer."""
     ring: int
     """Number of the ring that has ended the answer."""
+    cache_salt: str
+    """Of the request: whoever computes it again caches it for the same users, and nobody else."""
     timeline: RequestTimeline
 
 
@@ -51,14 +53,17 @@ class AuditQueue:
         if not self.is_alone and len(self._waiting) < WAITING_MAX:
             timeline.audited = "pending"
 
-    def answered(self, timeline: RequestTimeline, tokens: tuple[int, ...], ring: int) -> None:
+    def answered(
+        self, timeline: RequestTimeline, tokens: tuple[int, ...], ring: int, cache_salt: str
+    ) -> None:
         """Take in a request that has been answered, if it was chosen."""
         if timeline.audited != "pending":
             return
         if len(tokens) < AUDIT_TOKENS_MIN or len(self._waiting) >= WAITING_MAX:
             timeline.audited = "unfinished"
             return
-        self._waiting.append(AnsweredRequest(tokens[:AUDIT_TOKENS_MAX], ring, timeline))
+        audited = tokens[:AUDIT_TOKENS_MAX]
+        self._waiting.append(AnsweredRequest(audited, ring, cache_salt, timeline))
         self._changed.send()
 
     def closed(self, timeline: RequestTimeline) -> None:

@@ -199,7 +199,8 @@ class ClusterService:
                         output += event.token_ids
                         if event.finish_reason is not None:
                             tokens = request.prompt_token_ids + output
-                            self.audits.answered(timeline, tokens, ring.number)
+                            salt = request.cache_salt
+                            self.audits.answered(timeline, tokens, ring.number, salt)
                         yield event
                 return
             except RequestStalledError as error:

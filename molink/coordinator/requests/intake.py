@@ -14,7 +14,12 @@ from molink.coordinator.requests.ring_client import RingClient
 from molink.errors import OverloadedError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline, StageLayers
-from molink_scheduler.routing.admission import NO_TARGETS, Targets, Verdict
+from molink_scheduler.routing.admission import (
+    NO_TARGETS,
+    READMITTED_BELOW,
+    Targets,
+    Verdict,
+)
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
 from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, forecast_ttft_s
 from molink_scheduler.waiting_line import WAIT_S
@@ -107,7 +112,7 @@ class Intake:
         states = [state for _, state in met]
         left_tokens = request.sampling.max_tokens - output_tokens
         ring, state = met[choose_ring(self.routing, states, known, left_tokens, draw)]
-        if ring.client.prospects.pace.is_known:
+        if ring.client.prospects.pace.is_known(state, known):
             timeline.promised(forecast_ttft_s(state, known), forecast_tpot_s(state, known))
         return ring
 
@@ -120,7 +125,7 @@ def _admitting(
     known, prompt_tokens = [], len(request.prompt_token_ids)
     for ring, state in met:
         prospects = ring.client.prospects
-        if prospects.pace.is_known:
+        if prospects.pace.is_known(state, prompt_tokens):
             verdict = prospects.admission.decide(state, prompt_tokens, targets, request.priority)
             known.append((ring, verdict))
     refusing = [ring for ring, verdict in known if not verdict.admitted]
@@ -144,6 +149,9 @@ def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
     help_ = "send yours again later."
     if soonest.hopeless:
         help_ = "that would be missed without other users too: raise it, or send less."
+    elif targets.missed_by(soonest.ttft_s, soonest.tpot_s) <= 1:
+        spare = f"{1 - READMITTED_BELOW:.0%}"
+        help_ = f"others were refused, until one has {spare} to spare: send yours again later."
     return OverloadedError(
         f"Forecast are {' and '.join(forecasts)}, and wanted at most {' and '.join(wanted)}: "
         f"{help_}",

@@ -43,7 +43,7 @@ class RingProspects:
     def of(cls, terms: RingTerms) -> "RingProspects":
         """Of a ring that has done nothing yet."""
         caches = terms.prefix_cache and terms.caches_states
-        mirror = PrefixMirror.of_ring(terms.kv_tokens_capacity) if caches else None
+        mirror = PrefixMirror.of_ring(terms.cache_tokens) if caches else None
         return cls(order=PromptOrder(terms.own_work_times), mirror=mirror)
 
     def state(

@@ -92,7 +92,7 @@ class CacheStore:
     _jobs: "queue.Queue[_Job]" = field(init=False)
     _waiting_bytes: int = field(init=False, default=0)
     """Of copies; two threads change it, and need not agree to the byte."""
-    _has_warned: bool = field(init=False, default=False)
+    _warned_of: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.tiers = self._room_for(self.block_bytes)
@@ -168,7 +168,7 @@ class CacheStore:
             try:
                 self._do(job)
             except Exception as error:  # Others are still to be done, and somebody waits for them.
-                self._warn(f"something could not be done: {error!r:.200}")
+                self._warn("something could not be done", error)
 
     def _do(self, job: _Job) -> None:
         match job:
@@ -179,12 +179,21 @@ class CacheStore:
             case _Fetch():
                 self._bring_back(job)
             case _Clear(done, block_bytes):
-                self._clear(block_bytes)
-                done.set()
+                try:
+                    self._clear(block_bytes)
+                finally:
+                    done.set()  # The stage's loop waits for it, whatever the disk says.
             case _Shed():
                 self._host.clear()
 
     def _keep(self, job: _Put) -> None:
+        try:
+            self._keep_each(job)
+        finally:
+            if job.packed_BW is not None:
+                self._waiting_bytes -= job.packed_BW.nbytes
+
+    def _keep_each(self, job: _Put) -> None:
         for place, number in enumerate(job.numbers):
             block_W = self._host.pop(number, None)
             if job.packed_BW is not None:
@@ -195,8 +204,6 @@ class CacheStore:
                 self._write(number, block_W)
             elif len(self._host) < self.tiers.host_blocks:
                 self._host[number] = block_W.clone()
-        if job.packed_BW is not None:
-            self._waiting_bytes -= job.packed_BW.nbytes
 
     def _write(self, number: int, block_W: torch.Tensor) -> None:
         if self._file is None:
@@ -204,7 +211,7 @@ class CacheStore:
         try:
             self._file.write(number, block_W.numpy().tobytes())
         except OSError as error:
-            self._warn(f"the file grows no more: {error}")
+            self._warn("the file grows no more", error)
 
     def _bring_back(self, job: _Fetch) -> None:
         """Answer, and copy in what was found, which the store keeps no more. From the answer on
@@ -225,7 +232,6 @@ class CacheStore:
         for number in numbers:
             block_W = self._found(number)
             if block_W is None:
-                log.warning("Cached KV is not here, or was altered: it is computed again.")
                 break
             found.append(block_W)
         self._forget(numbers)
@@ -233,15 +239,16 @@ class CacheStore:
 
     def _found(self, number: int) -> torch.Tensor | None:
         block_W = self._host.get(number)
-        if block_W is not None or self._file is None:
+        if block_W is not None or self._file is None or number not in self._file:
             return block_W
         try:
             block = self._file.read(number)
             if block is None or len(block) != self.block_bytes:
+                self._warn("what is in the file was altered or cut off, and is computed again")
                 return None
             return torch.frombuffer(bytearray(block), dtype=torch.uint8)
         except Exception as error:  # Whatever it was, somebody waits for the answer.
-            self._warn(f"a block could not be read: {error!r:.200}")
+            self._warn("a block could not be read", error)
             return None
 
     def _forget(self, numbers: Sequence[int]) -> None:
@@ -270,7 +277,7 @@ class CacheStore:
             )
         except OSError as error:
             self.tiers = CacheTiers(self.tiers.host_blocks)
-            self._warn(f"there is no file: {error}")
+            self._warn("there is no file", error)
 
     def _probe(self, blocks: PackedBlocks) -> tuple[float, float]:
         """Seconds to read a block from the file, if there is one, and to copy one into the device.
@@ -291,8 +298,9 @@ class CacheStore:
         read_s = read_at - began if tier == FILE else 0.0
         return read_s / max(1, count), (copied_at - read_at) / max(1, count)
 
-    def _warn(self, what: str) -> None:
-        """Once."""
-        if not self._has_warned:
-            log.warning("Of the KV cache beside the device's memory: %s.", what)
-        self._has_warned = True
+    def _warn(self, what: str, error: Exception | None = None) -> None:
+        """Once of each trouble: a slow disk is no reason not to hear that it is full."""
+        if what not in self._warned_of:
+            why = "" if error is None else f": {error!r:.200}"
+            log.warning("Of the KV cache beside the device's memory: %s%s.", what, why)
+        self._warned_of.add(what)

@@ -28,6 +28,8 @@ class Fetch:
     node: int
     """In which they end, held until they are there."""
     blocks: int
+    file_blocks: int = 0
+    """Of these, the last ones, which come from the file."""
     begun_at: float = 0.0
     expected_s: float = 0.0
     """Until its answer, by the rates at loading."""
@@ -68,6 +70,8 @@ class Fetches:
         """A fetch has ended with so many of its blocks; the others are lost."""
         fetch = self.under_way.pop(fetch_id)
         self.answers.answered(fetch.expected_s, now - fetch.begun_at)
+        from_host = fetch.blocks - fetch.file_blocks
+        self.answers.came(max(0, blocks - from_host), fetch.file_blocks)
         self.fetched_blocks += blocks
         self.lost_blocks += fetch.blocks - blocks
         return fetch

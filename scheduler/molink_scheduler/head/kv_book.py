@@ -298,7 +298,8 @@ class KvBook:
         self.ledger.bring_back(blocks)
         sequence.was_fetched = True
         expected_s = answer_s(from_file, self.fetches.tiers, self.fetches.pace.trip_s or 0.0)
-        fetch = Fetch(sequence, node, blocks, now, expected_s)
+        from_file = max(0, from_file - wanted + blocks)
+        fetch = Fetch(sequence, node, blocks, from_file, now, expected_s)
         self._begun.append(self.fetches.begin(fetch, named_runs(numbers)))
         return True
 
@@ -330,8 +331,8 @@ class KvBook:
         host, file = (
             sum(blocks for where, blocks, _ in away if where == tier) for tier in (HOST, FILE)
         )
-        slowness = self.fetches.answers.slowness
-        found = blocks_worth_fetching(host, file, self.fetches.tiers, self.fetches.pace, slowness)
+        fetches = self.fetches
+        found = blocks_worth_fetching(host, file, fetches.tiers, fetches.pace, fetches.answers)
         return found, max(0, found - host)
 
     def _unheld_beside(self, prefix: CachedPrefix) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 from molink_scheduler.prompt_order import OWN_WORK_TIMES
@@ -94,6 +95,12 @@ class RingTerms:
     def cut_tokens(self) -> int:
         """Prompts are cut at its multiples where the step has time for one; 1: anywhere."""
         return 1 if self.state_slots is None else STATE_CHUNK_TOKENS
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that can be cached at a time, in the devices' memory and below it."""
+        below = self.tiers or CacheTiers()
+        return self.kv_tokens_capacity + BLOCK_TOKENS * (below.host_blocks + below.file_blocks)
 
     @property
     def caches_states(self) -> bool:

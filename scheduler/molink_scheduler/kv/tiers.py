@@ -138,13 +138,16 @@ class PromptPace:
 
 @dataclass(slots=True)
 class FetchPace:
-    """How much longer than the rates at loading say fetches take until they are answered.
+    """How much longer than the rates at loading say fetches take until they are answered, and how
+    much of the file comes.
 
-    Never less than once as long, and what a slow disk or a busy thread added is forgotten with the
-    requests that end: a ring that fetches no more would learn nothing else.
+    Never less than once as long. What a slow disk or a busy thread added is forgotten with the
+    requests that end, as is what was lost: a ring that fetches no more would learn nothing else.
     """
 
     slowness: float = field(init=False, default=1.0)
+    file_share: float = field(init=False, default=1.0)
+    """Of the file's blocks that were asked for, those that came: a disk that is full took none."""
 
     def answered(self, expected_s: float, elapsed_s: float) -> None:
         """A fetch was expected to be answered after so long, and was after that."""
@@ -152,9 +155,15 @@ class FetchPace:
             seen = min(SLOWNESS_MAX, max(1.0, elapsed_s / expected_s))
             self.slowness = _smoothed(self.slowness, seen)
 
+    def came(self, blocks: int, asked: int) -> None:
+        """Of so many blocks of the file that were asked for, so many came."""
+        if asked:
+            self.file_share = _smoothed(self.file_share, blocks / asked)
+
     def request_ended(self) -> None:
         """One of all requests, whether something was fetched for it or not."""
         self.slowness += SLOWNESS_FORGOTTEN * (1.0 - self.slowness)
+        self.file_share += SLOWNESS_FORGOTTEN * (1.0 - self.file_share)
 
 
 def answer_s(file_blocks: int, tiers: CacheTiers, trip_s: float) -> float:
@@ -164,25 +173,29 @@ def answer_s(file_blocks: int, tiers: CacheTiers, trip_s: float) -> float:
 
 
 def blocks_worth_fetching(
-    host_blocks: int, file_blocks: int, tiers: CacheTiers, pace: PromptPace, slowness: float = 1.0
+    host_blocks: int,
+    file_blocks: int,
+    tiers: CacheTiers,
+    pace: PromptPace,
+    answers: FetchPace,
 ) -> int:
     """How many blocks of a chain, those in host memory before those in the file, are brought back
-    sooner than computed: those that save most, 0 where none do. Nothing is fetched before the pace
-    of prompts is known.
+    sooner than computed: those that save most, 0 where none do. Of the file's only those that come
+    save anything. Nothing is fetched before the pace of prompts is known.
 
     A stage copies its blocks in while its answer goes round and the rows come after that: of both
     the longer counts. What the compute of these rows hides beyond that is not counted on: the pace
     is of the slowest stage or hop, which may be another one.
     """
-    row_s, trip_s = pace.row_s, pace.trip_s
+    row_s, trip_s, slowness = pace.row_s, pace.trip_s, answers.slowness
     if row_s is None or trip_s is None:
         return 0
 
     def saved_s(file: int) -> float:
-        blocks = host_blocks + file
+        coming = host_blocks + file * answers.file_share
         read_s = answer_s(file, tiers, 0.0) * slowness
-        waited_s = max(trip_s * slowness, blocks * tiers.copy_block_s)
-        return blocks * BLOCK_TOKENS * row_s - read_s - waited_s
+        waited_s = max(trip_s * slowness, (host_blocks + file) * tiers.copy_block_s)
+        return coming * BLOCK_TOKENS * row_s - read_s - waited_s
 
     from_host_s = saved_s(0) if host_blocks else 0.0
     from_both_s = saved_s(file_blocks)

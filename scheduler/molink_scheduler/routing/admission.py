@@ -5,10 +5,11 @@ anything is computed for it. Looking at the decode load of now swings: while pro
 line few decode, so all are let in, and later all are refused. So the load is forecast for the
 moment when the newcomer's prompt will be computed (early rejection with prediction).
 
-Once a ring has refused somebody it takes only who has some room to spare, until one has. That is
-what keeps it from swinging at the limit. Who would miss on the idle ring too is refused without
-that: it says nothing of the ring's load. Priorities come first because a request looks only at what
-waits ahead of it, and a refusal counts only for those of its priority or a lower one.
+Once a ring has refused somebody it takes only who has some room to spare, until one has, or until
+it has nothing to do. That is what keeps it from swinging at the limit. Who would miss on the idle
+ring too is refused without that: it says nothing of the ring's load. Priorities come first because
+a request looks only at what waits ahead of it, and a refusal counts only for those of its priority
+or a lower one.
 
 The two other ways of Mooncake's comparison are here for the simulator.
 
@@ -29,6 +30,7 @@ from molink_scheduler.routing.ring_forecast import (
 
 __all__ = [
     "NO_TARGETS",
+    "READMITTED_BELOW",
     "RETRY_S_MAX",
     "TPOT_TARGET_MS_MAX",
     "TTFT_TARGET_S_MAX",
@@ -126,7 +128,8 @@ class RingAdmission:
             return verdict
         if self.policy is AdmissionPolicy.BASELINE:
             targets = Targets(targets.ttft_s)
-        if self._admits(targets.missed_by(ttft_s, tpot_s), priority):
+        share = targets.missed_by(ttft_s, tpot_s)
+        if self._admits(share, priority, is_idle=ring.requests == 0):
             return verdict
         idle = if_idle(ring)
         alone = forecast_ttft_s(idle, prompt_tokens), forecast_tpot_s(idle, prompt_tokens)
@@ -143,11 +146,13 @@ class RingAdmission:
             return True
         return ring.pace.tpot_s(ring.decoding) <= targets.tpot_s
 
-    def _admits(self, share: float, priority: int) -> bool:
-        counts = self._refused is not None and priority >= self._refused
-        if counts and share < READMITTED_BELOW:
+    def _admits(self, share: float, priority: int, *, is_idle: bool) -> bool:
+        """Whether such a share is admitted; an idle ring would never have more to spare for it."""
+        if self._refused is None or priority < self._refused:
+            return share <= 1
+        if is_idle or share < READMITTED_BELOW:
             self._refused = None
-        return share < READMITTED_BELOW if counts else share <= 1
+        return share <= 1 if is_idle else share < READMITTED_BELOW
 
 
 def _retry_s(ring: RingState, targets: Targets, ttft_s: float) -> float:

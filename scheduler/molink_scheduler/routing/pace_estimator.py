@@ -38,8 +38,9 @@ PLAN_OTHERS = 8.0
 FLAT_S = 0.02
 """Shortest forecast that a sample is weighed by: the clocks and queues of a ring are no better."""
 
-KNOWN_AFTER = 8
-"""First tokens after which a pace is known that no plan has forecast."""
+KNOWN_AFTER, KNOWN_TIMES = 8, 2
+"""First tokens after which a pace is known that no plan has forecast, for prompts of so many times
+the tokens of the longest of them: how long longer ones take, short ones do not tell."""
 
 UNKNOWN_PACE = RingPace(200.0, 0.3, 0.1, 0.01)
 """Of a ring without a plan: a middling one of home PCs; what comes soon outweighs it."""
@@ -106,6 +107,8 @@ class PaceEstimator:
     """Seconds over prompt tokens, as many as they would be while nobody decodes."""
     _tpot: _LineFit = field(init=False)
     _answers: int = field(init=False, default=0)
+    _longest: int = field(init=False, default=0)
+    """Tokens that were computed of the longest prompt that was answered."""
 
     def __post_init__(self) -> None:
         pace = self.planned or UNKNOWN_PACE
@@ -113,10 +116,12 @@ class PaceEstimator:
         self._ttft = _LineFit(pace.first_token_s, each_s, PLAN_TOKENS, SAMPLES_REMEMBERED)
         self._tpot = _LineFit(pace.tpot_alone_s, pace.tpot_each_s, PLAN_OTHERS, GAPS_REMEMBERED)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether a plan or enough answers tell of it."""
-        return self.planned is not None or self._answers >= KNOWN_AFTER
+    def is_known(self, ring: RingState, prompt_tokens: int) -> bool:
+        """Whether a plan or enough answers tell of it for a prompt."""
+        if self.planned is not None:
+            return True
+        own = max(1, prompt_tokens - ring.cached_tokens)
+        return self._answers >= KNOWN_AFTER and own <= KNOWN_TIMES * self._longest
 
     @property
     def pace(self) -> RingPace:
@@ -133,7 +138,7 @@ class PaceEstimator:
         own = max(1, prompt_tokens - ring.cached_tokens)
         pace = replace(self.pace, prefill_tokens_per_s=1.0)
         self._ttft.add(pace.prefill_s(ring.waiting_tokens + own, ring.decoding), ttft_s)
-        self._answers += 1
+        self._answers, self._longest = self._answers + 1, max(self._longest, own)
 
     def token_came(self, others: int, gap_s: float) -> None:
         """An answer beside so many others has a token so long after the one before."""

@@ -33,9 +33,9 @@ class PrefixMirror:
     tree: PrefixTree = field(init=False, default_factory=PrefixTree)
 
     @classmethod
-    def of_ring(cls, kv_tokens: int) -> "PrefixMirror":
-        """Of a ring that holds so many tokens."""
-        return cls(min(MIRROR_BLOCKS_MAX, kv_tokens // BLOCK_TOKENS))
+    def of_ring(cls, cache_tokens: int) -> "PrefixMirror":
+        """Of a ring that has room for so many cached tokens, wherever they are."""
+        return cls(min(MIRROR_BLOCKS_MAX, cache_tokens // BLOCK_TOKENS))
 
     def cached_tokens(self, salt: str, packed: bytes) -> int:
         """Of a prompt, as `token_bytes` packs it; its last token is computed in any case."""

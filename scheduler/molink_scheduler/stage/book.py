@@ -140,9 +140,8 @@ class StageBook:
         """Why the cache cannot change so; None: it can."""
         if change.retain is not None:
             return self._retain_objection(change.retain)
-        for kept in change.keep:
-            if (objection := self._kept_objection(kept)) is not None:
-                return objection
+        if (objection := self._keep_objection(change.keep)) is not None:
+            return objection
         known = len(self._cached) + len(self._lacking) + len(self.away.tier_of)
         runs = (*change.drop, *change.to_host, *change.to_file, *change.fetch)
         if sum(blocks for _, blocks in runs) > known:
@@ -261,8 +260,8 @@ class StageBook:
 
     def _retain_objection(self, runs: Positions) -> str | None:
         offered, blocks = self._offered, sum(blocks for _, blocks in runs)
-        if offered is None:
-            return "what stays cached from the epoch before is said twice, or nothing does"
+        if offered is None or self._cached:
+            return "what stays cached from the epoch before is said twice, too late or for nothing"
         if blocks > (self.kv.blocks_total if self._is_fresh else self.kv.blocks_free):
             return f"{blocks} cached blocks are to stay, for which there is no room"
         numbers = (number for first, count in runs for number in range(first, first + count))
@@ -325,15 +324,31 @@ class StageBook:
             return "two snapshots of states are to be kept as one"
         return None
 
+    def _keep_objection(self, keep: Collection[KeptBlocks]) -> str | None:
+        """Why blocks cannot be cached so; a change names those of a request as one run."""
+        if len({kept.request_id for kept in keep}) < len(keep):
+            return "blocks of a request are to be cached twice at once"
+        for kept in keep:
+            if (objection := self._kept_objection(kept)) is not None:
+                return objection
+        numbers = [number for kept in keep for number in kept.numbers]
+        if len(set(numbers)) < len(numbers):
+            return "two cached blocks are to have one number"
+        return None
+
     def _kept_objection(self, kept: KeptBlocks) -> str | None:
         held, end = self._held.get(kept.request_id), kept.first_block + kept.blocks
         if held is None or kept.blocks < 1 or end * BLOCK_TOKENS > held.computed_tokens:
             return f"blocks of request {kept.request_id} are to be cached that are not computed"
         if kept.blocks > self.kv.own_blocks(kept.request_id):
             return f"blocks of request {kept.request_id} are to be cached twice"
-        if any(number in self._cached for number in kept.numbers):
+        if any(map(self._is_known, kept.numbers)):
             return f"cached blocks from {kept.first_number} on are to be cached twice"
         return None
+
+    def _is_known(self, number: int) -> bool:
+        """Whether a block of this number is cached, here or on the others."""
+        return number in self._cached or number in self.away.tier_of or number in self._lacking
 
     def _is_possible(self, admission: Admission) -> bool:
         lengths = (1, admission.prompt_tokens, admission.tokens_expected)

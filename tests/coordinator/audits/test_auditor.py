@@ -43,7 +43,7 @@ def health(stage):
     return NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=line)
 
 
-def computing(w, liars, silent=()):
+def computing(w, liars, silent, salts):
     """What answers audits in the place of `FakeClient.generate`, which answers users."""
     of_users = FakeClient.generate
 
@@ -53,6 +53,7 @@ def computing(w, liars, silent=()):
             async for event in of_users(self, request, output, patience):
                 yield event
             return
+        salts.append(request.cache_salt)
         number, tokens = len(w.told) + len(self.seen), request.prompt_token_ids
         request.timeline.numbered(number)
         for stage in self.ring.stages:
@@ -68,8 +69,8 @@ def computing(w, liars, silent=()):
 
 
 @asynccontextmanager
-async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, share=1.0):
-    """A world of rings, and an auditor of all requests."""
+async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, share=1.0, salts=None):
+    """A world of rings, and an auditor of all requests, whose audits' salts go to `salts`."""
     registry = Registry.open(tmp_path)
     async with world(monkeypatch, size=size) as w, background_tasks() as tasks:
         w.service.audits.share, w.survives = share, True
@@ -77,7 +78,9 @@ async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, sha
         auditor = Auditor(
             w.service, admin.quarantine, Evidence(tmp_path / "audits"), False, Random(1)
         )
-        monkeypatch.setattr(FakeClient, "generate", computing(w, liars, silent))
+        monkeypatch.setattr(
+            FakeClient, "generate", computing(w, liars, silent, [] if salts is None else salts)
+        )
         tasks.create_task(auditor.run())
         w.join(*(f"{ring}{place}" for ring in "abcdef"[:rings] for place in range(size)))
         await w.until(lambda: len(w.serving) == rings)
@@ -85,10 +88,11 @@ async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, sha
     registry.close()
 
 
-async def answer(w, tokens=2):
+async def answer(w, tokens=2, salt=""):
     """One request of a user, wherever it goes, and its timeline."""
     timeline = RequestTimeline("m", len(PROMPT), tokens)
-    asked = GenerationRequest(PROMPT, SamplingParams(max_tokens=tokens), timeline=timeline)
+    sampling = SamplingParams(max_tokens=tokens)
+    asked = GenerationRequest(PROMPT, sampling, cache_salt=salt, timeline=timeline)
     before = {id(client): len(client.seen) for client in w.clients}
     answering = asyncio.create_task(collect(w.service.generate(asked)))
 
@@ -123,6 +127,14 @@ async def test_honest_rings_pass(monkeypatch, tmp_path):
         ends = {"passed": 1, "failed": 0, "unfinished": 0}
         assert auditor.report() == {"share": 1.0, "spans": 4, **ends}
         assert not (tmp_path / "audits").exists() and not w.book.quarantined
+
+
+async def test_what_is_audited_is_cached_for_the_same_users_only(monkeypatch, tmp_path):
+    salts = []
+    async with audited(monkeypatch, tmp_path, rings=2, salts=salts) as (w, _, _):
+        timeline = await answer(w, salt="5a17")
+        await w.until(lambda: timeline.audited == "passed")
+    assert salts == ["5a17", "5a17"]
 
 
 async def test_a_liar_is_found_quarantined_and_its_streams_move(monkeypatch, tmp_path):
@@ -214,7 +226,7 @@ def ended(reason, audited="pending"):
 async def test_only_whole_answers_of_some_length_wait_and_not_too_many():
     queue = AuditQueue(1.0, Random(0))
     for _ in range(WAITING_MAX + 3):
-        queue.answered(ended("stop"), (1,) * AUDIT_TOKENS_MIN, 0)
+        queue.answered(ended("stop"), (1,) * AUDIT_TOKENS_MIN, 0, "")
     chosen = ended("stop", "")
     queue.choose(chosen, 2)
     assert chosen.audited == "", "nobody would come to it"
@@ -223,10 +235,10 @@ async def test_only_whole_answers_of_some_length_wait_and_not_too_many():
     async with asyncio.timeout(5):
         waiting = asyncio.create_task(queue.next())
         short = ended("stop")
-        queue.answered(short, (1, 2), 0)
+        queue.answered(short, (1, 2), 0, "")
         assert short.audited == "unfinished"
-        queue.answered(ended("stop", ""), (1,) * 9, 0)
-        queue.answered(ended("length"), (1,) * 9, 3)
+        queue.answered(ended("stop", ""), (1,) * 9, 0, "")
+        queue.answered(ended("length"), (1,) * 9, 3, "")
         assert (await waiting).ring == 3
 
 

@@ -18,6 +18,7 @@ from molink.coordinator.members.ring import COORDINATOR
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
+from molink_scheduler.head.settings import RingTerms
 from tests.node.test_stage_manager import JOIN
 
 HOSTS = RingHosts(
@@ -87,6 +88,15 @@ def test_stages_share_the_memory_of_their_own_host_only():
     assert [plan.load(i, work).stages_here for i, work in enumerate(plan.works)] == [2, 1, 2]
     assert plan.profile(1).addresses == ("10.0.0.3:0",)
     assert plan.address(COORDINATOR) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(("is_cached", "told"), [(True, (2 * 10**9, 4 * 10**9)), (False, None)])
+def test_stages_share_what_is_lent_for_cached_kv_where_any_is(is_cached, told):
+    ring = RingTerms(prefix_cache=is_cached)
+    plan = plan_of(nodes=2, ring=ring, cache_ram_gb=4.0, cache_disk_gb=8.0)
+    for place in range(2):
+        room = plan.load(place, plan.works[place]).cache_room
+        assert (room and (room.ram_bytes, room.disk_bytes)) == told
 
 
 def test_what_no_ring_can_do_is_refused():

@@ -13,6 +13,7 @@ from molink.serving.service import GenerationRequest, ModelCard
 from molink.wire.frames import FinishReason, Sampled, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
@@ -129,6 +130,18 @@ async def test_a_ring_that_had_less_cached_than_thought_is_thought_to_have_less(
         assert mirror.cached_tokens("", token_bytes(prompt(1, 5))) == 320
 
 
+async def test_what_a_ring_has_below_its_devices_memory_counts_as_cached(monkeypatch):
+    terms = RingTerms(160, prefix_cache=True, tiers=CacheTiers(host_blocks=20, file_blocks=10))
+    monkeypatch.setattr(test_ring_client, "TERMS", SimpleNamespace(ring=terms))
+    async with Rings(1) as rings:
+        for one in (1, 2):
+            await rings.ask(prompt(one, 0))
+            await rings.answer(0)
+        mirror = rings.rings[0].client.prospects.mirror
+        assert mirror.cached_tokens("", token_bytes(prompt(1, 5))) == 320
+        assert mirror.blocks_max == 10 + 20 + 10
+
+
 async def test_a_ring_that_lost_a_stage_has_nothing_cached():
     async with Rings() as rings:
         await rings.ask(prompt(1, 0))
@@ -153,6 +166,16 @@ async def test_who_would_wait_too_long_on_all_rings_is_told_when_to_come_again()
             await rings.ask(prompt(3, 0))
         assert caught.value.retry_s == pytest.approx(6.7 - 4.5)
         assert await rings.ask(prompt(3, 0), targets=Targets(ttft_s=60.0)) in (0, 1)
+
+
+async def test_who_is_refused_for_those_before_is_told_so():
+    """The forecast that it is told meets the target that it is told."""
+    async with Rings(1, Intake(targets=Targets(ttft_s=5.0))) as rings:
+        await rings.ask(prompt(1, 0, tokens=100))
+        with pytest.raises(OverloadedError, match=r"5\.7 s, .*: send yours again later"):
+            await rings.ask(prompt(2, 0, tokens=440))
+        with pytest.raises(OverloadedError, match=r"4\.8 s, .*: others were refused, until one"):
+            await rings.ask(prompt(3, 0, tokens=350))
 
 
 async def test_a_higher_priority_waits_only_for_its_own():

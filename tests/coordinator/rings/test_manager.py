@@ -133,7 +133,7 @@ async def test_who_would_wait_too_long_for_a_ring_hears_how_far_it_is(monkeypatc
         await w.until(lambda: w.serving)
         w.say("a", HERE.model_copy(update={"name": "a", "online": False}))
         w.clients[0].lost.set_result(RingError("a is lost."))
-        await w.until(lambda: not w.serving)
+        await w.until(lambda: "PC" in (w.service.unready_reason or ""))
         w.service.intake = Intake(wait_s_max=0.0)
         with pytest.raises(RingError, match="PC"):
             await w.service.until_taken()

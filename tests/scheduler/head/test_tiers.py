@@ -110,6 +110,18 @@ def test_what_is_lost_is_computed_again(make_ring, make_request):
     ring.assert_nothing_left()
 
 
+@pytest.mark.parametrize(("room", "least"), [(CacheTiers(0, 8), 0.0), (CacheTiers(8, 0), 1.0)])
+def test_what_a_file_loses_is_expected_of_it(make_ring, make_request, room, least):
+    ring = make_ring(1, 3, 16 * 10, prefix_cache=True, tiers=room, lost=1.0)
+    prompts = tuple(range(129)), tuple(range(900, 1029))
+    for number in range(12):
+        ring.submit_at(50.0 * number, make_request(number, prompts[number % 2], 2))
+    ring.run()
+    fetches = ring.head.book.fetches
+    assert fetches.lost_blocks and not fetches.fetched_blocks
+    assert least <= fetches.answers.file_share <= least + 0.25
+
+
 def test_a_head_with_a_fetch_under_way_is_written_and_read(make_ring, make_request):
     """What the event log keeps of it goes on as it would have."""
     ring = make_ring(1, 3, 16 * 10, prefix_cache=True, tiers=CacheTiers(3, 8))

@@ -21,7 +21,9 @@ def test_nothing_is_fetched_that_is_computed_sooner(
     host, file, copy_s, read_s, row_s, trip_s, slowness
 ):
     tiers, measured = CacheTiers(99, 99, copy_s, read_s), pace(row_s, trip_s)
-    blocks = blocks_worth_fetching(host, file, tiers, measured, slowness)
+    answers = FetchPace()
+    answers.slowness = slowness
+    blocks = blocks_worth_fetching(host, file, tiers, measured, answers)
     assert blocks in (0, host, host + file)
     fetch_s = slowness * max(0, blocks - host) * read_s
     fetch_s += max(slowness * trip_s, blocks * copy_s)
@@ -35,13 +37,13 @@ def test_nothing_is_fetched_that_is_computed_sooner(
 def test_a_slow_file_is_left_alone(read_block_s, blocks):
     """Rows come out each millisecond: a block is computed in 16 ms."""
     tiers = CacheTiers(1000, 1000, 0.0001, read_block_s)
-    assert blocks_worth_fetching(25, 100, tiers, pace(0.001, 0.1)) == blocks
+    assert blocks_worth_fetching(25, 100, tiers, pace(0.001, 0.1), FetchPace()) == blocks
 
 
 def test_a_few_blocks_are_not_worth_a_trip_round_the_ring():
     tiers = CacheTiers(1000, 0, 0.0001)
-    assert blocks_worth_fetching(6, 0, tiers, pace(0.001, 0.1)) == 0
-    assert blocks_worth_fetching(7, 0, tiers, pace(0.001, 0.1)) == 7
+    assert blocks_worth_fetching(6, 0, tiers, pace(0.001, 0.1), FetchPace()) == 0
+    assert blocks_worth_fetching(7, 0, tiers, pace(0.001, 0.1), FetchPace()) == 7
 
 
 def test_the_pace_of_fetches_is_learned_and_forgotten():
@@ -52,11 +54,27 @@ def test_the_pace_of_fetches_is_learned_and_forgotten():
         answers.answered(0.1, 100.0)
     assert 3.9 < answers.slowness <= 4
     tiers = CacheTiers(1000, 1000, 0.0, 0.005)
-    assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001)) == 100
-    assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001), answers.slowness) == 0
+    assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001), FetchPace()) == 100
+    assert blocks_worth_fetching(0, 100, tiers, pace(0.001, 0.001), answers) == 0
     for _ in range(300):
         answers.request_ended()
     assert answers.slowness < 1.1
+
+
+def test_a_file_of_which_nothing_comes_is_left_alone_for_a_while():
+    answers, tiers = FetchPace(), CacheTiers(1000, 1000, 0.0, 0.006)
+    measured = pace(0.001, 0.1)
+    for _ in range(3):
+        assert blocks_worth_fetching(0, 40, tiers, measured, answers) == 40
+        answers.came(0, 40)
+    assert blocks_worth_fetching(0, 40, tiers, measured, answers) == 0
+    assert blocks_worth_fetching(25, 40, tiers, measured, answers) == 65
+    answers.came(0, 40)
+    answers.came(0, 40)
+    assert blocks_worth_fetching(25, 40, tiers, measured, answers) == 25
+    for _ in range(50):
+        answers.request_ended()
+    assert blocks_worth_fetching(0, 40, tiers, measured, answers) == 40
 
 
 def test_nothing_is_fetched_before_the_pace_is_known():
@@ -64,7 +82,7 @@ def test_nothing_is_fetched_before_the_pace_is_known():
     for request_id in (1, 2):
         measured.returned(request_id, 8, 0.5, under_way=False, pending=False)
     assert (measured.row_s, measured.trip_s) == (None, 0.5)
-    assert blocks_worth_fetching(100, 0, CacheTiers(100), measured) == 0
+    assert blocks_worth_fetching(100, 0, CacheTiers(100), measured, FetchPace()) == 0
 
 
 def test_rows_that_were_sent_one_by_one_tell_no_slower_pace_than_others():

@@ -48,6 +48,15 @@ def test_after_a_refusal_only_who_has_room_to_spare_is_taken():
     assert admission.decide(near, 900, WITHIN_2_S).admitted
 
 
+def test_an_idle_ring_takes_who_would_never_have_room_to_spare():
+    """1.95 s of 2 s, without anybody else: nothing would ever become of waiting."""
+    admission = RingAdmission()
+    assert not admission.decide(with_waiting(5000), 1850, WITHIN_2_S).admitted
+    assert not admission.decide(with_waiting(1), 1850, WITHIN_2_S).admitted
+    assert admission.decide(IDLE, 1850, WITHIN_2_S).admitted
+    assert admission.decide(with_waiting(1), 1850, WITHIN_2_S).admitted
+
+
 def test_a_prompt_that_no_ring_could_compute_in_time_makes_nobody_else_wait():
     admission, near = RingAdmission(), with_waiting(950)
     verdict = admission.decide(near, 8000, WITHIN_2_S)

@@ -18,11 +18,23 @@ def test_it_begins_with_the_plans_pace():
 
 
 def test_without_a_plan_a_pace_is_known_after_some_answers():
-    estimator = PaceEstimator()
+    estimator, ring = PaceEstimator(), RingState(TRUE)
     for _ in range(8):
-        assert not estimator.is_known
-        estimator.first_token_came(RingState(TRUE), 100, 0.8)
-    assert estimator.is_known
+        assert not estimator.is_known(ring, 100)
+        estimator.first_token_came(ring, 100, 0.8)
+    assert estimator.is_known(ring, 100)
+
+
+def test_short_prompts_do_not_tell_how_long_a_long_one_takes():
+    """A ring that refused them by what nobody has seen would never see it."""
+    estimator, ring = PaceEstimator(), RingState(TRUE)
+    for _ in range(8):
+        estimator.first_token_came(ring, 100, 0.8)
+    assert estimator.is_known(ring, 200) and not estimator.is_known(ring, 201)
+    assert estimator.is_known(RingState(TRUE, cached_tokens=320), 500)
+    estimator.first_token_came(ring, 500, 2.4)
+    assert estimator.is_known(ring, 1000)
+    assert PaceEstimator(PLANNED).is_known(ring, 10**5)
 
 
 @pytest.mark.parametrize("planned", [PLANNED, None, RingPace(100.0, 2.0, 0.5, 0.2)])

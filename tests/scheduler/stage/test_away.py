@@ -89,6 +89,13 @@ def test_moves_that_cannot_be_are_refused(queue, change, why):
     assert queue.book.kv.blocks_cached == before
 
 
+def test_a_number_that_is_away_is_given_to_no_other_block(queue):
+    changed(queue, CacheChange(to_host=((3, 2),)))
+    assert "from 4 on are to be cached twice" in changed(
+        queue, CacheChange((KeptBlocks(2, 1, 4, 1),))
+    )
+
+
 @pytest.mark.parametrize("fetched", [Fetched(1, 1), Fetched(0, 3)])
 def test_answers_to_what_was_not_asked_are_refused(queue, fetched):
     changed(queue, CacheChange(to_host=((3, 2),)))

@@ -6,6 +6,7 @@ from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, KeptB
 from molink_scheduler.events import BatchArrived, CacheChanged, Refuse, RunBatch, SendCacheChange
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.queue import StageQueue
 
@@ -65,12 +66,16 @@ def test_the_cache_outlives_who_computed_it(queue):
         (CacheChange((KeptBlocks(1, 2, 9, 1),)), "that are not computed"),
         (CacheChange((KeptBlocks(7, 0, 9, 1),)), "that are not computed"),
         (CacheChange((KeptBlocks(1, 0, 9, 2),)), "cached twice"),
+        (CacheChange((KeptBlocks(2, 0, 9, 2), KeptBlocks(2, 0, 11, 2))), "twice at once"),
+        (CacheChange((KeptBlocks(1, 0, 9, 1), KeptBlocks(2, 0, 9, 2))), "to have one number"),
+        (CacheChange((KeptBlocks(2, 0, 4, 2),)), "from 4 on are to be cached twice"),
         (CacheChange(drop=((3, 2),)), "not here or in use"),
         (CacheChange(drop=((5, 1),)), "not here or in use"),
         (CacheChange(drop=((0, 10**12),)), "more blocks are to be dropped"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(queue, change, why):
+    arrived(queue, 2, 0, 40)
     assert why in changed(queue, change)
     assert queue.book.kv.blocks_cached == 2
 
@@ -87,6 +92,34 @@ def test_changes_that_cannot_be_are_refused(queue, change, why):
 def test_a_request_cannot_begin_with_what_is_not_there(queue, start, cached, why):
     assert why in arrived(queue, 2, start, start + 8, cached=cached)
     assert queue.book.kv.holders() == {1}
+
+
+@pytest.fixture
+def survivor():
+    """Of a stage that has offered blocks 3 to 5 of the epoch before."""
+    limits = ModelLimits(sequence_tokens_max=1000, vocabulary_size=1000)
+    book = StageBook(KvLedger(8), limits)
+    book.resume(Resume(chains_stay=True), frozenset({3, 4, 5}))
+    return StageQueue.for_steps_of(128, book)
+
+
+def test_what_was_offered_stays_where_the_head_says_so_once(survivor):
+    assert changed(survivor, CacheChange(retain=((3, 1), (5, 1)))) is None
+    assert survivor.book.kv.blocks_cached == 2
+    assert "said twice" in changed(survivor, CacheChange(retain=((3, 1),)))
+
+
+def test_nothing_stays_that_is_not_here(survivor):
+    assert "are not here" in changed(survivor, CacheChange(retain=((3, 1), (7, 1))))
+    assert "no room" in changed(survivor, CacheChange(retain=((3, 10**12),)))
+    assert survivor.book.kv.blocks_cached == 0
+
+
+def test_what_stays_is_said_before_anything_else_is_cached(survivor):
+    arrived(survivor, 1, 0, 40)
+    assert changed(survivor, CacheChange((KeptBlocks(1, 0, 3, 2),))) is None
+    assert "too late" in changed(survivor, CacheChange(retain=((3, 1),)))
+    assert survivor.book.kv.blocks_cached == 2
 
 
 def test_a_ring_goes_on_when_a_stage_is_told_of_blocks_that_it_does_not_hold(
