@@ -279,7 +279,7 @@ TERMS = ("micro_batch_count", "span_tokens", "policy", "replay_log_gb")
 
 
 def _with_terms(command: Command) -> Command:
-    """Give the command one `ring` for five of the options."""
+    """Give the command one `ring` in place of the options of TERMS."""
 
     @wraps(command)
     def run(**options: Any) -> Any:
