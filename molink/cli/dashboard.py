@@ -1,11 +1,10 @@
 """`molink dashboard`: the cluster on one screen, from any machine that reaches its API."""
 
 import asyncio
-import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import click
 from molink.cli.client import url_option
 from molink.cli.options import key_option
 from molink.errors import UserError
+from molink.quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from molink.dashboard.actions import Actions
@@ -57,7 +57,7 @@ def dashboard(
 
 async def _live(url: str, key: str | None, *, read_only: bool, record: Path | None) -> None:
     """Until somebody ends it. Raises UserError when there is no server that lets us in."""
-    with _quick_imports():
+    with quick_imports():
         from molink.client.api_client import ApiClient, server_url
         from molink.dashboard.actions import Actions
         from molink.dashboard.poller import Poller
@@ -95,21 +95,8 @@ async def _replay(path: Path) -> None:
         replay.step(1)
 
 
-@contextmanager
-def _quick_imports() -> Iterator[None]:
-    """Import in the block without collecting garbage: there is none, and looking for it again and
-    again takes a tenth of the start. What is imported stays, so that each look's garbage is found
-    without going through it."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 async def _show(source: "Source", actions: "Actions | None") -> None:
-    with _quick_imports():
+    with quick_imports():
         from molink.dashboard.pages.lines import ASCII, UNICODE
         from molink.dashboard.screen.app import DashboardApp
 

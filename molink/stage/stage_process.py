@@ -30,6 +30,7 @@ from molink.errors import (
     UserError,
 )
 from molink.printable import PrintableStream
+from molink.quick_imports import quick_imports
 from molink.serving.logs import LOG_FORMATS, set_up_logs
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
@@ -236,7 +237,8 @@ def main() -> None:
     set_up_logs(arguments.log_format, sys.stderr)
     supervisor = SupervisorPipe(sys.stdin.buffer, _private_stdout())
     try:
-        from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
+        with quick_imports():
+            from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
 
         load = supervisor.expect_load()
         commands = supervisor.expect_join, supervisor.next_command

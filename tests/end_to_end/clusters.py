@@ -16,10 +16,15 @@ import psutil
 
 from molink.control.broker.mosquitto_files import password_hash
 from molink.control.broker.permissions import COORDINATOR_NAME, mosquitto_rules
+from molink.node.stage_handle import STAGE_MODULE
 from molink_agent.daemon.step_times import FORMATS_KEPT, STEPS_FILE
 from tests.end_to_end.command_line import READY_WITHIN_S, command_line
+from tests.end_to_end.forked_stages import MODULE
 
 STOP_WITHIN_S = 30
+
+STAGE_MODULES = {STAGE_MODULE, MODULE}
+"""One of them is what a stage's process runs."""
 
 
 @dataclass
@@ -64,7 +69,7 @@ class Program:
         """Ids of the stage processes that it parents, the oldest first: those that serve, then the
         one that waits for the loss of one."""
         family = psutil.Process(self.process.pid).children(recursive=True)
-        stages = [one for one in family if "molink.stage.stage_process" in one.cmdline()]
+        stages = [one for one in family if not STAGE_MODULES.isdisjoint(one.cmdline())]
         return [one.pid for one in sorted(stages, key=lambda one: one.create_time())]
 
     def ended(self) -> int:
@@ -108,14 +113,16 @@ class Cluster:
         known_steps: bool = False,
         device: str = "cpu",
         environment: Mapping[str, str] = {},
+        forks: bool = True,
     ) -> Program:
-        """Start an agent; with `known_steps` it need not time a layer first."""
+        """Start an agent; with `known_steps` it need not time a layer first, with `forks` its
+        stages start at once."""
         if known_steps:
             self._write_steps(name)
         directory = str(self.data_dir(name))
         fixed = ("--data-dir", directory, "--listen", "127.0.0.1", "--no-map-ports")
         arguments = ("agent", "join", self.invite, "--name", name, *fixed, *options)
-        started = running(*arguments, "--device", device, environment=environment)
+        started = running(*arguments, "--device", device, environment=environment, forks=forks)
         self.agents[name] = self.stack.enter_context(started)
         return self.agents[name]
 
@@ -142,10 +149,10 @@ class Cluster:
 
 
 @contextmanager
-def running(*arguments: str, environment: Mapping[str, str] = {}):
+def running(*arguments: str, environment: Mapping[str, str] = {}, forks: bool = False):
     """A `molink` command until the block ends; nothing of it is left behind."""
     process = subprocess.Popen(
-        command_line(*arguments, waits=arguments[0] != "agent"),
+        command_line(*arguments, waits=arguments[0] != "agent", forks=forks),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,19 +1,32 @@
 """The `molink` command as these tests start it, and a program that is refused many times."""
 
 import json
+import os
 import subprocess
 import sys
+
+from tests.end_to_end.forked_stages import MODULE, fork_server
 
 READY_WITHIN_S = 120
 
 ALONE = """
 from molink.node import stage_manager
 stage_manager.STAND_READY_AFTER_S = float("inf")
+"""
+"""Without the process that waits for the loss of a stage: few of these tests lose one."""
+
+FORKED = f"""
+import os
+from molink.node import stage_handle
+stage_handle.STAGE_MODULE = {MODULE!r}
+os.environ.update(%r)
+"""
+"""With stages that are forked."""
+
+RUN = """
 from molink.cli.main import main
 main()
 """
-"""Without the process that waits for the loss of a stage: it imports torch, which takes four
-seconds of a processor, and few of these tests lose one."""
 
 REFUSED = """
 import contextlib, io, json, sys
@@ -30,9 +43,12 @@ for arguments in json.loads(sys.argv[1]):
 """One process for all: what a command line imports takes longer than to refuse it."""
 
 
-def command_line(*arguments: str, waits: bool = False) -> list[str]:
-    """How `molink` is started; `waits`: with a process that waits for the loss of a stage."""
-    start = ("-m", "molink.cli.main") if waits else ("-c", ALONE)
+def command_line(*arguments: str, waits: bool = False, forks: bool = False) -> list[str]:
+    """How `molink` is started; `waits`: with a process that waits for the loss of a stage; `forks`:
+    with stages that need not import torch."""
+    forks = forks and hasattr(os, "pidfd_open")
+    changes = ("" if waits else ALONE) + (FORKED % fork_server() if forks else "")
+    start = ("-c", changes + RUN) if changes else ("-m", "molink.cli.main")
     return [sys.executable, *start, *arguments]
 
 

@@ -42,11 +42,11 @@ def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, **options):
 
 
 @contextmanager
-def serving(model: str, *options: str, waits: bool = False):
+def serving(model: str, *options: str, waits: bool = False, forks: bool = True):
     """Serve on a free port until the block ends; nothing that was started is left behind. `waits`:
-    with a process that waits for the loss of a stage."""
+    with a process that waits for the loss of a stage; `forks`: with stages that start at once."""
     process = subprocess.Popen(
-        command_line("serve", model, "--port", "0", *options, waits=waits),
+        command_line("serve", model, "--port", "0", *options, waits=waits, forks=forks),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,6 +1,7 @@
 """A PC that computes something else than others is found out; users are served on without it."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from tests.end_to_end.clusters import cluster
@@ -14,7 +15,8 @@ AUDITS_MAX = 20
 def lying(folder: Path) -> dict[str, str]:
     """What an agent is started with whose stages negate what their first layer gives."""
     (folder / "sitecustomize.py").write_text(LIAR)
-    return {"PYTHONPATH": f"{folder}:{Path(__file__).parents[2]}"}
+    here = (folder, Path(__file__).parents[2], *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {"PYTHONPATH": os.pathsep.join(map(str, here))}
 
 
 async def quarantined(tools, made) -> list[str]:
@@ -27,7 +29,8 @@ async def test_a_liar_among_three_pcs_is_quarantined(tools, tiny_llama, tmp_path
     with cluster(tmp_path, tiny_llama, *options, "--audit-share", "1") as made:
         for name in ("anna", "ben"):
             made.join(name, "--threads", "1", known_steps=True)
-        made.join("liar", "--threads", "1", known_steps=True, environment=lying(tmp_path))
+        liar = {"environment": lying(tmp_path), "forks": False}
+        made.join("liar", "--threads", "1", known_steps=True, **liar)
 
         async def three_serve():
             return len((await tools.get(made.url, "/cluster"))["rings"]) == 3

@@ -164,7 +164,7 @@ def one(tmp_path_factory, tiny_llama):
     users = ("--broker-users", str(broker.nodes_file))
     options = ("--broker", broker.url, *users, "--wait", "--dtype", "float32")
     with cluster(folder, tiny_llama, *options) as made:
-        made.join("anna", known_steps=True)
+        made.join("anna", known_steps=True, forks=False)
         made.up.line("ready")
         yield made, broker
     broker.kill()
@@ -217,8 +217,8 @@ def pair(tmp_path_factory, tiny_llama):
     )
     with cluster(folder, tiny_llama, *options) as made:
         memory = ("--memory-gb", "0.00025", "--threads", "1")
-        made.join("open", *memory, known_steps=True)
-        made.join("closed", *memory, "--relay-only", known_steps=True)
+        made.join("open", *memory, known_steps=True, forks=False)
+        made.join("closed", *memory, "--relay-only", known_steps=True, forks=False)
         made.up.line("ready")
         yield made
 
@@ -249,7 +249,8 @@ async def test_a_coordinator_that_was_killed_takes_its_ring_over(pair, tools):
             assert "status" in await tools.get(pair.url, f"/generate/gen-{name}")
         pair.start_again()
     pair.up.line("ready")
-    assert pids == {agent.stage_pids()[0] for agent in pair.agents.values()}
+    after = {agent.stage_pids()[0] for agent in pair.agents.values()}
+    assert pids == after, [one.lines for one in (pair.up, *pair.agents.values())]
     for name, events in seen.items():
 
         async def has_ended(name=name):

@@ -51,7 +51,7 @@ async def test_a_ring_over_several_addresses_answers_as_transformers_does(
     first, last = f'address = "{STAGES[0]}"', f'address = "{STAGES[2]}"\n{elsewhere}'
     file = hosts_file(tmp_path, first, wrapped, last)
     with tools.serving(
-        relative_to_here(tiny_llama), "--hosts", file, "--dtype", "float32"
+        relative_to_here(tiny_llama), "--hosts", file, "--dtype", "float32", forks=False
     ) as server:
         body = {"prompt_token_ids": PROMPT, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
         status, answer = await tools.post(server.url, "/generate", body)

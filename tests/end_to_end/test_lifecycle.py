@@ -37,7 +37,7 @@ def all_end(server, how: int) -> None:
 def test_a_stop_signal_ends_every_process(tools, tiny_llama):
     """An interrupt does, too: below, where a ring was built anew. What is said is how far a slow PC
     has loaded, and nothing else."""
-    with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1") as server:
+    with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1", forks=False) as server:
         assert sorted(map(program_of, server.children())) == sorted(
             ["stage_process", "stage_process", "emulator", *BROKER]
         )
@@ -47,7 +47,7 @@ def test_a_stop_signal_ends_every_process(tools, tiny_llama):
 
 def test_stages_do_not_outlive_a_killed_server(tools, tiny_llama):
     """And layers alone say how many they are."""
-    with tools.serving(str(tiny_llama), "--layers", "0-2,2-6") as server:
+    with tools.serving(str(tiny_llama), "--layers", "0-2,2-6", forks=False) as server:
         children = server.children()
         assert [program_of(child) for child in children].count("stage_process") == 2
         server.stop(signal.SIGKILL)
@@ -98,7 +98,7 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
     which load once, and the KV; no token is lost or comes twice. What fills the first hole has
     waited for it. Links that are cut for half a second before end nothing."""
     options = ("--nodes", "3", "--dtype", "float32", "--link", "100:20")
-    with tools.serving(str(tiny_llama), *options, waits=True) as server:
+    with tools.serving(str(tiny_llama), *options, waits=True, forks=False) as server:
         waiting = await waiting_process(tools, server)
         asked = asking(tools, server, tokens=80)
         await until_tokens(tools, server, 2)
