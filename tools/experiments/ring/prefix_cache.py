@@ -15,6 +15,8 @@ import asyncio
 import time
 from typing import Any
 
+import click
+
 from molink.bench.served_ring import ServedRing
 from tools.experiments.harness.asking import Answered, ask, random_prompt
 from tools.experiments.harness.experiment import (
@@ -42,15 +44,16 @@ APART_USERS, APART_REQUESTS, APART_TOKENS, APART_ANSWER_TOKENS = 8, 24, 300, 64
 
 
 @ring_experiment()
-def main(setup: Setup) -> None:
+@click.option("--apart", is_flag=True, help="Only users who share nothing.")
+def main(setup: Setup, apart: bool) -> None:
     """Measure time to first token and bytes with the prefix cache and without it."""
 
     async def measure(condition: Condition, number: int) -> Measured:
         async with serving(setup, condition, number) as ring:
-            chat, crowd = await _chat(ring), await _crowd(ring)
-            apart = await _apart(ring)
+            shared = {} if apart else await _chat(ring) | await _crowd(ring)
+            first = await _apart(ring)
             again = {f"again_{name}": value for name, value in (await _apart(ring)).items()}
-            return Measured(chat | crowd | apart | again)
+            return Measured(shared | first | again)
 
     middle = write_results("prefix_cache", setup, {}, in_turn(CONDITIONS, setup.rounds, measure))
     show(_table(middle))
@@ -114,7 +117,12 @@ def _table(middle: dict[str, Figures]) -> str:
         ("once more: tokens/s", "again_apart_tokens_per_s", ".1f"),
         ("once more: mean TTFT, s", "again_apart_ttft_s", ".3f"),
     ]
-    cells = [[name, *(f"{one[key]:{form}}" for one in middle.values())] for name, key, form in rows]
+    known = next(iter(middle.values())).keys()
+    cells = [
+        [name, *(f"{one[key]:{form}}" for one in middle.values())]
+        for name, key, form in rows
+        if key in known
+    ]
     return markdown_table(("", *middle), cells)
 
 
