@@ -169,7 +169,7 @@ class Request:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of the prompt."""
+        """Number of tokens of the prompt."""
         return len(self.prompt) // TOKEN_BYTES
 
     @property

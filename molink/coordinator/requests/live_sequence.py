@@ -251,7 +251,7 @@ class LiveSequence:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of its prompt."""
+        """Number of tokens of its prompt."""
         return len(self.packed) // TOKEN_BYTES
 
     @property
