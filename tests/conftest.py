@@ -9,7 +9,8 @@ which takes a fifth of the time that collecting takes.
 
 No example has a deadline: how long one takes says more about the machine than about the code.
 
-Every test draws the same random numbers each time, whichever ran before it on its worker.
+Every test draws the same random numbers each time, whichever ran before it on its worker, and
+every property the same examples; `pytest --hypothesis-profile search` looks for others.
 """
 
 import random
@@ -21,7 +22,8 @@ from hypothesis import settings
 
 from molink.quick_imports import quick_imports
 
-settings.register_profile("molink", deadline=None)
+settings.register_profile("molink", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, derandomize=False)
 settings.load_profile("molink")
 
 LONG_FIRST = ("tests/end_to_end/", "tests/executor/")
