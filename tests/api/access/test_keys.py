@@ -1,93 +1,22 @@
-"""Who is let in: with a key or without, from which host and origin, how often."""
+"""What a key opens, how often, until when, and what is kept of its use."""
 
 import asyncio
 import logging
-from pathlib import Path
 
 import openai
 import pytest
 
-from molink.api import create_app, start_api
-from molink.api.access import Access, is_loopback, open_access
 from molink.api.callers import CALLERS
-from molink.api.cluster_routes import add_plan_route
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KEY_PREFIX, KeyStore
+from molink.control.api_keys.store import KEY_PREFIX
 from molink.errors import RingError
-from molink_scheduler.placement import Shortage
+from tests.api.access.keyed_server import MODEL, PROMPT, ask, bearer, post
 
-MODEL = "tiny/model"
-PROMPT = {"prompt": "x", "max_tokens": 2}
 OPEN = ["/health", "/", "/page/main.js"]
 INFERENCE = ["/v1/models", f"/v1/models/{MODEL}", "/ring"]
 ADMIN = [
     *("/cluster", "/cluster/requests", "/cluster/events", "/plan"),
     *("/weights/manifest", "/nothing"),
 ]
-
-
-class Server:
-    """A running API with its keys and clocks."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store = KeyStore.open(folder)
-        """As `molink key` opens it in another process."""
-        self.unix_s, self.now_s = 1_000_000.0, 0.0
-        self.keys = LiveKeys(KeyStore.open(folder), clock=lambda: self.unix_s)
-
-    def key(self, **wishes) -> str:
-        return self.store.create(self.unix_s, **wishes)[1]
-
-    async def start(self, service, *, required: bool = True) -> None:
-        access = Access(self.keys, required, frozenset({"home.example"}), lambda: self.now_s)
-        self.app = create_app(service, access)
-        add_plan_route(self.app, MODEL, self._plan)
-        self.runner = await start_api(self.app, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
-
-    async def stop(self) -> None:
-        await self.runner.cleanup()
-        self.keys.store.close()
-        self.store.close()
-
-    async def _plan(self, split):
-        return Shortage(1, 1, 0, "too little")
-
-
-@pytest.fixture
-async def server(tmp_path, service):
-    made = Server(tmp_path)
-    await made.start(service)
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
-async def keyless(tmp_path, service):
-    """A server on loopback, which wants no key."""
-    made = Server(tmp_path)
-    await made.start(service, required=False)
-    yield made
-    await made.stop()
-
-
-def bearer(key):
-    return {"Authorization": f"Bearer {key}"}
-
-
-async def ask(http, server, path, key=None, **headers):
-    """Status and error of a GET; the files of the web page have none."""
-    headers |= bearer(key) if key is not None else {}
-    async with http.get(server.url + path, headers=headers) as response:
-        is_json = response.content_type == "application/json"
-        return response.status, (await response.json()).get("error") if is_json else None
-
-
-async def post(http, server, key=None, **headers):
-    """Status, error and headers of a request for two tokens."""
-    headers |= bearer(key) if key is not None else {}
-    async with http.post(f"{server.url}/generate", json=PROMPT, headers=headers) as response:
-        return response.status, (await response.json()).get("error"), response.headers
 
 
 async def test_what_each_key_opens(server, http):
@@ -306,113 +235,3 @@ async def test_openais_client_works_with_a_key(server):
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="no", max_retries=0) as one:
         with pytest.raises(openai.AuthenticationError, match="get a new one"):
             await one.models.list()
-
-
-# -- without keys ---------------------------------------------------------------------------------
-
-
-async def test_on_loopback_a_key_is_not_needed(keyless, http):
-    for key in (None, "none", "unused", keyless.key()):
-        assert (await post(http, keyless, key))[0] == 200
-        assert (await ask(http, keyless, "/cluster", key))[0] == 200
-
-
-async def test_a_key_of_ours_that_is_not_right_is_refused_there_too(keyless, http):
-    gone = keyless.key(name="anna")
-    keyless.store.revoke("anna", keyless.unix_s)
-    for wrong in (gone, KEY_PREFIX + "x" * 43):
-        assert (await post(http, keyless, wrong))[0] == 401
-
-
-OURS = ["localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8000", "192.0.2.7", "home.example"]
-FOREIGN = ["attacker.example", "127.0.0.1.attacker.example", "localhost.attacker.example", "", "["]
-
-
-@pytest.mark.parametrize("host", OURS)
-async def test_hosts_that_are_ours(keyless, http, host):
-    assert (await post(http, keyless, Host=host))[0] == 200
-
-
-@pytest.mark.parametrize("host", FOREIGN)
-async def test_a_rebound_name_is_refused(keyless, http, host):
-    """A page whose name is made to point here sends its own name as the host."""
-    for status, error in (
-        await ask(http, keyless, "/cluster", Host=host),
-        (await post(http, keyless, Host=host))[:2],
-    ):
-        assert (status, error["code"]) == (403, "unknown_host")
-    assert (await ask(http, keyless, "/health", Host=host))[0] == 200
-
-
-@pytest.mark.parametrize("origin", ["http://attacker.example", "null", "http://127.0.0.1:1"])
-async def test_pages_of_other_origins_are_refused(keyless, http, origin):
-    status, error, _ = await post(http, keyless, Origin=origin)
-    assert (status, error["code"]) == (403, "foreign_origin")
-
-
-async def test_a_page_of_this_server_may_ask(keyless, http):
-    assert (await post(http, keyless, Origin=keyless.url))[0] == 200
-
-
-async def test_a_key_needs_no_known_host(server, http):
-    """No page has a key; a proxy may pass on any name."""
-    headers = {"Host": "api.example", "Origin": "https://chat.example"}
-    assert (await post(http, server, server.key(), **headers))[0] == 200
-
-
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
-)
-async def test_what_a_page_may_post_unasked_is_refused(keyless, http, service, kind):
-    headers = {} if kind is None else {"Content-Type": kind}
-    async with http.post(
-        f"{keyless.url}/generate", data=b'{"prompt": "x"}', headers=headers
-    ) as response:
-        assert response.status == 415
-        assert "application/json" in (await response.json())["error"]["message"]
-    assert service.requests == []
-
-
-# -- which of both --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("host", "is_ours_alone"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.9.1", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("192.168.1.2", False),
-        ("home.example", False),
-        ("", False),
-    ],
-)
-async def test_keys_are_wanted_beyond_loopback(tmp_path, host, is_ours_alone):
-    assert is_loopback(host) is is_ours_alone
-    for no_keys in (False, True):
-        async with open_access(host, tmp_path, [], no_keys=no_keys, make=True) as access:
-            assert access.required is not (is_ours_alone or no_keys)
-            assert (access.hint is None) is (is_ours_alone or no_keys)
-
-
-async def test_keys_are_read_where_there_are_any(tmp_path):
-    async with open_access("localhost", tmp_path, ["A.b"], no_keys=False, make=False) as access:
-        assert access.keys is None and "a.b" in access.host_names
-    assert list(tmp_path.iterdir()) == []
-    KeyStore.open(tmp_path).close()
-    async with open_access("localhost", tmp_path, [], no_keys=False, make=False) as access:
-        assert access.keys is not None
-
-
-async def test_what_was_used_is_written_at_the_end(tmp_path):
-    async with open_access("0.0.0.0", tmp_path, [], no_keys=False, make=True) as access:
-        store = KeyStore.open(tmp_path)
-        assert "molink key create" in access.hint
-        key, _ = store.create(0.0)
-        assert access.hint is None
-        access.keys.usage(key).requests += 1
-    assert store.list_keys()[0].usage.requests == 1
-    store.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from molink.api.callers import CALLERS
-from tests.api.test_access import PROMPT, Server, bearer
+from tests.api.access.keyed_server import PROMPT, bearer
 
 CHAT = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
 BODIES = {
@@ -13,14 +13,6 @@ BODIES = {
     "/v1/messages": CHAT | {"model": "tiny/model"},
     "/v1/responses": {"input": "x", "max_output_tokens": 16},
 }
-
-
-@pytest.fixture
-async def server(tmp_path, service):
-    made = Server(tmp_path)
-    await made.start(service)
-    yield made
-    await made.stop()
 
 
 async def salt_of(http, server, service, key, path="/generate", **fields):
