@@ -236,12 +236,8 @@ class KvBook:
                 return []  # The same comes back for another one.
             old, again = self.tree.renew(salt, tokens)
             self._note_dropped(old)
-        prefix, numbers = self.tree.extend(salt, tokens)
-        numbers = range(numbers.start - len(again), numbers.stop)
-        pinned = self.tree.pin(prefix)
-        if sequence.pinned is not None:
-            self.tree.unpin(sequence.pinned)
-        sequence.pinned, sequence.cached_blocks = pinned, blocks
+        sequence.pinned, numbers = self.tree.extend(salt, tokens, sequence.pinned)
+        numbers, sequence.cached_blocks = range(numbers.start - len(again), numbers.stop), blocks
         if not numbers:
             return []
         self.ledger.keep(sequence.request_id, len(numbers))

@@ -165,21 +165,24 @@ class PrefixTree:
         node.pins -= 1
         self._let_go(here)
 
-    def extend(self, salt: str, tokens: bytes) -> tuple[CachedPrefix, range]:
-        """Cache all whole blocks of the tokens: where they are cached now, and the numbers of those
-        at their end that were not before."""
+    def extend(self, salt: str, tokens: bytes, held: int | None = None) -> tuple[int, range]:
+        """Cache all whole blocks of the tokens, one at least, and pin them: the node that is
+        returned to `unpin`, and the numbers of those at their end that were not cached before. What
+        the caller `held` of them is unpinned."""
         total = len(tokens) // self.block_bytes
-        prefix = self.find(salt, tokens)
-        numbers = range(self._next_number, self._next_number + total - prefix.blocks)
-        if not numbers:
-            return prefix, numbers
-        self._next_number = numbers.stop
-        here = self._cut(prefix.node, prefix.node_blocks) if prefix.blocks else self._root(salt)
-        behind = tokens[prefix.blocks * self.block_bytes : total * self.block_bytes]
-        here = self._append(here, behind, numbers)
+        found, here, in_node = self.find(salt, tokens)
+        here = self._cut(here, in_node) if found else self._root(salt)
+        numbers = range(self._next_number, self._next_number + total - found)
+        if numbers:
+            self._next_number = numbers.stop
+            behind = tokens[found * self.block_bytes : total * self.block_bytes]
+            here = self._append(here, behind, numbers, held)
         self._use(here, 0)
-        self._enter(here)
-        return CachedPrefix(total, here, self._nodes[here].blocks), numbers
+        self._nodes[here].pins += 1
+        self._hold(here)
+        if held is not None:
+            self.unpin(held)
+        return here, numbers
 
     def drop(self, blocks: int, tier: int = DEVICE) -> list[range]:
         """Drop so many blocks of a tier, or all that nobody holds, and what is behind them in lower
@@ -242,43 +245,44 @@ class PrefixTree:
         node.blocks -= blocks
         return there
 
-    def _append(self, here: int, tokens: bytes, numbers: range) -> int:
-        """Blocks behind a node: in the node itself where its chain ends and was used by nobody
-        else, else in a new one."""
-        node = self._nodes[here]
-        if node.children or node.parent is None or node.uses > 1:
-            child = Node(here, node.salt, depth_blocks=node.depth_blocks)
-            here = node.children[tokens[: self.block_bytes]] = self._add(child)
+    def _append(self, here: int, tokens: bytes, numbers: range, held: int | None) -> int:
+        """Blocks behind a node: in the node itself where its chain ends and nobody but who `held`
+        it uses it or did, else in a new one."""
+        node, count = self._nodes[here], len(numbers)
+        self.blocks_in[DEVICE] += count
+        depth_blocks = node.depth_blocks + count
+        others = node.uses - 1 + node.pins - (here == held)
+        if node.children or node.parent is None or others:
+            child = Node(here, node.salt, tokens, [numbers], count, depth_blocks=depth_blocks)
             node.near += 1
-            node = child
+            there = node.children[tokens[: self.block_bytes]] = self._add(child)
+            return there
         node.tokens += tokens
         node.numbers = join_runs([*node.numbers, numbers])
-        node.blocks += len(numbers)
-        node.depth_blocks += len(numbers)
-        self.blocks_in[DEVICE] += len(numbers)
+        node.blocks += count
+        node.depth_blocks = depth_blocks
         if node.holds:
-            self.blocks_held += len(numbers)
+            self.blocks_held += count
         return here
 
     def _shorten(self, here: int, blocks: int) -> list[range]:
-        """Drop at most so many of a node's last blocks; their numbers."""
+        """Drop at most so many of a node's last blocks, of which it has some; their numbers."""
         node = self._nodes[here]
-        kept = max(0, node.blocks - blocks)
-        first_block, gone = node.tokens[: self.block_bytes], node.blocks - kept
+        if blocks >= node.blocks:
+            self._remove(here, node)
+            return node.numbers
+        kept = node.blocks - blocks
         node.numbers, dropped = cut_runs(node.numbers, kept)
         node.tokens, node.blocks = node.tokens[: kept * self.block_bytes], kept
-        node.depth_blocks -= gone
-        self.blocks_in[node.tier] -= gone
-        if kept:
-            self._enter(here)
-        elif node.parent is not None:
-            self._remove(here, node.parent, first_block)
+        node.depth_blocks -= blocks
+        self.blocks_in[node.tier] -= blocks
+        self._enter(here)
         return dropped
 
     def _drop_behind(self, here: int) -> list[range]:
         """Forget all nodes behind one: their numbers."""
         dropped: list[range] = []
-        waiting = list(self._nodes[here].children.values())
+        waiting = [*self._nodes[here].children.values()]
         while waiting:
             node = self._nodes.pop(waiting.pop())
             assert not node.holds, "what is behind an end is held with it"
@@ -289,17 +293,19 @@ class PrefixTree:
         self._nodes[here].near = 0
         return dropped
 
-    def _remove(self, here: int, parent: int, first_block: bytes) -> None:
-        """Forget a node that has no blocks left, and a root that has no chains left."""
-        node = self._nodes[parent]
-        node.near -= self._nodes[here].tier <= node.tier
-        del self._nodes[here], node.children[first_block]
-        if node.parent is None and not node.children:
-            del self._nodes[parent]
-            if self._roots.get(node.salt) == parent:
+    def _remove(self, here: int, node: Node) -> None:
+        """Forget an end, and a root that has no chains left."""
+        assert node.parent is not None, "a root has no blocks that could be dropped"
+        above, parent = node.parent, self._nodes[node.parent]
+        self.blocks_in[node.tier] -= node.blocks
+        parent.near -= node.tier <= parent.tier
+        del self._nodes[here], parent.children[node.tokens[: self.block_bytes]]
+        if parent.parent is not None:
+            self._enter(above)
+        elif not parent.children:
+            del self._nodes[above]
+            if self._roots.get(node.salt) == above:
                 del self._roots[node.salt]
-        else:
-            self._enter(parent)
 
     # -- use ------------------------------------------------------------------------------------
 
@@ -310,21 +316,25 @@ class PrefixTree:
             yield node
             here = node.parent
 
-    def _use(self, here: int, uses: int) -> None:
+    def _use(self, here: int | None, uses: int) -> None:
         """The chain that ends here is used now, and by so many more requests."""
         self._now += 1
-        for node in self._chain(here):
+        while here is not None:
+            node = self._nodes[here]
             node.last_used = self._now
             node.uses += uses
+            here = node.parent
 
-    def _hold(self, here: int) -> None:
+    def _hold(self, here: int | None) -> None:
         """One more reason to keep a node, and with it those before."""
-        for node in self._chain(here):
+        while here is not None:
+            node = self._nodes[here]
             node.holds += 1
             if node.holds > 1:
                 return
             if node.tier == DEVICE:
                 self.blocks_held += node.blocks
+            here = node.parent
 
     def _let_go(self, here: int | None) -> None:
         while here is not None:

@@ -46,9 +46,8 @@ class PrefixMirror:
 
     def computes(self, salt: str, packed: bytes) -> None:
         """The ring computes these tokens, or has, and has used what it held of them."""
-        prefix, new = self.tree.extend(salt, packed)
-        if prefix.blocks and not new:  # All of it was here: what is new counts as used by itself.
-            self.tree.unpin(self.tree.pin(prefix))
+        if len(packed) >= self.tree.block_bytes:
+            self.tree.unpin(self.tree.extend(salt, packed)[0])
         self.tree.drop(max(0, self.tree.blocks - self.blocks_max))
 
     def missed(self, tokens: int) -> None:

@@ -40,9 +40,8 @@ def _take(tree: PrefixTree, blocks: bytes, capacity_blocks: int | None) -> int:
     if capacity_blocks is not None:
         missing = len(wanted) // TOKEN_BYTES - prefix.blocks
         tree.drop(max(0, tree.blocks + missing - capacity_blocks))
-    tree.extend("", wanted)
-    if pinned is not None:
-        tree.unpin(pinned)
+    if wanted:
+        tree.unpin(tree.extend("", wanted, pinned)[0])
     return prefix.blocks
 
 

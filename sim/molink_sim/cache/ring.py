@@ -211,7 +211,7 @@ class CacheRing:
         free = self.capacity_blocks - self.tree.blocks - self._private_blocks
         if missing <= free + self.tree.blocks_droppable:
             self.tree.drop(max(0, missing - free))
-            self.tree.extend(SALT, blocks)
+            self.tree.unpin(self.tree.extend(SALT, blocks)[0])
 
     def next_s(self) -> float:
         """When something happens next by itself."""
@@ -291,11 +291,7 @@ class CacheRing:
         """A prompt is through the slowest part: its blocks are cached from now on."""
         request, self.prompt = served.request, None
         self._private_blocks -= request.block_count - served.cached_blocks
-        self.tree.extend(SALT, request.blocks)
-        pinned = self.tree.pin(self.tree.find(SALT, request.blocks))
-        if served.pinned is not None:
-            self.tree.unpin(served.pinned)
-        served.pinned = pinned
+        served.pinned, _ = self.tree.extend(SALT, request.blocks, served.pinned)
         self._last_arrives_s = self.now_s + max(served.work.fill_s, served.behind_s)
         self._arriving.append((self._last_arrives_s, served))
 

@@ -20,6 +20,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("extend"), st.sampled_from(SALTS), prompts),
         st.tuples(st.just("pin"), st.sampled_from(SALTS), prompts),
+        st.tuples(st.just("go on"), st.integers(0, 5), prompts),
         st.tuples(st.just("unpin"), st.integers(0, 5), st.none()),
         st.tuples(st.just("drop"), st.integers(1, 6), st.none()),
     ),
@@ -68,9 +69,13 @@ def test_finds_what_was_cached_and_drops_only_ends_that_nobody_holds(steps, orde
     for what, first, prompt in steps:
         if what == "extend":
             keys = chains(first, prompt)
-            prefix, numbers = tree.extend(first, token_bytes(prompt))
-            assert prefix == tree.find(first, token_bytes(prompt))
-            before = prefix.blocks - len(numbers)
+            if not keys:
+                continue
+            before = tree.find(first, token_bytes(prompt)).blocks
+            node, numbers = tree.extend(first, token_bytes(prompt))
+            assert tree.find(first, token_bytes(prompt))[:2] == (len(keys), node)
+            assert tree.unheld_blocks(tree.find(first, token_bytes(prompt))) == 0
+            tree.unpin(node)
             assert before == len(book.cached(keys))
             assert len(numbers) == len(keys) - before
             book.numbers.update(zip(keys[before:], numbers, strict=True))
@@ -80,6 +85,15 @@ def test_finds_what_was_cached_and_drops_only_ends_that_nobody_holds(steps, orde
             if prefix.blocks:
                 pins.append(tree.pin(prefix))
                 book.pinned.append(chains(first, prompt, prefix.blocks))
+        elif what == "go on" and pins:
+            place = first % len(pins)
+            salt, tokens = book.pinned[place][-1]
+            longer = [*tokens, *prompt]
+            keys = chains(salt, longer)
+            before = len(book.cached(keys))
+            pins[place], numbers = tree.extend(salt, token_bytes(longer), pins[place])
+            book.pinned[place] = keys
+            book.numbers.update(zip(keys[before:], numbers, strict=True))
         elif what == "unpin" and pins:
             place = first % len(pins)
             tree.unpin(pins.pop(place))
@@ -94,7 +108,7 @@ def test_finds_what_was_cached_and_drops_only_ends_that_nobody_holds(steps, orde
                 del book.numbers[key]
             assert len(dropped) == first or not tree.blocks_droppable
         assert tree.blocks == len(book.numbers)
-        assert tree.blocks_held >= len(book.held())
+        assert tree.blocks_held == len(book.held())
     for node in pins:
         tree.unpin(node)
     assert tree.blocks_held == 0
@@ -114,9 +128,8 @@ def test_the_least_recently_used_go_first(asked, blocks_max):
         assert prefix.blocks == len(book.cached(keys))
         node = tree.pin(prefix) if prefix.blocks else None
         dropped = flat(tree.drop(tree.blocks + len(keys) - prefix.blocks - blocks_max))
-        tree.extend(salt, tokens)
-        if node is not None:
-            tree.unpin(node)
+        if tokens:
+            tree.unpin(tree.extend(salt, tokens, node)[0])
         used = {key for key in keys if key in book.numbers}
         expected = [key for key in book.numbers if key not in used][: len(dropped)]
         assert sorted(dropped) == sorted(book.numbers.pop(key) for key in expected)
@@ -136,16 +149,34 @@ def test_salts_share_nothing():
 
 def test_the_rest_of_a_block_is_not_cached():
     tree = PrefixTree()
-    prefix, numbers = tree.extend("", token_bytes(range(40)))
-    assert (prefix.blocks, numbers) == (2, range(2))
+    _, numbers = tree.extend("", token_bytes(range(40)))
+    assert numbers == range(2)
     assert tree.find("", token_bytes(range(40))).blocks == 2
     assert tree.find("", token_bytes(range(40)), blocks_max=1).blocks == 1
 
 
+def test_an_answer_goes_on_in_its_prompts_node_until_somebody_else_has_used_it():
+    tree, tokens = PrefixTree(), token_bytes(range(160))
+    node, _ = tree.extend("", tokens[:64])
+    for blocks in range(2, 5):
+        held, node = node, tree.extend("", tokens[: blocks * 64], node)[0]
+        assert node == held
+    beside, numbers = tree.extend("", tokens[:256])
+    assert (beside, numbers) == (node, range(4, 4)), "computed at the same time"
+    own, _ = tree.extend("", tokens[:320], node)
+    tree.unpin(own)
+    assert tree.blocks_droppable == 1, "the other one holds what it computed, and no more"
+    tree.unpin(beside)
+    tree.unpin(tree.pin(tree.find("", tokens[:320])))
+    assert tree.extend("", tokens[:384])[0] != own, "it was used"
+    assert tree.blocks == 6
+
+
 def test_a_prefix_that_is_held_cannot_be_given_back_twice():
     tree = PrefixTree()
-    tree.extend("", token_bytes(range(32)))
+    computed, _ = tree.extend("", token_bytes(range(32)))
     node = tree.pin(tree.find("", token_bytes(range(32))))
+    tree.unpin(computed)
     assert tree.blocks_droppable == 0
     tree.unpin(node)
     assert tree.blocks_droppable == 2
@@ -163,5 +194,5 @@ def test_each_order_drops_its_own(order, gone):
     for name in "AABC":
         if (prefix := tree.find("", token_bytes(chains[name]))).blocks:
             tree.unpin(tree.pin(prefix))
-        tree.extend("", token_bytes(chains[name]))
+        tree.unpin(tree.extend("", token_bytes(chains[name]))[0])
     assert sorted(flat(tree.drop(2))) == gone

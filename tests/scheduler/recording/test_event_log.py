@@ -116,7 +116,7 @@ def a_directory(blocks: int) -> PrefixTree:
     random, tree = Random(1), PrefixTree()
     while tree.blocks < blocks:
         ids = [min(int(random.paretovariate(0.35)), 128_000) for _ in range(2000)]
-        tree.extend("salt", token_bytes(ids))
+        tree.unpin(tree.extend("salt", token_bytes(ids))[0])
     return tree
 
 
