@@ -1,7 +1,8 @@
 """Attention of one layer's query rows over its keys and values in the pool.
 
-Our CPU kernels compute all rows where they suit, else torch does (`torch_rows`): also in a recorded
-step, which may be made of torch's operations and a card's kernels only.
+Our CPU kernels compute all rows where they suit, in fp32 those of decode; else torch does
+(`torch_rows`): also in a recorded step, which may be made of torch's operations and a card's
+kernels only.
 
 Shapes: T rows, H query heads, A head size of keys, V of values.
 """
@@ -15,7 +16,8 @@ from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.kv_rows import KvRows
 from molink.executor.attention.ragged_batch import DecodeTables, RaggedBatch
 from molink.executor.attention.torch_rows import Select, TorchRows
-from molink.executor.cpu import native_attention
+from molink.executor.cpu.native_attention import kernels_for
+from molink.executor.cpu.native_decode import decode_kernel_for
 
 __all__ = ["LayerRows"]
 
@@ -33,12 +35,16 @@ class LayerRows:
 
     def attend(self) -> torch.Tensor:
         """Attend all rows; [T, H, V]."""
-        call = (self.window, self.variant)
-        kernels = native_attention.kernels_for(self.q_THA, self.layer)
-        if kernels is not None and not isinstance(self.batch, DecodeTables):
-            return kernels.attend(self.q_THA, self.layer, self.batch, *call)
-        size = self.layer.values.size
-        return TorchRows(self.batch, self.q_THA, size, self._numbers, *call).attend(self.pool)
+        call, decode_kernel = (self.window, self.variant), None
+        if not isinstance(self.batch, DecodeTables):
+            if (kernels := kernels_for(self.q_THA, self.layer)) is not None:
+                return kernels.attend(self.q_THA, self.layer, self.batch, *call)
+            decode_kernel = decode_kernel_for(self.q_THA, self.layer)
+        rows = TorchRows(self.batch, self.q_THA, self.layer.values.size, self._numbers, *call)
+        out_THV = rows.attend(self.pool, has_decodes=decode_kernel is None)
+        if decode_kernel is not None:
+            decode_kernel.attend(self.q_THA, self.layer, self.batch, *call, out_THV)
+        return out_THV
 
     def _numbers(self, select: Select) -> tuple[torch.Tensor, torch.Tensor]:
         parts: tuple[KvRows, KvRows] = (self.layer.keys, self.layer.values)

@@ -107,13 +107,15 @@ class TorchRows:
     window: int | None
     variant: AttentionVariant
 
-    def attend(self, pool: KvPool) -> torch.Tensor:
-        """Attend all rows; [T, H, V]."""
+    def attend(self, pool: KvPool, *, has_decodes: bool = True) -> torch.Tensor:
+        """Attend all rows; [T, H, V]. On a CPU those of spans of one row may be left unwritten."""
         out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.value_size)
         key = ("torch", self.window, self.q_THA.dtype)
         alone, decodes = self.batch.once(key, self._calls)
         for number in alone:
             span = self.batch.spans[number]
+            if span.rows == 1 and not has_decodes:
+                continue
             out_THV[span.row : span.row + span.rows] = self._span(number, span, pool)
         for call in decodes:
             out_THV[call.rows_R] = self._decodes(call, pool)

@@ -23,6 +23,8 @@ from molink.executor.cpu.native_kernel import native_library
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = [
+    "PROBE_KEYS",
+    "PROBE_TABLE",
     "AttentionKernels",
     "Batch",
     "Kv",
@@ -30,7 +32,9 @@ __all__ = [
     "batch_of",
     "kernels_for",
     "kv_of",
+    "probe_reference",
     "shape_of",
+    "sinks_of",
 ]
 
 KEY_STEP, VALUE_STEP = 32, 16
@@ -123,7 +127,7 @@ class AttentionKernels:
     ) -> None:
         # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
         query_THA = query_THA.contiguous()
-        sinks, threads = _sinks(variant), torch.get_num_threads()
+        sinks, threads = sinks_of(variant), torch.get_num_threads()
         log_sums = None if log_sums_TH is None else log_sums_TH.data_ptr()
         given = (
             ctypes.byref(shape_of(query_THA.shape[1], layer, variant)),
@@ -186,7 +190,8 @@ def kv_of(layer: LayerKv) -> Kv:
     return Kv(*(None if t is None else t.data_ptr() for t in (*tensors, layer.values.scales_SK)))
 
 
-def _sinks(variant: AttentionVariant) -> torch.Tensor | None:
+def sinks_of(variant: AttentionVariant) -> torch.Tensor | None:
+    """The variant's sinks as the kernels read them."""
     return None if variant.sinks_H is None else variant.sinks_H.float().contiguous()
 
 
@@ -244,7 +249,7 @@ def _agree_on(
     variant: AttentionVariant,
 ) -> bool:
     rows, keys = len(query_THA), PROBE_KEYS
-    wanted_THV = _reference(query_THA, layer, window, variant)
+    wanted_THV = probe_reference(query_THA, layer, window, variant)
     piece = RaggedSpan(0, rows, keys - rows, keys, PROBE_TABLE)
     decode = RaggedSpan(rows, 1, keys - 1, keys, PROBE_TABLE)
     batch = RaggedBatch.of((piece, decode), query_THA.device)
@@ -253,9 +258,10 @@ def _agree_on(
     return bool((got_THV.float() - torch.cat([wanted_THV, last])).abs().max() <= TOLERANCE)
 
 
-def _reference(
+def probe_reference(
     query_THA: torch.Tensor, layer: LayerKv, window: int | None, variant: AttentionVariant
 ) -> torch.Tensor:
+    """What torch gives for the last rows over the probe's keys, in fp32; [T, H, V]."""
     tokens, heads, size = query_THA.shape
     kv_heads, dtype = layer.keys.kv_heads, torch.float32
     blocks_B1 = torch.tensor(PROBE_TABLE)[:, None]

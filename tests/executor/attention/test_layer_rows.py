@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+import molink.executor.attention.layer_rows as layer_rows_module
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.kv_rows import KvRows
 from molink.executor.attention.layer_rows import LayerRows
 from molink.executor.attention.torch_rows import DecodeRows, TorchRows
 from molink.executor.cpu.native_attention import kernels_for
+from molink.executor.cpu.native_decode import decode_kernel_for, decode_kernel_of
+from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
 
@@ -36,8 +39,12 @@ def layer_rows(batch: RandomBatch) -> LayerRows:
     return LayerRows(batch.geometry(), pool, *given)
 
 
+@pytest.mark.parametrize("is_torch_alone", [True, False])
 @pytest.mark.parametrize("number", range(BATCHES))
-def test_torch_in_fp32_is_attention_written_out(number):
+def test_rows_in_fp32_are_attention_written_out(number, is_torch_alone, monkeypatch):
+    """By torch, and by torch and the kernel for decode rows."""
+    if is_torch_alone:
+        monkeypatch.setattr(layer_rows_module, "decode_kernel_for", lambda query, layer: None)
     batch = of_own_keys(random_batch(number, SIZE, torch.float32, CPU))
     if batch.spans:
         wanted, _ = written_out(batch)
@@ -60,6 +67,29 @@ def test_our_kernels_are_attention_written_out_and_know_no_company(number):
     got, (wanted, _) = attended(batch.spans), written_out(batch)
     torch.testing.assert_close(got.float(), wanted, atol=3e-2, rtol=3e-2)
     assert torch.equal(got, torch.cat([attended((span,)) for span in batch.spans]))
+
+
+@pytest.mark.parametrize("instructions", (AVX2, AVX512), ids=lambda one: one.folder)
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_decode_in_fp32_is_attention_written_out_and_knows_no_company(number, instructions):
+    kernel = decode_kernel_of(native_library(instructions))
+    batch = random_batch(number, SIZE, torch.float32, CPU)
+    decodes = [span for span in batch.spans if span.rows == 1]
+    if kernel is None or not decodes or decode_kernel_for(batch.q_THA, batch.layer) is None:
+        pytest.skip("no kernel here, or it does not take these sizes, or no decode rows")
+    rows, (wanted, _) = [span.row for span in decodes], written_out(batch)
+
+    def attended(spans):
+        out_THV = torch.full_like(wanted, torch.inf)
+        call = (batch.geometry(spans), batch.window, batch.variant)
+        kernel.attend(batch.q_THA, batch.layer, *call, out_THV)
+        return out_THV
+
+    got = attended(batch.spans)
+    torch.testing.assert_close(got[rows], wanted[rows], atol=1e-5, rtol=1e-4)
+    assert torch.equal(got[rows], torch.cat([attended((one,))[[one.row]] for one in decodes]))
+    got[rows] = torch.inf
+    assert got.isinf().all(), "rows of other spans are not written"
 
 
 @pytest.mark.parametrize("number", range(BATCHES))

@@ -1,0 +1,121 @@
+"""Attention of decode rows in fp32 through our C kernel (`native/decode_attention_f32.h`), for CPUs
+without bfloat16 instructions.
+
+torch wants the keys of a sequence in one piece. A sequence that begins with cached blocks, or for
+which room was made, has them in several, and to gather them costs as much again as to attend. The
+kernel reads blocks wherever they are. Spans of several rows stay with torch, which gathers once for
+all of them.
+
+Shapes: T rows of the batch, H query heads, V size of values.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from molink.executor.attention.attention_math import AttentionVariant
+from molink.executor.attention.kv_pool import LayerKv
+from molink.executor.attention.kv_rows import KvRows
+from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
+from molink.executor.cpu.native_attention import (
+    PROBE_KEYS,
+    PROBE_TABLE,
+    batch_of,
+    kv_of,
+    probe_reference,
+    shape_of,
+    sinks_of,
+)
+from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+
+__all__ = ["DecodeKernel", "decode_kernel_for", "decode_kernel_of"]
+
+SIZE_STEP = 16
+"""Head sizes must be multiples of it: numbers in a vector of AVX512."""
+
+TOLERANCE = 1e-4
+"""Largest difference from torch on a probe with values around one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeKernel:
+    """The compiled kernel, called with tensors."""
+
+    library: ctypes.CDLL
+
+    def attend(
+        self,
+        query_THA: torch.Tensor,
+        layer: LayerKv,
+        batch: RaggedBatch,
+        window: int | None,
+        variant: AttentionVariant,
+        out_THV: torch.Tensor,
+    ) -> None:
+        """Attend the spans of one row, whose keys and values are in the pool already; other rows
+        of `out_THV` are not written. Raises MemoryError where there is none for the scores."""
+        # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
+        query_THA, sinks = query_THA.contiguous(), sinks_of(variant)
+        failed = self.library.decode_attention_f32(
+            ctypes.byref(shape_of(query_THA.shape[1], layer, variant)),
+            ctypes.byref(batch_of(batch, window)),
+            query_THA.data_ptr(),
+            ctypes.byref(kv_of(layer)),
+            None if sinks is None else sinks.data_ptr(),
+            out_THV.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("no memory for attention scores")
+
+
+def decode_kernel_for(query_THA: torch.Tensor, layer: LayerKv) -> DecodeKernel | None:
+    """The kernel, or None where it cannot compute this layer."""
+    kinds = {query_THA.dtype, layer.keys.rows_SKA.dtype, layer.values.rows_SKA.dtype}
+    suits = (
+        kinds == {torch.float32}
+        and query_THA.device.type == "cpu"
+        and layer.keys.size % SIZE_STEP == 0
+        and layer.values.size % SIZE_STEP == 0
+    )
+    return _kernel() if suits else None
+
+
+@cache
+def _kernel() -> DecodeKernel | None:
+    return decode_kernel_of(native_library(AVX512) or native_library(AVX2))
+
+
+def decode_kernel_of(library: ctypes.CDLL | None) -> DecodeKernel | None:
+    """The kernel of a library, if it gives the same numbers as torch."""
+    if library is None:
+        return None
+    pointer = ctypes.c_void_p
+    library.decode_attention_f32.argtypes = [*[pointer] * 6, ctypes.c_int]
+    library.decode_attention_f32.restype = ctypes.c_int
+    kernel = DecodeKernel(library)
+    return kernel if _agrees(kernel) else None
+
+
+def _agrees(kernel: DecodeKernel) -> bool:
+    """Compare with torch on a decode row, plain and with everything on."""
+    generator = torch.Generator().manual_seed(0)
+    slots = len(PROBE_TABLE) * BLOCK_TOKENS
+    keys, values, query_THA = (
+        torch.randn(shape, generator=generator)
+        for shape in ((slots, 2, 48), (slots, 2, 32), (1, 6, 48))
+    )
+    layer = LayerKv(KvRows(keys), KvRows(values))
+    span = RaggedSpan(0, 1, PROBE_KEYS - 1, PROBE_KEYS, PROBE_TABLE)
+    capped = AttentionVariant(0.2, 5.0, torch.linspace(-1, 1, 6))
+    for window, variant in ((None, AttentionVariant(0.125)), (9, capped)):
+        wanted_THV = probe_reference(query_THA, layer, window, variant)
+        got_THV = torch.full_like(wanted_THV, torch.nan)
+        batch = RaggedBatch.of((span,), query_THA.device)
+        kernel.attend(query_THA, layer, batch, window, variant, got_THV)
+        if not (got_THV - wanted_THV).abs().max() <= TOLERANCE:
+            return False
+    return True
