@@ -160,6 +160,19 @@ def test_what_is_sure_is_told_before_it_is_copied_in(made):
     assert bytes_of(blocks.pools[0], 1) == bytes_of(blocks.pools[0], 0)
 
 
+def test_nothing_is_filled_that_was_given_up(made):
+    """Somebody else may have the place by now; the fetch is answered all the same."""
+    store, blocks, answers = made([pool_of("auto")])
+    before = bytes_of(blocks.pools[0], 2)
+    store.put(HOST, [1], blocks.take([[0]]))
+    arriving = ArrivingBlocks((1,), [2])
+    assert arriving.give_up([1]) and not arriving.has_any([1])
+    store.fetch(0, [arriving], blocks)
+    fetch(store, 1, [], [[]], blocks)
+    assert [answers.get(timeout=30) for _ in range(2)] == [Fetched(0, 1), Fetched(1, 0)]
+    assert bytes_of(blocks.pools[0], 2) == before
+
+
 def test_a_copy_that_fails_is_an_error_of_whoever_needs_it(made):
     store, blocks, answers = made([pool_of("auto")])
     store.put(HOST, [1], blocks.take([[0]]))
