@@ -132,8 +132,8 @@ class LiveSequence:
 
     def answered(self, waited_s: float, cached_tokens: int, use: CacheUse, now: float) -> None:
         """Its first token comes, and with it how long it had waited on the head, and how much of it
-        was cached."""
-        if not self.generated_tokens:
+        was cached. Nothing is looked up of a prompt whose own tokens are scored, an audit's too."""
+        if not self.generated_tokens and self.sampling.prompt_logprobs is None:
             use.began(self.prompt_tokens, cached_tokens)
         if self.timeline is not None:
             self.timeline.answered(waited_s, cached_tokens, now)

@@ -268,6 +268,7 @@ class RingClient:
         """Take a codec, checked with the model's own text as far as `wanted` asks for."""
         self.codec = await checked_codec(self, self._set_codec, self.ring, wanted)
         self._set_codec(self.codec.codec)
+        self.cache_use = CacheUse()  # What was checked were no users' prompts.
 
     def clear_cache(self) -> None:
         """Let the ring forget what it has cached; where it cannot hear of it, once it goes on."""
