@@ -9,8 +9,7 @@ not come is drawn again, the same.
 
 What the tail says is checked before anything is made of it: tokens of a request that nobody made,
 outside of the vocabulary, or more than were asked for end the ring, and the tail is to blame. Its
-requests go on in the next ring. To drop such a message was rejected: the tokens that belong in its
-place never come, and users would wait for them.
+requests go on in the next ring. To drop such a message was rejected: users would wait for ever.
 """
 
 import asyncio
@@ -284,7 +283,8 @@ class RingClient:
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links.report, len(self._live))
-        cache = self.cache_use.report(self.ring.stages[0].health)
+        head, mirror = self.ring.stages[0].health, self.prospects.mirror
+        cache = None if mirror is None else self.cache_use.report(head)
         return report | {"wire": asdict(self.codec), "prefix_cache": cache}
 
     def end(self, reason: str) -> None:
