@@ -420,7 +420,7 @@ class FakeRing:
             assert stage.kv.blocks_free + cached == stage.kv.blocks_total
         if book.snapshots is not None:
             places = book.snapshots.directory
-            assert places.count + places.free_count == places.capacity
+            assert places.count + len(places._free) == places.capacity
         away = 0 if book.tree is None else sum(book.tree.blocks_in[1:])
         assert not book.fetches.under_way
         for stage in self.stages:

@@ -215,8 +215,8 @@ class LiveSequence:
         waiting = self.events.qsize()
         return waiting >= UNREAD_EVENTS_MAX or self._unread_chars >= UNREAD_CHARS_MAX
 
-    def tell(self, event: TokenEvent | MolinkError) -> None:
-        """Let an event wait for the reader."""
+    def enqueue(self, event: TokenEvent | MolinkError) -> None:
+        """Queue an event for the reader."""
         if isinstance(event, TokenEvent):
             self._unread_chars += len(event.text)
         self.events.put_nowait(event)
@@ -234,7 +234,7 @@ class LiveSequence:
         too often is told so behind what it has not read."""
         self.is_held, self.holds = True, self.holds + 1
         if self.holds > HOLDS_MAX:
-            self.tell(
+            self.enqueue(
                 InvalidRequestError(
                     f"The answer came faster than it was read, {self.holds} times: read it without "
                     "pauses, or ask for it as a whole (stream: false)."

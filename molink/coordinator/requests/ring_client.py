@@ -150,7 +150,7 @@ class RingClient:
         for live in self._live.values():
             if live.lies(now) and may_move(live.tokens):
                 live.moved_at = now
-                live.tell(RequestStalledError("The ring has left the request lying."))
+                live.enqueue(RequestStalledError("The ring has left the request lying."))
 
     def shed_newest(self, may_move: Callable[[int], bool]) -> None:
         """Give up the newest request of the lowest priority, unless it is the only one: the PC that
@@ -258,7 +258,7 @@ class RingClient:
         self._live[live.request_id] = live
 
     def _give_up(self, live: LiveSequence, error: MolinkError, *, is_held: bool) -> None:
-        live.tell(error)
+        live.enqueue(error)
         if is_held and not self._is_paused:
             self.links.send(Cancel(live.request_id))
         self._forget(live)
@@ -291,7 +291,7 @@ class RingClient:
         """Fail what runs, and refuse what comes."""
         self.unready_reason = reason
         for live in self._live.values():
-            live.tell(RingError(reason))
+            live.enqueue(RingError(reason))
 
     def _submit(
         self,
@@ -369,7 +369,7 @@ class RingClient:
                 self.tokens_sent += 1
                 event = live.take(token, self.card.eos_token_ids, now)
                 self.prospects.token_came(live, now)
-                live.tell(event)
+                live.enqueue(event)
                 if live.is_behind and not token.finish:
                     self._hold(live)
 
