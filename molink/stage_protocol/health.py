@@ -67,7 +67,7 @@ class CacheTiersHealth:
     fetched_tokens: int
     """That came back into the devices."""
     lost_tokens: int
-    """That were to come back, and some stage could not read: they were computed again."""
+    """That were to come back, and some stage could not read in time: they were computed again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
         StageDouble("stage 0", (0, 2), LOADED, health, 1000, node(0)),
         StageDouble("stage 1", (2, 6), LOADED, tail, None, node(1)),
     ]
-    terms = replace(TERMS, upload_mbps=20.0, emulated=emulated)
+    shared = replace(TERMS.ring, prefix_cache=True)
+    terms = replace(TERMS, ring=shared, upload_mbps=20.0, emulated=emulated)
     return Ring(stages, terms, TERMS.coordinator)  # type: ignore[arg-type]
 
 

@@ -176,6 +176,10 @@ class FakeRing:
     tiers: CacheTiers | None = None
     lost: float = 0.0
     """Chance of a cached block to be lost when it leaves device memory."""
+    silent: frozenset[int] = frozenset()
+    """Stages that never answer a fetch."""
+    read_s: float = 0.5
+    """The longest that a stage takes to read the blocks of a fetch."""
     state_snapshots: int = 0
 
     def __post_init__(self) -> None:
@@ -290,8 +294,9 @@ class FakeRing:
         if change.fetch:
             self.fetches += index == 0
             read = BlocksRead(stage.fetch(change))
-            at = self.now + self.random.uniform(0.0, 0.5)
-            self.push(at, lambda: self.receive(index, read))
+            at = self.now + self.random.uniform(0.0, self.read_s)
+            if index not in self.silent:
+                self.push(at, lambda: self.receive(index, read))
 
     def send_fetched(self, index: int, event: FetchArrived) -> None:
         if index + 1 < self.stage_count:
@@ -415,7 +420,7 @@ class FakeRing:
             assert stage.kv.blocks_free + cached == stage.kv.blocks_total
         if book.snapshots is not None:
             places = book.snapshots.directory
-            assert places.count + places.free_count == places.capacity
+            assert places.count + len(places._free) == places.capacity
         away = 0 if book.tree is None else sum(book.tree.blocks_in[1:])
         assert not book.fetches.under_way
         for stage in self.stages:

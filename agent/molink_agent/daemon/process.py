@@ -166,13 +166,14 @@ class AgentStageLauncher:
 
     def _command(self, work: AssignedWork, directory: str, allowed: tuple[str, ...]) -> LoadStage:
         pair, pc = self.admission.pair, self.cache.pc
+        lent = lent_cache(pc.limits.limits, pc.data_dir, len(pc.stages))
         return LoadStage(
             model=directory,
             work=work,
             address=self.listen_address.host,
             keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
             memory_bytes=self._memory_bytes,
-            cache_room=lent_cache(pc.limits.limits, pc.data_dir, len(pc.stages)),
+            cache_room=lent if work.prefix_cache else None,
         )
 
     async def stand_ready(self, work: AssignedWork) -> None:

@@ -158,7 +158,7 @@ class ClusterCollector(Collector):
             counts = [ring.get("requests", {}).get(name) or 0 for ring in rings]
             requests.add_metric((name,), sum(counts))
         yield requests
-        yield from _cached([ring.get("prefix_cache", {}) for ring in rings])
+        yield from _cached([ring.get("prefix_cache") or {} for ring in rings])
 
 
 def _cached(caches: Sequence[Part]) -> Iterator[Metric]:

@@ -256,6 +256,8 @@ class AssignedWork(StageWork):
     """Work of a stage on a node, and where the node gets the weights."""
 
     weights: WeightsSource = field(kw_only=True)
+    prefix_cache: bool = field(default=True, kw_only=True)
+    """Whether the ring is to cache KV, for which the node's owner may lend room."""
 
 
 class StageLink(Message):

@@ -206,6 +206,7 @@ def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> Assign
         threads=settings.threads,
         kv_dtype=settings.kv_dtype,
         weights=WeightsSource(model=public_name(path)),
+        prefix_cache=settings.ring.prefix_cache,
     )
 
 

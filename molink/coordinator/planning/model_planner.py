@@ -84,6 +84,8 @@ class ModelPlanner:
     """How the checkpoint says that its weights are quantized."""
     standbys: int = 0
     """As `--standby`: nodes that a plan leaves free if it can."""
+    prefix_cache: bool = True
+    """Not as `--no-prefix-cache`."""
 
     @classmethod
     def of(
@@ -103,7 +105,7 @@ class ModelPlanner:
         facts = FactsMaker(planned.costs, stored, settings.dtype, output_layers, *shown)
         goal = goal_of(settings, description)
         kept = (settings.split, settings.kv_dtype, planned.declared, settings.standbys)
-        return cls(facts, goal, weights, *kept)
+        return cls(facts, goal, weights, *kept, settings.ring.prefix_cache)
 
     @property
     def cost(self) -> ModelCost:
@@ -207,6 +209,7 @@ class ModelPlanner:
             threads=device.threads,
             weights=self.weights,
             kv_dtype=self.kv_dtype,
+            prefix_cache=self.prefix_cache,
         )
 
     def is_worth(

@@ -2,7 +2,8 @@
 
 A share of tokens, not of requests: a hit of one block of a long prompt saves next to nothing. Of
 each request only its first admission counts; one that is preempted, or computed anew after a loss,
-finds what it has itself computed.
+finds what it has itself computed. Prompts whose own tokens are scored are computed whole, whatever
+is cached, so they are no misses (`LiveSequence.answered`).
 """
 
 from collections import deque

@@ -132,8 +132,8 @@ class LiveSequence:
 
     def answered(self, waited_s: float, cached_tokens: int, use: CacheUse, now: float) -> None:
         """Its first token comes, and with it how long it had waited on the head, and how much of it
-        was cached."""
-        if not self.generated_tokens:
+        was cached. Nothing is looked up of a prompt whose own tokens are scored, an audit's too."""
+        if not self.generated_tokens and self.sampling.prompt_logprobs is None:
             use.began(self.prompt_tokens, cached_tokens)
         if self.timeline is not None:
             self.timeline.answered(waited_s, cached_tokens, now)
@@ -215,8 +215,8 @@ class LiveSequence:
         waiting = self.events.qsize()
         return waiting >= UNREAD_EVENTS_MAX or self._unread_chars >= UNREAD_CHARS_MAX
 
-    def tell(self, event: TokenEvent | MolinkError) -> None:
-        """Let an event wait for the reader."""
+    def enqueue(self, event: TokenEvent | MolinkError) -> None:
+        """Queue an event for the reader."""
         if isinstance(event, TokenEvent):
             self._unread_chars += len(event.text)
         self.events.put_nowait(event)
@@ -234,7 +234,7 @@ class LiveSequence:
         too often is told so behind what it has not read."""
         self.is_held, self.holds = True, self.holds + 1
         if self.holds > HOLDS_MAX:
-            self.tell(
+            self.enqueue(
                 InvalidRequestError(
                     f"The answer came faster than it was read, {self.holds} times: read it without "
                     "pauses, or ask for it as a whole (stream: false)."

@@ -9,8 +9,7 @@ not come is drawn again, the same.
 
 What the tail says is checked before anything is made of it: tokens of a request that nobody made,
 outside of the vocabulary, or more than were asked for end the ring, and the tail is to blame. Its
-requests go on in the next ring. To drop such a message was rejected: the tokens that belong in its
-place never come, and users would wait for them.
+requests go on in the next ring. To drop such a message was rejected: users would wait for ever.
 """
 
 import asyncio
@@ -151,7 +150,7 @@ class RingClient:
         for live in self._live.values():
             if live.lies(now) and may_move(live.tokens):
                 live.moved_at = now
-                live.tell(RequestStalledError("The ring has left the request lying."))
+                live.enqueue(RequestStalledError("The ring has left the request lying."))
 
     def shed_newest(self, may_move: Callable[[int], bool]) -> None:
         """Give up the newest request of the lowest priority, unless it is the only one: the PC that
@@ -259,7 +258,7 @@ class RingClient:
         self._live[live.request_id] = live
 
     def _give_up(self, live: LiveSequence, error: MolinkError, *, is_held: bool) -> None:
-        live.tell(error)
+        live.enqueue(error)
         if is_held and not self._is_paused:
             self.links.send(Cancel(live.request_id))
         self._forget(live)
@@ -268,6 +267,7 @@ class RingClient:
         """Take a codec, checked with the model's own text as far as `wanted` asks for."""
         self.codec = await checked_codec(self, self._set_codec, self.ring, wanted)
         self._set_codec(self.codec.codec)
+        self.cache_use = CacheUse()  # What was checked were no users' prompts.
 
     def clear_cache(self) -> None:
         """Let the ring forget what it has cached; where it cannot hear of it, once it goes on."""
@@ -283,14 +283,15 @@ class RingClient:
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links.report, len(self._live))
-        cache = self.cache_use.report(self.ring.stages[0].health)
+        head, mirror = self.ring.stages[0].health, self.prospects.mirror
+        cache = None if mirror is None else self.cache_use.report(head)
         return report | {"wire": asdict(self.codec), "prefix_cache": cache}
 
     def end(self, reason: str) -> None:
         """Fail what runs, and refuse what comes."""
         self.unready_reason = reason
         for live in self._live.values():
-            live.tell(RingError(reason))
+            live.enqueue(RingError(reason))
 
     def _submit(
         self,
@@ -368,7 +369,7 @@ class RingClient:
                 self.tokens_sent += 1
                 event = live.take(token, self.card.eos_token_ids, now)
                 self.prospects.token_came(live, now)
-                live.tell(event)
+                live.enqueue(event)
                 if live.is_behind and not token.finish:
                     self._hold(live)
 

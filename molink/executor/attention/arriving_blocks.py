@@ -36,6 +36,8 @@ class ArrivingBlocks:
     """Of each number, the block that is filled."""
     is_there: bool = field(init=False, default=False)
     """Whether the thread is done, and all that it brings can be read."""
+    _is_sure: bool = field(init=False, default=False)
+    """Whether the thread has said which of the blocks will come."""
     _layers: dict[int, Any] = field(init=False, default_factory=dict)
     """Layers that are there, each with the event of its copy; None: it is over."""
     _failure: Exception | None = field(init=False, default=None)
@@ -47,9 +49,14 @@ class ArrivingBlocks:
 
     # -- in the thread that fills them ----------------------------------------------------------
 
-    def only(self, count: int) -> None:
-        """The first of the blocks will come, so many, and no others."""
-        self.numbers, self.places = self.numbers[:count], self.places[:count]
+    def only(self, count: int) -> bool:
+        """The first of the blocks will come, so many, and no others; False: they were given up, and
+        nothing may be filled."""
+        with self._changed:
+            self._is_sure = not self.is_there
+            if self._is_sure:
+                self.numbers, self.places = self.numbers[:count], self.places[:count]
+            return self._is_sure
 
     def layer_is_there(self, layer: int, event: Any = None) -> None:
         """A layer can be read, on a card once the event is over."""
@@ -64,6 +71,15 @@ class ArrivingBlocks:
             self._changed.notify_all()
 
     # -- in the thread that computes ------------------------------------------------------------
+
+    def give_up(self, numbers: Iterable[int]) -> bool:
+        """Have nothing filled where these are all of the blocks, and none is sure yet; False: there
+        is something to wait for."""
+        with self._changed:
+            if self._is_sure or not set(self.numbers).issubset(numbers):
+                return False
+            self.is_there = True
+            return True
 
     def check(self) -> None:
         """Raises StageError where the blocks will never be there."""

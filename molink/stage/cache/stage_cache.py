@@ -122,10 +122,11 @@ class StageCache:
 
     def _settle(self, numbers: Sequence[int]) -> None:
         """Wait for those of the blocks that are being filled: others may write there next. It is
-        rare, because what comes back was asked for last."""
+        rare, because what comes back was asked for last. What a slow disk is still to read is not
+        waited for: it is filled no more."""
         self._arriving = [one for one in self._arriving if not one.is_there]
         for arriving in self._arriving:
-            if arriving.has_any(numbers):
+            if arriving.has_any(numbers) and not arriving.give_up(numbers):
                 arriving.wait()
 
     def _leave(self, parts: Sequence[StageExecutor], numbers: Sequence[int]) -> None:

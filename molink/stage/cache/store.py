@@ -217,11 +217,10 @@ class CacheStore:
         """Answer, and copy in what was found, which the store keeps no more. From the answer on
         it is promised."""
         found = self._sure(job.arrivals[0].numbers)
-        for arriving in job.arrivals:
-            arriving.only(len(found))
+        is_wanted = all([arriving.only(len(found)) for arriving in job.arrivals])
         self.fetched(Fetched(job.fetch_id, len(found)))
         try:
-            job.blocks.put(job.arrivals, found)
+            job.blocks.put(job.arrivals, found if is_wanted else [])
         except Exception as error:  # Whatever it was: the stage's loop raises it.
             for arriving in job.arrivals:
                 arriving.end(error)

@@ -3,21 +3,33 @@
 A fetch is begun when its request would be admitted otherwise, and only where that is sooner than
 computing the same tokens again. Its blocks are taken from the free ones at once, and count for
 nobody until every stage has said that they are sure: in its host memory, on their way into the
-device; meanwhile others go on. A stage that cannot
-read a block says how many before it are good: the rest is dropped everywhere and computed again.
+device; meanwhile others go on. A stage that cannot read a block says how many before it are good:
+the rest is dropped everywhere and computed again.
+One that does not answer in time is taken for one that has lost all. Its answer is still expected,
+so a ring with a stage that never answers soon fetches nothing more. To count such a stage as failed
+was rejected: a disk that sleeps would cost the ring a pause of seconds for what can be computed.
 Admitting the request at once, and letting each stage hold its rows back, was rejected: rows that
 are on their way cannot be taken back where a block turns out to be lost.
 
 Pure.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 from molink_scheduler.batch import CacheChange
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, PromptPace
 
-__all__ = ["Fetch", "Fetches"]
+__all__ = ["FETCH_FACTOR", "FETCH_WAIT_MIN_S", "Fetch", "Fetches"]
+
+FETCH_FACTOR = 3.0
+"""Times the forecast until a fetch is answered: as patient as coordinators are with prompts. It is
+begun only where computing is forecast to take longer."""
+
+FETCH_WAIT_MIN_S = 5.0
+"""A stall of a home Wi-Fi is over in two to five seconds. Half of what a coordinator waits for a
+token at least, so a ring is not ended for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,8 @@ class Fetch:
     begun_at: float = 0.0
     expected_s: float = 0.0
     """Until its answer, by the rates at loading."""
+    due_at: float = math.inf
+    """When it is given up."""
 
 
 @dataclass(slots=True)
@@ -44,16 +58,23 @@ class Fetches:
     answers: FetchPace = field(init=False, default_factory=FetchPace)
     under_way: dict[int, Fetch] = field(init=False, default_factory=dict)
     """By its number."""
+    late: dict[int, Fetch] = field(init=False, default_factory=dict)
+    """Those that were given up, whose answers are still to come."""
     fetched_blocks: int = field(init=False, default=0)
     """That have come back since the start."""
     lost_blocks: int = field(init=False, default=0)
-    """That a stage could not read, and that are computed again."""
+    """That a stage could not read, or not in time, and that are computed again."""
     _next_id: int = field(init=False, default=0)
 
     @property
     def is_full(self) -> bool:
         """Whether no other fetch may begin."""
-        return len(self.under_way) >= FETCHES_MAX
+        return len(self.under_way) + len(self.late) >= FETCHES_MAX
+
+    @property
+    def due_at(self) -> float | None:
+        """When the first is given up; None: none is under way."""
+        return min((one.due_at for one in self.under_way.values()), default=None)
 
     def waits(self, sequence: Sequence) -> bool:
         """Whether blocks are on their way for a request."""
@@ -62,9 +83,20 @@ class Fetches:
     def begin(self, fetch: Fetch, runs: tuple[tuple[int, int], ...]) -> CacheChange:
         """Blocks in these runs begin to come back: what stages are told."""
         change = CacheChange(fetch=runs, fetch_id=self._next_id)
-        self.under_way[self._next_id] = fetch
+        due_at = fetch.begun_at + self._patience_s(fetch)
+        self.under_way[self._next_id] = replace(fetch, due_at=due_at)
         self._next_id += 1
         return change
+
+    def _patience_s(self, fetch: Fetch) -> float:
+        """How long a fetch is waited for; one thread of each stage reads those before it first."""
+        before = (*self.under_way.values(), *self.late.values())
+        expected_s = fetch.expected_s + sum(one.expected_s for one in before)
+        return max(FETCH_WAIT_MIN_S, FETCH_FACTOR * expected_s * self.answers.slowness)
+
+    def awaited(self, fetch_id: int) -> Fetch | None:
+        """The fetch of this number whose answer is still to come, given up or not."""
+        return self.under_way.get(fetch_id) or self.late.get(fetch_id)
 
     def end(self, fetch_id: int, blocks: int, now: float) -> Fetch:
         """A fetch has ended with so many of its blocks; the others are lost."""

@@ -35,7 +35,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, cut_runs, join_runs, named_runs
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.prefix_tree import CachedPrefix
+from molink_scheduler.kv.prefix_tree import CachedPrefix, common_blocks
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import (
@@ -301,14 +301,29 @@ class KvBook:
 
     def fetched(self, fetched: Fetched, now: float) -> str | None:
         """So many blocks of a fetch are sure on every stage; why that cannot be, None: it can."""
-        fetch = self.fetches.under_way.get(fetched.fetch_id)
+        fetch = self.fetches.awaited(fetched.fetch_id)
         if fetch is None or fetched.blocks > fetch.blocks or self.tree is None:
             return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
-        self.fetches.end(fetched.fetch_id, fetched.blocks, now)
+        if self.fetches.late.pop(fetched.fetch_id, None) is None:
+            self._end_fetch(fetched, now)
+        return None
+
+    def give_up_fetches(self, now: float) -> bool:
+        """Have those that are overdue computed instead; whether there were any."""
+        under_way = self.fetches.under_way
+        overdue = [one for one, fetch in under_way.items() if fetch.due_at <= now]
+        for fetch_id in overdue:
+            self.fetches.late[fetch_id] = under_way[fetch_id]
+            self._end_fetch(Fetched(fetch_id, 0), now)
+        return bool(overdue)
+
+    def _end_fetch(self, fetched: Fetched, now: float) -> None:
+        """So many of its blocks are cached in device memory, the others no more."""
+        fetch = self.fetches.end(fetched.fetch_id, fetched.blocks, now)
+        assert self.tree is not None, "nothing comes back where nothing is cached"
         if dropped := self.tree.fetched(fetch.node, fetched.blocks):
             self.ledger.drop(fetch.blocks - fetched.blocks)
             self._moves.append((DEVICE, dropped))
-        return None
 
     def _worth_fetching(self, sequence: Sequence) -> tuple[int, int]:
         """Blocks behind a request's cached beginning that had better be brought back, and how many
@@ -376,13 +391,5 @@ def _moved(tier: int, runs: tuple[tuple[int, int], ...]) -> CacheChange:
 
 def _common_blocks(sequence: Sequence, other: Sequence) -> int:
     """Whole blocks of a waiting request that one under way is to compute as well."""
-    one, two = sequence.packed, other.packed
     blocks = min(len(sequence.known) - 1, len(other.known)) // BLOCK_TOKENS
-    if one[: blocks * BLOCK_BYTES] == two[: blocks * BLOCK_BYTES]:
-        return blocks
-    low, high = 0, blocks
-    while high - low > 1:
-        middle = (low + high) // 2
-        part = slice(low * BLOCK_BYTES, middle * BLOCK_BYTES)
-        low, high = (middle, high) if one[part] == two[part] else (low, middle)
-    return low
+    return common_blocks(sequence.packed[: blocks * BLOCK_BYTES], other.packed, BLOCK_BYTES)

@@ -138,7 +138,8 @@ class HeadScheduler:
     @property
     def wait_until(self) -> float | None:
         """When to ask for a batch again although nothing happened; None: only an event helps."""
-        return self.prompts.wait_until
+        times = (self.prompts.wait_until, self.book.fetches.due_at)
+        return min((one for one in times if one is not None), default=None)
 
     def handle(self, event: StageEvent, now: float) -> abc.Sequence[BookOrder | Refuse]:
         """Take one event into account."""
@@ -179,6 +180,8 @@ class HeadScheduler:
         Decode first; prefill when no group is ready, or when decode has passed it often enough.
         """
         self.prompts.link_measured(link_bytes_per_s)
+        if self.book.give_up_fetches(now):
+            self.prompts.released()
         orders: list[BookOrder] = []
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
         run = self._prefill_batch(now) if prefill_first else None

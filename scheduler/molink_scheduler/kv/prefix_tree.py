@@ -30,7 +30,7 @@ from molink_scheduler.kv.eviction import EVICTION_ORDERS
 from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.token_ids import TOKEN_BYTES
 
-__all__ = ["CachedPrefix", "Node", "PrefixTree"]
+__all__ = ["CachedPrefix", "Node", "PrefixTree", "common_blocks"]
 
 STALE_ENTRIES_MAX = 1024
 """Heap entries beside twice one for each node, before those that do not count are swept out."""
@@ -125,7 +125,7 @@ class PrefixTree:
             if child is None or self._nodes[child].tier > lowest:
                 break
             run = self._nodes[child].tokens
-            in_node = _common_blocks(run, tokens[start : wanted * size], size)
+            in_node = common_blocks(run, tokens[start : wanted * size], size)
             here, found = child, found + in_node
             if in_node * size < len(run):
                 break
@@ -375,12 +375,12 @@ class PrefixTree:
         return node is not None and node.entry == entry and not node.near and not node.holds
 
 
-def _common_blocks(one: bytes, other: bytes, size: int) -> int:
-    """How many whole blocks two runs of tokens begin with alike; the first one is known to be."""
+def common_blocks(one: bytes, other: bytes, size: int) -> int:
+    """How many whole blocks of `size` bytes two runs of tokens begin with alike."""
     common = min(len(one), len(other)) // size
     if one[: common * size] == other[: common * size]:
         return common
-    low, high = 1, common  # [0, low) are alike, those before `high` are not all.
+    low, high = 0, common  # [0, low) are alike, those before `high` are not all.
     while high - low > 1:
         middle = (low + high) // 2
         if one[low * size : middle * size] == other[low * size : middle * size]:

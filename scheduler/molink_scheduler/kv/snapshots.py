@@ -46,11 +46,6 @@ class SnapshotDirectory:
         """Snapshots that a request could begin with."""
         return len(self._behind)
 
-    @property
-    def free_count(self) -> int:
-        """Places that hold nothing."""
-        return len(self._free)
-
     def take(self) -> int | None:
         """A place for a new snapshot: a free one, or that of the least recently used which nobody
         is about to begin with. None: all are in use."""

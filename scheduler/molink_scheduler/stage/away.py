@@ -3,11 +3,14 @@ back.
 
 Part of a stage's book (`book`): here is which number is in which tier, and who has answered about
 a fetch. A fetch is passed on when both the stage's own reader and all stages before have answered.
+Blocks of it may be dropped before: the head has given it up, and its answer is still passed on.
 
 Pure: says what is wrong, drops nothing itself.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import chain
 
 from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
@@ -20,6 +23,8 @@ class _Reading:
     """One fetch."""
 
     numbers: tuple[int, ...]
+    """But for those that were dropped since."""
+    blocks: int
     read: Fetched | None = None
     """The stage's own answer..."""
     arrived: Fetched | None = None
@@ -68,13 +73,24 @@ class AwayBook:
 
     def begin(self, change: CacheChange) -> None:
         """Blocks begin to come back, as the change says."""
-        self._readings[change.fetch_id] = _Reading(change.fetched)
+        self._readings[change.fetch_id] = _Reading(change.fetched, len(change.fetched))
+
+    @property
+    def reading(self) -> frozenset[int]:
+        """Blocks that come back, and that the stage's own reader has not answered for."""
+        open_ones = (one.numbers for one in self._readings.values() if one.read is None)
+        return frozenset(chain.from_iterable(open_ones))
+
+    def give_up(self, numbers: Collection[int]) -> None:
+        """These blocks come back no more: they are dropped."""
+        for reading in self._readings.values():
+            reading.numbers = tuple(one for one in reading.numbers if one not in numbers)
 
     def arrived_objection(self, fetched: Fetched) -> str | None:
         """Why the stages before cannot have answered so."""
         reading = self._readings.get(fetched.fetch_id)
         is_new = reading is not None and reading.arrived is None
-        if is_new and reading is not None and fetched.blocks <= len(reading.numbers):
+        if is_new and reading is not None and fetched.blocks <= reading.blocks:
             return None
         return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
 

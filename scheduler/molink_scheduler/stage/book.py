@@ -149,9 +149,14 @@ class StageBook:
         named = [number for first, blocks in runs for number in range(first, first + blocks)]
         if len(set(named)) < len(named):
             return "a cached block is named twice"
+        given_up = self.away.reading.intersection(change.dropped)
         for number in named:
-            is_lacking = number in self._lacking
-            if self._cached.get(number) != 0 and number not in self.away.tier_of and not is_lacking:
+            is_lacking, uses = number in self._lacking, int(number in given_up)  # Its reader's.
+            if (
+                self._cached.get(number) != uses
+                and number not in self.away.tier_of
+                and not is_lacking
+            ):
                 return f"cached block {number} is to go, and is not here or in use"
         return self.away.objection(change, self.kv.blocks_free)
 
@@ -166,6 +171,7 @@ class StageBook:
             self.kv.keep(kept.request_id, kept.blocks)
         for number in change.dropped:
             self._leave(number)
+        self.away.give_up(frozenset(change.dropped))
         for tier, numbers in change.put_away:
             for number in numbers:
                 self._leave(number)

@@ -147,16 +147,16 @@ class Coordinator:
         endpoint.epoch, endpoint.is_paused = epoch, False
         resumed = dict(listed).keys() - missing
         for request_id in dict(listed).keys() & missing:
-            self._tell(endpoint, RequestCancelled(request_id))
+            self._send(endpoint, RequestCancelled(request_id))
         for live in self._on(ring):
             if self._has_met_enough(live):
                 if live.request_id in resumed:
-                    self._tell(endpoint, RequestCancelled(live.request_id))
+                    self._send(endpoint, RequestCancelled(live.request_id))
                 continue
             if live.request_id not in resumed:
                 live.number_anew()
             live.held_tokens = 0
-            self._tell(endpoint, self._submission(live))
+            self._send(endpoint, self._submission(live))
 
     def ring_lost(self, ring: int) -> None:
         """A ring has ended: what runs there goes to another one, or waits for the next; of systems
@@ -235,7 +235,7 @@ class Coordinator:
         endpoint = self.rings[live.outcome.ring]
         endpoint.outstanding_tokens += live.tokens
         if not endpoint.is_paused:
-            self._tell(endpoint, self._submission(live))
+            self._send(endpoint, self._submission(live))
 
     def _submission(self, live: _Live) -> RequestSubmitted:
         outcome = live.outcome
@@ -243,7 +243,7 @@ class Coordinator:
         output = (TOKEN_ID,) * len(outcome.token_times_s)
         return RequestSubmitted(Request(live.request_id, prompt, sampling, output))
 
-    def _tell(self, endpoint: RingEndpoint, event: StageEvent) -> None:
+    def _send(self, endpoint: RingEndpoint, event: StageEvent) -> None:
         """Send a message to the head."""
         self.clock.at(
             self.clock.now + endpoint.one_way_s, endpoint.submit, Sent(endpoint.epoch, event)

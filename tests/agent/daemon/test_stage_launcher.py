@@ -7,6 +7,7 @@ import pytest
 
 from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
 from molink.errors import StageError
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.daemon import process
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.limits.lent import FREE_MEMORY, Lent
@@ -151,6 +152,24 @@ async def test_of_a_stage_that_takes_more_only_what_it_takes_is_fetched(tmp_path
     )
     assert fetched == [range(2, 4)] and load.work.layers == (2, 4)
     assert (load.memory_bytes, load.keys.allowed) == (GB, ("k" * 40,))
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_a_stage_takes_what_is_lent_for_cached_kv_only_where_its_ring_caches(
+    tmp_path, monkeypatch, is_cached
+):
+    async def ensure_weights(*arguments):
+        return tmp_path
+
+    pc = (launcher := agent_with_two_nodes(tmp_path).nodes[0].stage.launcher).cache.pc
+    pc.stages[0].device = "cpu"
+    pc.limits.set("cache_disk_gb", "2")
+    lent = lambda self: (Lent("cpu", "Ryzen", 32 * GB, GB, FREE_MEMORY),)  # noqa: E731
+    monkeypatch.setattr(ThisPc, "lent", lent)
+    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
+    load = await launcher.more(asked(device="cpu", prefix_cache=is_cached), (), lambda share: None)
+    room = CacheRoom(0, GB, str(pc.data_dir / "kv-cache"))
+    assert load.cache_room == (room if is_cached else None)
 
 
 def asked(**changes):

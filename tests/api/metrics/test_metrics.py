@@ -67,6 +67,13 @@ def test_a_scrape_shows_each_tier_of_the_prefix_cache():
         assert value(found, name, outcome=outcome) == tokens
 
 
+def test_a_ring_without_a_prefix_cache_has_nothing_cached():
+    service = observed_service()
+    service.report["rings"][0]["prefix_cache"] = None
+    found = values(scraped(Metrics(service)))
+    assert value(found, "molink_prefix_cache_tokens", tier="device") == 0
+
+
 def test_a_ring_without_lower_tiers_shows_none():
     service = observed_service()
     service.report["rings"][0]["prefix_cache"]["tiers"] = None

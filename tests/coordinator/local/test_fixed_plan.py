@@ -95,6 +95,7 @@ def test_stages_share_what_is_lent_for_cached_kv_where_any_is(is_cached, told):
     ring = RingTerms(prefix_cache=is_cached)
     plan = plan_of(nodes=2, ring=ring, cache_ram_gb=4.0, cache_disk_gb=8.0)
     for place in range(2):
+        assert plan.works[place].prefix_cache is is_cached
         room = plan.load(place, plan.works[place]).cache_room
         assert (room and (room.ram_bytes, room.disk_bytes)) == told
 

@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from molink.checkpoint.description import describe
 from molink.checkpoint.quantized.declared import DeclaredQuantization
+from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
 from molink.coordinator.members.discrepancies import UPLOAD_UNSEEN_MBPS
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.slowdown import AS_REPORTED, STEPS_MIN, Slowdown, StepsSeen
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
+from molink.models import DEMO_MODEL_DIR
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import Goal, ModelCost
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
@@ -172,6 +176,15 @@ async def test_a_ring_is_served_with_what_was_promised_of_it():
         forecast.tokens_per_s,
     )
     assert replace(ring, forecast=None).promised is None
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_stages_hear_whether_their_ring_caches_before_they_load(tmp_path, is_cached):
+    model, ring = str(DEMO_MODEL_DIR), RingTerms(prefix_cache=is_cached)
+    settings = UpSettings(model, tmp_path, ring=ring)
+    planner = ModelPlanner.of(model, describe(model), WORK.weights, settings)
+    (planned,) = (await planner.plan(list(cluster(ANNA)))).rings
+    assert {stage.work.prefix_cache for stage in planned.stages} == {is_cached}
 
 
 async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():

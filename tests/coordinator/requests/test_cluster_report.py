@@ -1,12 +1,16 @@
 """What GET /cluster says of a node, and why it does what it does."""
 
+from dataclasses import replace
+
 import pytest
 
 from molink.control.messages.payloads import NodeWish
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.requests.cluster_report import nodes_report
+from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.ring_health import progress_sentence
 from tests.coordinator.examples import HERE, PROFILE
+from tests.golden.values_cluster import CARD, LinksDouble, a_ring
 
 STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})
 PAUSED = NodeWish(wish="pause", reason="On battery.")
@@ -43,3 +47,13 @@ def test_who_is_gone_is_not_who_never_came():
     measured = [Node("a" * 16, presence=HERE, profile=PROFILE)]
     said = progress_sentence(measured, [], min_nodes=1)
     assert said == "1 PC ready; a plan is being made."
+
+
+@pytest.mark.parametrize("without", [{"prefix_cache": False}, {"state_slots": 3}])
+def test_a_ring_that_caches_nothing_shows_no_cache(without):
+    """As where layers keep states, and no slot is left for snapshots."""
+    ring = a_ring()
+    assert RingClient(CARD, ring, LinksDouble(), lambda: None).cluster()["prefix_cache"]
+    terms = replace(ring.terms, ring=replace(ring.terms.ring, **without))
+    ring = replace(ring, terms=terms)
+    assert RingClient(CARD, ring, LinksDouble(), lambda: None).cluster()["prefix_cache"] is None

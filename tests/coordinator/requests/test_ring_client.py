@@ -23,12 +23,14 @@ from molink.wire.frames import (
     Cancel,
     ClearCache,
     FinishReason,
+    PromptScore,
     Sampled,
     SetCodec,
     Submit,
     TokenSample,
 )
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.codec_choice import choose_codec
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
 
@@ -144,6 +146,33 @@ async def test_what_was_cached_counts_once_for_each_request():
         await answer
         use = s.client.cache_use
         assert (use.requests, use.prompt_tokens, use.cached_tokens) == (1, 2, 1)
+
+
+async def test_a_prompt_whose_tokens_are_scored_is_no_miss():
+    """An audit's is one of these: nothing may be looked up."""
+    async with Serving() as s:
+        answer = s.ask(max_tokens=1, prompt_logprobs=0)
+        request_id = await s.submitted()
+        score = PromptScore(request_id, 1, -0.5, 1)
+        token, waits = TokenSample(request_id, 7, LENGTH), ((request_id, 0.1, 0),)
+        s.links.events.put_nowait(Sampled(BatchClass.PREFILL, -1, (), (), scores=(score,)))
+        s.links.events.put_nowait(Sampled(BatchClass.DECODE, 0, (), (token,), (), waits))
+        assert await answer == [7]
+        use = s.client.cache_use
+        assert (use.requests, use.prompt_tokens) == (0, 0)
+
+
+async def test_what_a_codec_was_checked_with_is_no_miss(monkeypatch):
+    """The hit rate is that of users' prompts."""
+
+    async def checked(client, set_codec, ring, wanted):
+        client.cache_use.began(12, 0)
+        return choose_codec("raw", None)
+
+    monkeypatch.setattr(ring_client, "checked_codec", checked)
+    async with Serving() as s:
+        await s.client.choose_codec("auto")
+        assert s.client.cache_use.requests == 0
 
 
 async def test_the_head_is_told_to_clear_its_cache():

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.batch import Fetched
-from molink_scheduler.kv.tiers import CacheTiers, PromptPace
+from molink_scheduler.batch import CacheChange, Fetched
+from molink_scheduler.head.fetches import FETCH_FACTOR, FETCH_WAIT_MIN_S, Fetch, Fetches
+from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, PromptPace
 from molink_scheduler.recording.values import decode, encode
 from tests.scheduler.head.test_prefix_cache import crowds, prefilled
 
@@ -22,13 +24,19 @@ ROOM = st.builds(CacheTiers, st.integers(0, 12), st.integers(0, 20))
     ROOM,
     st.sampled_from([0.0, 0.0, 0.3]),
     st.lists(st.floats(0, 18), max_size=2),
+    st.sampled_from([0.5, 15.0]),
 )
 def test_no_row_is_read_that_other_tokens_wrote(
-    make_ring, make_request, crowd, seed, blocks, n, room, lost, cleared
+    make_ring, make_request, crowd, seed, blocks, n, room, lost, cleared, read_s
 ):
-    """With little room in each tier, blocks that some stage loses, and a cache that is cleared."""
+    """With little room in each tier, blocks that some stage loses or reads too late, and a cache
+    that is cleared."""
     ring = make_ring(
-        seed, n, 16 * blocks, micro_batch_count=n, prefix_cache=True, tiers=room, lost=lost
+        *(seed, n, 16 * blocks, n),
+        prefix_cache=True,
+        tiers=room,
+        lost=lost,
+        read_s=read_s,
     )
     for turn in range(2):
         for number, prompt, answer, at, salt in crowd:
@@ -138,3 +146,73 @@ def test_a_head_with_a_fetch_under_way_is_written_and_read(make_ring, make_reque
         assert one.fetched(Fetched(fetch_id, 5), 101.0) is None
     assert read.take_changes() == book.take_changes()
     assert read.tree.blocks_in == book.tree.blocks_in
+
+
+def in_turn(ring, make_request, numbers):
+    """Two prompts by turns, each of which takes nine of ten blocks, 50 s apart."""
+    prompts = tuple(range(129)), tuple(range(900, 1029))
+    for number in numbers:
+        ring.submit_at(50.0 * number, make_request(number, prompts[number % 2], 2))
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_what_a_stage_never_answers_is_computed(make_ring, make_request, silent):
+    """Also where the blocks that were to come have taken most of the room."""
+    ring = make_ring(1, 2, 160, prefix_cache=True, tiers=CacheTiers(8), silent={silent})
+    in_turn(ring, make_request, range(3))
+    ring.run()
+    assert ring.answers[2] == ring.expected_answer(2) and prefilled(ring) == 2 * 129 + 113
+    assert FETCH_WAIT_MIN_S < ring.now - 100.0 < FETCH_WAIT_MIN_S + 2.0
+    fetches = ring.head.book.fetches
+    assert (fetches.fetched_blocks, fetches.lost_blocks) == (0, 7)
+    ring.assert_nothing_left()
+
+
+def test_room_that_a_fetch_held_is_for_whoever_waits(make_ring, make_request):
+    """Although the request for which it was begun has gone."""
+    ring = make_ring(1, 2, 160, prefix_cache=True, tiers=CacheTiers(8), silent={1})
+    in_turn(ring, make_request, range(3))
+    ring.submit_at(101.0, make_request(3, tuple(range(500, 629)), 2))
+    ring.cancel_at(102.0, 2)
+    ring.run()
+    assert ring.fetches == 1 and ring.answers[3] == ring.expected_answer(3)
+    ring.assert_nothing_left()
+
+
+def test_a_ring_whose_stage_never_answers_soon_fetches_no_more(make_ring, make_request):
+    ring = make_ring(1, 2, 160, prefix_cache=True, tiers=CacheTiers(8), silent={1})
+    in_turn(ring, make_request, range(12))
+    ring.run()
+    assert ring.fetches == FETCHES_MAX
+    assert all(ring.answers[one] == ring.expected_answer(one) for one in range(12))
+    ring.assert_nothing_left()
+
+
+def test_an_answer_that_comes_late_is_no_fault(make_ring, make_request):
+    """The next fetch is begun as any other."""
+    ring = make_ring(1, 2, 160, prefix_cache=True, tiers=CacheTiers(16), read_s=0.0)
+    ring.push(90.0, lambda: setattr(ring, "read_s", 30.0))
+    ring.push(140.0, lambda: setattr(ring, "read_s", 0.0))
+    in_turn(ring, make_request, range(4))
+    ring.run()
+    fetches = ring.head.book.fetches
+    assert (ring.fetches, fetches.lost_blocks, fetches.fetched_blocks) == (2, 7, 7)
+    assert not fetches.late
+    ring.assert_nothing_left()
+
+
+def test_a_fetch_is_waited_for_as_long_as_is_forecast(make_request):
+    """Some times over, and behind those that are read before it."""
+
+    def due_at(expected_s):
+        fetch = Fetch(Sequence(make_request(1, 40, 2)), 0, 2, 2, 10.0, expected_s)
+        change = fetches.begin(fetch, ((7, 2),))
+        assert change == CacheChange(fetch=((7, 2),), fetch_id=change.fetch_id)
+        return fetches.under_way[change.fetch_id].due_at
+
+    fetches = Fetches(CacheTiers(8))
+    assert due_at(0.1) == 10.0 + FETCH_WAIT_MIN_S
+    assert due_at(4.9) == 10.0 + FETCH_FACTOR * 5.0
+    fetches.answers.slowness = 2.0
+    assert due_at(1.0) == 10.0 + FETCH_FACTOR * 2.0 * 6.0
+    assert fetches.due_at == 10.0 + FETCH_WAIT_MIN_S

@@ -59,7 +59,7 @@ def test_blocks_go_down_and_come_back(queue):
     assert (book.kv.blocks_free, book.away.tier_of) == (free + 2, {3: 1, 4: 2})
     assert changed(queue, CacheChange(fetch=((3, 2),), fetch_id=5)) is None
     assert (book.kv.blocks_free, book.away.tier_of) == (free, {})
-    assert "in use" in changed(queue, CacheChange(drop=((3, 1),)))
+    assert "in use" in changed(queue, CacheChange(to_host=((3, 1),)))
     assert queue.handle(BlocksRead(Fetched(5, 2)), 0.0) == ()
     assert queue.handle(FetchArrived(Fetched(5, 1)), 0.0) == (SendFetched(Fetched(5, 1)),)
     assert changed(queue, CacheChange(drop=((3, 2),))) is None
@@ -70,6 +70,20 @@ def test_the_stage_before_may_answer_first(queue):
     changed(queue, CacheChange(fetch=((3, 2),), fetch_id=0))
     assert queue.handle(FetchArrived(Fetched(0, 2)), 0.0) == ()
     assert queue.handle(BlocksRead(Fetched(0, 0)), 0.0) == (SendFetched(Fetched(0, 0)),)
+
+
+def test_a_fetch_that_is_given_up_is_answered_all_the_same(queue):
+    """Its blocks are free before the stage's own reader, or the stage before, has answered."""
+    book = queue.book
+    free = book.kv.blocks_free
+    changed(queue, CacheChange(to_host=((3, 2),)))
+    changed(queue, CacheChange(fetch=((3, 2),), fetch_id=5))
+    assert changed(queue, CacheChange(drop=((3, 2),))) is None
+    assert book.kv.blocks_free == free + 2
+    assert "not here or in use" in changed(queue, CacheChange(drop=((3, 2),)))
+    assert queue.handle(BlocksRead(Fetched(5, 2)), 0.0) == ()
+    assert queue.handle(FetchArrived(Fetched(5, 2)), 0.0) == (SendFetched(Fetched(5, 2)),)
+    assert book.kv.blocks_free == free + 2
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,19 @@ def test_what_is_sure_is_told_before_it_is_copied_in(made):
     assert bytes_of(blocks.pools[0], 1) == bytes_of(blocks.pools[0], 0)
 
 
+def test_nothing_is_filled_that_was_given_up(made):
+    """Somebody else may have the place by now; the fetch is answered all the same."""
+    store, blocks, answers = made([pool_of("auto")])
+    before = bytes_of(blocks.pools[0], 2)
+    store.put(HOST, [1], blocks.take([[0]]))
+    arriving = ArrivingBlocks((1,), [2])
+    assert arriving.give_up([1]) and not arriving.has_any([1])
+    store.fetch(0, [arriving], blocks)
+    fetch(store, 1, [], [[]], blocks)
+    assert [answers.get(timeout=30) for _ in range(2)] == [Fetched(0, 1), Fetched(1, 0)]
+    assert bytes_of(blocks.pools[0], 2) == before
+
+
 def test_a_copy_that_fails_is_an_error_of_whoever_needs_it(made):
     store, blocks, answers = made([pool_of("auto")])
     store.put(HOST, [1], blocks.take([[0]]))
@@ -185,13 +198,16 @@ def test_nothing_is_left_in_a_new_epoch(made):
 
 
 def test_a_disk_that_cannot_be_cleared_holds_up_nobody(made, monkeypatch, caplog):
-    store, blocks, _ = made([pool_of("auto")])
+    store, blocks, answers = made([pool_of("auto")])
     store.put(FILE, [1], blocks.take([[0]]))
     monkeypatch.setattr(type(store._file), "clear", lambda *given: 1 // 0)
     clearing = threading.Thread(target=store.clear, args=(store.block_bytes,), daemon=True)
     clearing.start()
     clearing.join(30)
-    assert not clearing.is_alive() and "could not be done" in caplog.text
+    assert not clearing.is_alive()
+    fetch(store, 0, [], [[]], blocks)
+    assert answers.get(timeout=30) == Fetched(0, 0)  # All before is done, its warning too.
+    assert "could not be done" in caplog.text
 
 
 def test_a_full_disk_is_told_although_it_was_slow_before(made, monkeypatch, caplog):
