@@ -42,7 +42,7 @@ from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
 from molink_scheduler.token_ids import token_bytes
-from tests.scheduler.conftest import AlwaysSlow
+from tests.scheduler.fake_stage import AlwaysSlow
 from tests.scheduler.toy_stage import (
     VOCABULARY,
     ToyExtended,

@@ -1,0 +1,117 @@
+"""A stage in virtual time around its real core, a forecast of KV and a pace of prompts."""
+
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched, Release, Span
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
+from molink_scheduler.stage.core import StageCore
+
+
+@dataclass
+class FakeStage:
+    """A stage's core, its KV blocks, and how far each request is computed."""
+
+    core: StageCore
+    kv: KvBlocks
+    state_slots: int | None = None
+    busy: bool = False
+    interruptible: bool = False
+    computed: dict[int, int] = field(default_factory=dict)
+    contents: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Of each place of each block: a number that stands for all tokens up to there."""
+    batches_by_class: list[BatchClass] = field(default_factory=list)
+    states: dict[int, int] = field(default_factory=dict)
+    """Of each request: a number that stands for all tokens up to where its states are."""
+    snapshots: dict[int, int] = field(default_factory=dict)
+    away: dict[int, list] = field(default_factory=dict)
+    """Contents of each cached block below device memory, by its number; none of one that is
+    lost."""
+
+    def compute(self, batch: Batch, chains: dict[int, list[int]]) -> None:
+        """`chains`: of each request, what its KV must hold from its first token on."""
+        for admission in batch.admissions:
+            assert self.computed.get(admission.request_id, 0) == 0, "admitted over live KV"
+            if admission.cached:
+                self.kv.begin(admission.request_id, admission.cached_numbers)
+                self.computed[admission.request_id] = admission.cached_tokens
+            self.states[admission.request_id] = 0
+            if admission.snapshot is not None:
+                self.states[admission.request_id] = self.snapshots[admission.snapshot]
+        for span in batch.spans:
+            assert span.start == self.computed.get(span.request_id, 0), "a span overtook another"
+            self.computed[span.request_id] = span.end
+            self.kv.grow(span.request_id, span.end)  # raises OutOfBlocks if the head was wrong
+            self.write(span, chains[span.request_id])
+            if self.state_slots is not None:
+                self.move_states(span, chains[span.request_id])
+        for kept in batch.snapshots:
+            assert self.computed[kept.request_id] == kept.tokens
+            self.snapshots[kept.snapshot] = self.states[kept.request_id]
+        assert self.state_slots is None or len(self.computed) <= self.state_slots
+        self.batches_by_class.append(batch.batch_class)
+
+    def write(self, span: Span, chain: list[int]) -> None:
+        """Write what a span's rows stand for, and read all before them."""
+        table = self.kv.table(span.request_id)
+        places = [(table[at // BLOCK_TOKENS], at % BLOCK_TOKENS) for at in range(span.end)]
+        self.contents.update(zip(places[span.start :], chain[span.start : span.end], strict=True))
+        assert [self.contents.get(one) for one in places] == chain[: span.end], "wrong KV is read"
+
+    def move_states(self, span: Span, chain: list[int]) -> None:
+        """States that begin a span are those behind the token before it."""
+        before = chain[span.start - 1] if span.start else 0
+        assert self.states[span.request_id] == before, "wrong states are gone on from"
+        self.states[span.request_id] = chain[span.end - 1]
+
+    def change_cache(self, change: CacheChange) -> None:
+        for kept in change.keep:
+            self.kv.keep(kept.request_id, kept.first_block, kept.numbers)
+        self.kv.drop([number for number in change.dropped if self.away.pop(number, 0) == 0])
+        for _, numbers in change.put_away:
+            near = [number for number in numbers if number not in self.away]
+            for number, block in zip(near, self.kv.places(near), strict=True):
+                self.away[number] = self.block(block)
+            self.kv.drop(near)
+
+    def block(self, block: int) -> list:
+        return [self.contents.get((block, at)) for at in range(BLOCK_TOKENS)]
+
+    def fetch(self, change: CacheChange) -> Fetched:
+        """Blocks up to the first that is lost; those behind hold what nobody wrote."""
+        good = True
+        count = 0
+        for number, block in zip(change.fetched, self.kv.bring_back(change.fetched), strict=True):
+            contents = self.away.pop(number)
+            good = good and bool(contents)
+            count += good
+            for at in range(BLOCK_TOKENS):
+                self.contents[block, at] = contents[at] if good else -1
+        return Fetched(change.fetch_id, count)
+
+    def release(self, release: Release) -> None:
+        self.computed.pop(release.request_id, None)
+        self.states.pop(release.request_id, None)
+        self.kv.release(release.request_id)
+
+
+class NothingGrows:
+    """Forecast by which all whose prompts fit are admitted: more than can stay."""
+
+    def ended(self, sequence, *, by_itself: bool) -> None:
+        """Learn nothing of an answer that has ended."""
+
+    def tokens_held(self, sequences) -> list[float]:
+        """None, at any time."""
+        return [0.0]
+
+
+class AlwaysSlow:
+    """Pace of prompts at which everything is worth fetching."""
+
+    row_s, trip_s = 1e9, 0.0
+
+    def returned(self, request_id, rows, elapsed_s, *, under_way, pending) -> None:
+        """Learn nothing."""
+
+    def forget(self, request_id) -> None:
+        """Know nothing."""
