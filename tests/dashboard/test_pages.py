@@ -57,16 +57,26 @@ def test_the_ring_from_head_to_tail():
 def test_what_the_ring_has_cached():
     body = cluster()
     body["rings"][0]["prefix_cache"] = {"tokens": 4096, "recent_hit_rate": 0.625}
-    assert texts("ring", history_of(look(0, body)))[0].endswith("cached 62 %, 4096 tokens")
+    assert _title(body, 120).endswith("  wire lossless  cached 62 %, 4096 tokens")
     body["rings"][0]["prefix_cache"] = {"tokens": 52_340, "recent_hit_rate": 0.0}
-    assert texts("ring", history_of(look(0, body)))[0].endswith("cached 0 %, 52k tokens")
+    assert _title(body, 120).endswith("cached 0 %, 52k tokens")
     tiers = {"host_tokens": 4096, "file_tokens": 0, "fetched_tokens": 32, "lost_tokens": 0}
     body["rings"][0]["prefix_cache"]["tiers"] = tiers
-    title = texts("ring", history_of(look(0, body)))[0]
-    assert title.endswith("cached 0 %, 52k tokens, 4096 in host memory")
+    assert _title(body, 120).endswith("cached 0 %, 52k tokens, 4096 in host memory")
     tiers["file_tokens"] = 81_920
-    title = texts("ring", history_of(look(0, body)))[0]
-    assert title.endswith("52k tokens, 4096 in host memory, 82k on disk")
+    assert _title(body, 140).endswith("52k tokens, 4096 in host memory, 82k on disk")
+
+
+def test_what_the_cache_saves_fits_the_smallest_terminal():
+    body = cluster()
+    body["rings"][0]["prefix_cache"] = {"tokens": 4096, "recent_hit_rate": 0.625}
+    begin = "ring 1  3 micro-batches, round 60 ms  2 running, 1 waiting"
+    assert _title(body, 84) == f"{begin}  cached 62 %, 4096 tokens"
+    assert _title(body, 80) == f"{begin}  cached 62 %"
+
+
+def _title(body, width):
+    return texts("ring", history_of(look(0, body)), size=(width, 15))[0]
 
 
 def holding(*held, circling):
@@ -207,6 +217,18 @@ def test_details(view, key, says):
     history = history_of(*steady(), look(20, requests=[timeline(1, 95)], events=[event(1)]))
     lines = details(history, view, key, UNICODE, UTC)
     assert says in "\n".join(map(text_of, lines))
+
+
+def test_a_request_tells_what_was_cached_and_what_was_forecast():
+    told = {"cached_tokens": 64, "forecast_ttft_s": 0.75, "forecast_tpot_s": 0.04}
+    for more, is_told in ((told, True), ({}, False)):
+        history = history_of(look(0, requests=[timeline(1, 95, **more)]))
+        lines = details(history, "requests", f"{1:024x} 0", UNICODE, UTC)
+        page = "\n".join(map(text_of, lines))
+        assert ("100 of 100 tokens, 64 of them cached" in page) is is_told
+        assert ("0.40 s  36 tokens" in page) is is_told, "of its prefill"
+        assert ("first token in 0.75 s, 40 ms a token" in page) is is_told
+        assert ("100 of 100 tokens computed" in page) is not is_told
 
 
 AXIS = ("wait", "prefill ", "pieces", "decode", "pauses", "recovery")

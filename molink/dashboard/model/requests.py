@@ -70,8 +70,14 @@ class Request:
     age_s: float
     prompt_tokens: int
     prompt_tokens_done: int
+    cached_tokens: int
+    """Of its prompt; known with its first token."""
     answer_tokens_max: int
     tokens: int
+    forecast_ttft_s: float | None
+    """To its first token, when it was sent to a ring..."""
+    forecast_tpot_s: float | None
+    """...and between two tokens; None: nobody knew."""
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None
@@ -115,8 +121,11 @@ class Request:
             age_s=number(body, "age_s") or 0.0,
             prompt_tokens=count(body, "prompt_tokens"),
             prompt_tokens_done=count(body, "prompt_tokens_done"),
+            cached_tokens=count(body, "cached_tokens"),
             answer_tokens_max=count(body, "answer_tokens_max"),
             tokens=count(body, "tokens"),
+            forecast_ttft_s=number(body, "forecast_ttft_s"),
+            forecast_tpot_s=number(body, "forecast_tpot_s"),
             queue_s=number(body, "queue_s"),
             prefill_s=number(body, "prefill_s"),
             decode_s=number(body, "decode_s"),

@@ -40,10 +40,12 @@ def request_lines(request: Request, glyphs: Glyphs, zone: tzinfo | None) -> Iter
     yield line(Span(f"{request.id}{choice}", "title"), Span(f"  {request.state}", "accent"))
     came = day_and_clock(request.received_unix_s, zone)
     yield field_line("received", f"{came}, {request.key_id or 'without a key'}")
-    prompt = f"{request.prompt_tokens_done:,} of {request.prompt_tokens:,} tokens computed"
-    yield field_line("prompt", prompt)
+    yield field_line("prompt", _prompt(request))
     answer = f"{request.tokens:,} of at most {request.answer_tokens_max:,} tokens"
     yield field_line("answer", f"{answer}, {seconds(request.tpot_s)} a token")
+    if request.forecast_ttft_s is not None:
+        forecast = f"first token in {seconds(request.forecast_ttft_s)}"
+        yield field_line("forecast", f"{forecast}, {seconds(request.forecast_tpot_s)} a token")
     if request.finish_reason:
         style: Style = "bad" if request.finish_reason == "error" else ""
         yield field_line("ended", f"{request.finish_reason} {request.error}".strip(), style)
@@ -54,6 +56,12 @@ def request_lines(request: Request, glyphs: Glyphs, zone: tzinfo | None) -> Iter
     for attempt in request.attempts:
         yield line("")
         yield from _attempt(attempt)
+
+
+def _prompt(request: Request) -> str:
+    told = f"{request.prompt_tokens_done:,} of {request.prompt_tokens:,} tokens"
+    cached = request.cached_tokens
+    return f"{told}, {cached:,} of them cached" if cached else f"{told} computed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,8 @@ def _wait_and_prefill(request: Request, axis: _Axis) -> Iterator[Line]:
         prefill = [(waited_s, waited_s + request.prefill_s)]
     sent = [piece.sent_s for attempt in request.attempts for piece in attempt.pieces]
     pieces = f", {len(sent)} piece{'s' * (len(sent) != 1)}" if sent else ""
-    yield from axis.bars("prefill", "prefill", prefill, f"{request.prompt_tokens} tokens{pieces}")
+    computed = request.prompt_tokens - request.cached_tokens
+    yield from axis.bars("prefill", "prefill", prefill, f"{computed} tokens{pieces}")
     yield from axis.marks("pieces", "prefill", sent)
 
 

@@ -49,7 +49,7 @@ def ring_rows(history: History, width: int, height: int, glyphs: Glyphs) -> list
     rows: list[Row] = []
     for ring in rings:
         pace, circles = slowest_stage(history, ring), circling(ring)
-        rows.append(Row(_title(ring, glyphs)))
+        rows.append(Row(_title(ring, width, glyphs)))
         if detail == FULL:
             rows += _entrance(history, ring, width, glyphs)
         for index in range(len(ring.stages)):
@@ -69,7 +69,8 @@ def _without_rings(history: History) -> list[Row]:
     return rows
 
 
-def _title(ring: Ring, glyphs: Glyphs) -> Line:
+def _title(ring: Ring, width: int, glyphs: Glyphs) -> Line:
+    """What fits of it: where all does not, what the cache saves goes before the rest."""
     parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
         noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
@@ -77,11 +78,15 @@ def _title(ring: Ring, glyphs: Glyphs) -> Line:
     if ring.round_s is not None:
         parts.append(f", round {seconds(ring.round_s)}")
     parts += ["  ", Span(f"{ring.running} running, {ring.waiting} waiting", "bold")]
+    wire: list[Span | str] = []
     if ring.codec:
-        parts += ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
-    if ring.hit_rate is not None:
-        parts += ["  ", Span(f"cached {percent(ring.hit_rate)}, {_cached(ring)}", "dim")]
-    return line(*parts)
+        wire = ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
+    if ring.hit_rate is None:
+        return line(*parts, *wire)
+    hits: list[Span | str] = ["  ", Span(f"cached {percent(ring.hit_rate)}", "dim")]
+    held = Span(f", {_cached(ring)}", "dim")
+    titles = [line(*parts, *end) for end in ([*wire, *hits, held], [*hits, held], hits)]
+    return next((one for one in titles if len(text_of(one)) <= width), titles[-1])
 
 
 def _cached(ring: Ring) -> str:
