@@ -141,10 +141,11 @@ def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
     soonest = min(verdicts, key=lambda verdict: (verdict.retry_after_s, verdict.ttft_s))
     forecasts, wanted = [], []
     if targets.ttft_s is not None:
-        forecasts.append(f"the first token in {soonest.ttft_s:.1f} s")
+        forecasts.append(f"the first token in {_figure(soonest.ttft_s)} s")
         wanted.append(f"{targets.ttft_s:g} s (ttft_target_s)")
     if targets.tpot_s is not None:
-        forecasts.append(f"further ones every {1000 * soonest.tpot_s:.0f} ms")
+        ones = "tokens" if targets.ttft_s is None else "further ones"
+        forecasts.append(f"{ones} every {_figure(1000 * soonest.tpot_s)} ms")
         wanted.append(f"{1000 * targets.tpot_s:g} ms (tpot_target_ms)")
     help_ = "send yours again later."
     if soonest.hopeless:
@@ -157,3 +158,8 @@ def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
         f"{help_}",
         soonest.retry_after_s,
     )
+
+
+def _figure(value: float) -> str:
+    """A time for people; short ones have two digits, so that none is told as 0.0."""
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"

@@ -192,6 +192,20 @@ async def test_a_prompt_that_no_idle_ring_computes_in_time_is_told_so():
             await rings.ask(prompt(1, 0, tokens=1000))
 
 
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        (Targets(ttft_s=0.2), r"are the first token in 0\.24 s, and wanted at most 0\.2 s"),
+        (Targets(tpot_s=0.0495), r"are tokens every 50\.0 ms, and wanted at most 49\.5 ms"),
+        (Targets(0.2, 0.04), r"in 0\.24 s and further ones every 50\.0 ms, and wanted"),
+    ],
+)
+async def test_no_forecast_is_rounded_to_what_was_wanted(targets, told):
+    async with Rings(1) as rings:
+        with pytest.raises(OverloadedError, match=told):
+            await rings.ask(prompt(1, 0, tokens=4), targets=targets)
+
+
 async def test_nobody_is_refused_by_a_pace_that_nobody_knows():
     async with Rings(1, Intake(targets=Targets(ttft_s=0.001))) as rings:
         rings.rings[0].client.prospects.pace = PaceEstimator()
