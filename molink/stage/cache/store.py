@@ -211,7 +211,8 @@ class CacheStore:
         try:
             self._file.write(number, block_W.numpy().tobytes())
         except OSError as error:
-            self._warn("the file grows no more", error)
+            what = f"the file in {self.room.folder} grows no more"
+            self._warn(f"{what} (make room before the next start, or lend less disk)", error)
 
     def _bring_back(self, job: _Fetch) -> None:
         """Answer, and copy in what was found, which the store keeps no more. From the answer on
@@ -276,7 +277,9 @@ class CacheStore:
             )
         except OSError as error:
             self.tiers = CacheTiers(self.tiers.host_blocks)
-            self._warn("there is no file", error)
+            self._warn(
+                f"there is no file in {self.room.folder}, so none of the disk is used", error
+            )
 
     def _probe(self, blocks: PackedBlocks) -> tuple[float, float]:
         """Seconds to read a block from the file, if there is one, and to copy one into the device.
@@ -300,6 +303,7 @@ class CacheStore:
     def _warn(self, what: str, error: Exception | None = None) -> None:
         """Once of each trouble: a slow disk is no reason not to hear that it is full."""
         if what not in self._warned_of:
-            why = "" if error is None else f": {error!r:.200}"
+            told = (error.strerror or error) if isinstance(error, OSError) else repr(error)
+            why = "" if error is None else f": {told!s:.200}"
             log.warning("Of the KV cache beside the device's memory: %s%s.", what, why)
         self._warned_of.add(what)

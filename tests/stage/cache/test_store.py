@@ -221,6 +221,8 @@ def test_a_full_disk_is_told_although_it_was_slow_before(made, monkeypatch, capl
     fetch(store, 0, [2], [[1]], blocks)
     assert answers.get(timeout=30) == Fetched(0, 0)
     assert [caplog.text.count(one) for one in ("too slow", "grows no more")] == [1, 1]
+    assert f"{store.room.folder} grows no more (make room" in caplog.text
+    assert "Error(" not in caplog.text, "people read it"
 
 
 def test_a_copy_that_cannot_be_kept_does_not_wait_for_ever(made, monkeypatch):
@@ -255,4 +257,5 @@ def test_a_folder_that_cannot_be_made_leaves_host_memory(tmp_path, caplog):
     room = CacheRoom(10 * blocks.block_bytes, 10**6, str(tmp_path / "file" / "below"))
     store = CacheStore(room, blocks.block_bytes, lambda fetched: None)
     assert (store.tiers.host_blocks, store.tiers.file_blocks) == (10, 0)
-    assert "there is no file" in caplog.text
+    assert f"there is no file in {room.folder}" in caplog.text
+    assert "Error(" not in caplog.text
