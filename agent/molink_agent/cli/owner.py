@@ -91,15 +91,19 @@ class _LimitsCommand(click.Command):
             formatter.write_dl([(f"{key.name} {key.typed}", key.meaning) for key in KEYS])
 
 
-@click.command("set", cls=_LimitsCommand)
+@click.command(
+    "set",
+    cls=_LimitsCommand,
+    context_settings={"ignore_unknown_options": True},  # -1 is a wrong value, and told so.
+)
 @click.argument("key")
 @click.argument("value")
 @data_dir_option
 def set_limit(key: str, value: str, data_dir: str | None) -> None:
     """Change a limit of what is lent; the value `none` takes it back.
 
-    Upload, memory, hours and idle time hold at once; device, threads and direct from the next ring
-    on.
+    Upload, memory, hours and idle time hold at once; device, threads, direct and what is for the
+    cache from the next ring on.
     """
     file = LimitsFile(directory(data_dir))
     file.set(key, value)

@@ -92,6 +92,12 @@ async def test_an_agent_looks_at_a_limit_as_soon_as_it_is_set(home):
     assert "upload_mbps = 20" in (home / "limits.toml").read_text()
 
 
+@pytest.mark.parametrize("key", ["cache_ram_gb", "cache_disk_gb", "upload_mbps"])
+def test_a_negative_limit_is_a_wrong_value_and_no_unknown_option(home, key):
+    with pytest.raises(UserError, match=f"{key} must be a number .* -1 is out of bounds"):
+        run(home, "set", key, "-1")
+
+
 def test_help_of_set_shows_every_limit_with_a_value_that_is_taken(home):
     shown = CliRunner().invoke(main, ["set", "--help"]).output
     for key in KEYS:
