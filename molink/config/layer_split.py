@@ -11,14 +11,16 @@ __all__ = ["check_layers", "even_split", "parse_layers"]
 LayerRange = tuple[int, int]
 
 
-def even_split(layer_count: int, node_count: int, together: Runs = ()) -> list[LayerRange]:
+def even_split(
+    layer_count: int, node_count: int, together: Runs = (), option: str = "--nodes"
+) -> list[LayerRange]:
     """Layer ranges [a, b) of nearly equal length, the longer ones first, as far as the layers allow
-    that stay together.
+    that stay together. `option` is what sets `node_count`.
 
     Raises UserError when a node would be left without a layer.
     """
     if node_count < 1:
-        raise UserError(f"A ring needs at least one node, got --nodes {node_count}.")
+        raise UserError(f"A ring needs at least one node, got {option} {node_count}.")
     parted = {layer for start, end in together for layer in range(start + 1, end)}
     may_end = [layer not in parted for layer in range(layer_count + 1)]
     counts = even(layer_count, node_count, may_end)
@@ -27,7 +29,7 @@ def even_split(layer_count: int, node_count: int, together: Runs = ()) -> list[L
         why = "".join(f", of which {start} to {end - 1} stay together" for start, end in together)
         raise UserError(
             f"The model has {layer_count} layers{why}, too few for {node_count} nodes: "
-            f"use --nodes {most}{' or fewer.' if most > 1 else '.'}"
+            f"use {option} {most}{' or fewer.' if most > 1 else '.'}"
         )
     return list(pairwise((0, *accumulate(counts))))
 

@@ -31,7 +31,8 @@ def even_ring(
     """
     shape, device = model_shape(model), gpu(gpu_name)
     found: list[StageSpec] = []
-    for number, (first, end) in enumerate(even_split(shape.layers, stages, shape.together)):
+    split = even_split(shape.layers, stages, shape.together, "--stages")
+    for number, (first, end) in enumerate(split):
         place = {"is_head": number == 0, "is_tail": number == stages - 1}
         cost = stage_cost(shape, device, end - first, **place)
         tokens = kv_tokens(shape, device, end - first, **place)

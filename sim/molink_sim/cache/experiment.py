@@ -30,6 +30,10 @@ HOME_RINGS, HOME_STAGES = 4, 4
 RINGS_MAX = 64
 """All rings are asked about each request: more take minutes."""
 
+MBPS_MIN, MBPS_MAX = 0.1, 1e6
+LATENCY_MS_MAX = 60_000.0
+"""Slower links than a modem's, or to the moon and back, make times that no figure holds."""
+
 OVERLOAD_TIMES = 2.0
 """Of the rate that is held: Mooncake plays its trace twice as fast."""
 
@@ -84,8 +88,11 @@ class CacheSetting:
             raise UserError(f"--stages of --shape paper takes 1, 2, 4 or 8, got {self.stages}.")
         if self.capacity_tokens is not None and self.capacity_tokens < BLOCK_TOKENS:
             raise UserError(f"--capacity-tokens takes {BLOCK_TOKENS} or more.")
-        if not (0 < self.bandwidth_mbps < inf and 0 <= self.latency_ms < inf):
-            raise UserError("A link has a rate above 0 Mbps and a delay of 0 ms or more.")
+        if not MBPS_MIN <= self.bandwidth_mbps <= MBPS_MAX:
+            given = f"{self.bandwidth_mbps:g}"
+            raise UserError(f"--bandwidth-mbps takes {MBPS_MIN:g} to {MBPS_MAX:g}, got {given}.")
+        if not 0 <= self.latency_ms <= LATENCY_MS_MAX:
+            raise UserError(f"--latency-ms takes 0 to {LATENCY_MS_MAX:g}, got {self.latency_ms:g}.")
         if self.rate is not None and not 0 < self.rate < inf:
             raise UserError(f"--rate takes a number above 0, got {self.rate:g}.")
         if not (0 < self.ttft_times < inf and 0 < self.tpot_times < inf):
@@ -121,8 +128,8 @@ class _Experiment:
         return cls(setting, fitting, costs, quiet_targets(fitting, costs[0], *times))
 
     def run(self, rate: float, routing: str, admission: AdmissionPolicy) -> CacheOutcome:
-        requests = at_rate(self.requests, rate, self.setting.seed)
         setting = self.setting
+        requests = at_rate(self.requests, rate, setting.seed)
         order = setting.prompt_order
         rules = Rules(routing, admission, self.targets, setting.eviction, setting.seed, order)
         return serve(requests, self.costs, rules)
@@ -176,6 +183,7 @@ def _hit_rates(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Itera
 def _runs(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
     experiment = _Experiment.of(setting, requests)
     rate = setting.rate or rate_per_s(experiment.requests)
+    _check_rate(experiment, rate)
     for routing in setting.routings:
         outcome = experiment.run(rate, routing, AdmissionPolicy(setting.admission))
         yield experiment.row(outcome, routing=routing, rate_per_s=rate)
@@ -195,9 +203,15 @@ def _overload(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterat
     rate = setting.rate or OVERLOAD_TIMES * experiment.held(routing)[0]
     if not rate:
         raise UserError("these rings hold no rate of the trace: give them less to do, or --rate")
+    _check_rate(experiment, rate)
     for admission in AdmissionPolicy:
         outcome = experiment.run(rate, routing, admission)
         yield experiment.row(outcome, admission=str(admission), rate_per_s=rate)
+
+
+def _check_rate(experiment: _Experiment, rate: float) -> None:
+    if not at_rate(experiment.requests, rate, experiment.setting.seed):
+        raise UserError(f"at {rate:g} requests per second none of the trace is left: raise --rate")
 
 
 SHOWN: Mapping[str, Callable[[CacheSetting, Sequence[CacheRequest]], Iterator[Row]]] = {
