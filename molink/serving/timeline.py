@@ -18,10 +18,22 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.errors import ErrorGuard
+from molink.errors import ErrorGuard, OverloadedError
 from molink.serving.progress import PromptPiece, PromptPieces, Rounds
 
-__all__ = ["ARRIVAL", "Arrival", "RequestLog", "RequestTimeline", "RingAttempt", "StageLayers"]
+__all__ = [
+    "ARRIVAL",
+    "OVERLOADED",
+    "Arrival",
+    "RequestLog",
+    "RequestTimeline",
+    "RingAttempt",
+    "StageLayers",
+]
+
+OVERLOADED = "overloaded"
+"""Finish reason of a request that was refused because others, or its targets, left no room for it:
+an answer that its client asks for, not a fault (429)."""
 
 ENDED_MAX = 200
 """Ended requests that are kept: what an operator scrolls through; a minute of a busy ring."""
@@ -107,9 +119,10 @@ class RequestTimeline:
     last_token_at: float | None = None
     finished_at: float | None = None
     finish_reason: str | None = None
-    """"stop", "length", "cancelled" (its client has gone) or "error"; None while it is live."""
+    """"stop", "length", "cancelled" (its client has gone), `OVERLOADED` or "error"; None while it
+    is live."""
     error: str = ""
-    """One sentence, for finish reason "error"."""
+    """One sentence, for `OVERLOADED` and "error"."""
     audited: str = ""
     """How its audit is: "pending", "passed", "failed" or "unfinished"; empty: it was not chosen for
     one."""
@@ -374,7 +387,8 @@ class RequestLog:
             timeline.finished("cancelled", self.clock())
             raise
         except Exception as error:  # Whatever it was: it is noted here, and raised again.
-            timeline.finished("error", self.clock(), str(error) or type(error).__name__)
+            reason = OVERLOADED if isinstance(error, OverloadedError) else "error"
+            timeline.finished(reason, self.clock(), str(error) or type(error).__name__)
             raise
         finally:
             self._live.pop(id(timeline), None)

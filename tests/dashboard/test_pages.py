@@ -287,7 +287,17 @@ def test_the_panel_has_p50_and_p95():
     lines = [text_of(one).rstrip() for one in panel_lines(history_of(*steady()), 80, UNICODE)]
     assert lines[0].endswith("20.0/s  p50  20.0/s  p95  20.0/s  plan  40.0/s")
     assert lines[1].startswith("TTFT") and "0.50 s  p50  0.50 s  p95  0.50 s" in lines[1]
-    assert lines[3].startswith("requests 2 running, 1 waiting   last 5 min: 0 ended, 0 failed")
+    assert lines[3] == "requests 2 running, 1 waiting   last 5 min: 0 ended, 0 failed, 0 moved"
+
+
+def test_the_panel_tells_refused_requests_from_failed_ones():
+    reasons = ["overloaded", "error", "stop", "overloaded"]
+    requests = [
+        timeline(number, state="ended", finish_reason=reason)
+        for number, reason in enumerate(reasons)
+    ]
+    lines = panel_lines(history_of(look(0, requests=requests)), 80, UNICODE)
+    assert "4 ended, 1 failed, 2 refused, 0 moved" in text_of(lines[3])
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from molink.errors import RingError
+from molink.errors import OverloadedError, RingError
 from molink.serving import timeline as timeline_module
 from molink.serving.timeline import Arrival, RequestLog, RequestTimeline, StageLayers
 
@@ -122,6 +122,7 @@ def test_a_request_that_moves_keeps_what_each_ring_gave():
         (asyncio.CancelledError(), "cancelled", ""),
         (GeneratorExit(), "cancelled", ""),
         (RingError("No ring."), "error", "No ring."),
+        (OverloadedError("Too many wait."), "overloaded", "Too many wait."),
     ],
 )
 def test_what_ends_a_request_is_its_reason(error, reason, sentence):

@@ -40,6 +40,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from prometheus_client.core import Metric, Sample
 
 from molink import __version__
+from molink.api.metrics.request_metrics import UNANSWERED
 from molink.api.metrics.route import Metrics
 from molink.errors import ErrorGuard
 from molink.serving.timeline import RequestTimeline
@@ -191,7 +192,7 @@ def _request_attributes(timeline: RequestTimeline) -> dict[str, Any]:
         "molink.choice": timeline.choice,
         "molink.ring_moves": timeline.moves,
     }
-    return attributes | ({"error.type": reason} if reason in ("error", "cancelled") else {})
+    return attributes | ({"error.type": reason} if reason in UNANSWERED else {})
 
 
 def _parts(

@@ -15,14 +15,17 @@ from prometheus_client.registry import Collector
 
 from molink.serving.deadline import DEADLINE
 from molink.serving.events import EventLedger
-from molink.serving.timeline import RequestLog, RequestTimeline
+from molink.serving.timeline import OVERLOADED, RequestLog, RequestTimeline
 
-__all__ = ["RequestMetrics"]
+__all__ = ["UNANSWERED", "RequestMetrics"]
 
 PROVIDER = "molink"
 
-FINISH_REASONS = ("stop", "length", DEADLINE, "cancelled", "error")
+FINISH_REASONS = ("stop", "length", DEADLINE, "cancelled", OVERLOADED, "error")
 """All with which a timeline ends."""
+
+UNANSWERED = ("cancelled", OVERLOADED, "error")
+"""Those that the conventions' `error.type` names."""
 
 SHARED_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 
@@ -136,7 +139,7 @@ class RequestMetrics(Collector):
             self._forecast_s += timeline.forecast_ttft_s
             self._came_s += timeline.ttft_s
         shared = (timeline.arrival.operation, PROVIDER, timeline.model)
-        error = reason if reason in ("error", "cancelled") else ""
+        error = reason if reason in UNANSWERED else ""
         self._observe("gen_ai_server_request_duration", timeline.total_s, *shared, error)
         self._observe("gen_ai_server_time_to_first_token", timeline.ttft_s, *shared)
         self._observe("gen_ai_server_time_per_output_token", timeline.tpot_s, *shared)

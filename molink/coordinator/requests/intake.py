@@ -154,7 +154,7 @@ def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
         spare = f"{1 - READMITTED_BELOW:.0%}"
         help_ = f"others were refused, until one has {spare} to spare: send yours again later."
     return OverloadedError(
-        f"Forecast are {' and '.join(forecasts)}, and wanted at most {' and '.join(wanted)}: "
+        f"The forecast is {' and '.join(forecasts)}, and wanted at most {' and '.join(wanted)}: "
         f"{help_}",
         soonest.retry_after_s,
     )

@@ -132,6 +132,7 @@ def _requests(history: History) -> Line:
     recent = history.recent()
     ended = [one for one in recent if not one.is_live]
     failed = sum(1 for one in ended if one.finish_reason == "error")
+    refused = sum(1 for one in ended if one.finish_reason == "overloaded")
     moved = sum(1 for one in recent if one.moves)
     return line(
         Span("requests ", "bold"),
@@ -140,6 +141,7 @@ def _requests(history: History) -> Line:
         Span(f"{state.waiting} waiting", waiting),
         Span(f"   last 5 min: {len(ended)} ended, ", "dim"),
         Span(f"{failed} failed", "bad" if failed else "dim"),
+        Span(f", {refused} refused" if refused else "", "warning"),
         Span(", ", "dim"),
         Span(f"{moved} moved", "warning" if moved else "dim"),
     )

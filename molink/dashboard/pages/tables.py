@@ -37,6 +37,7 @@ STATES: dict[str, Style] = {
     "prefill": "prefill",
     "decode": "decode",
     "queued": "warning",
+    "overloaded": "warning",
     "error": "bad",
 }
 

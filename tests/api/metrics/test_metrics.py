@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from molink.api.metrics.cluster_metrics import ClusterCollector, NodeLabels
 from molink.api.metrics.route import Metrics
-from molink.errors import RingError
+from molink.errors import OverloadedError, RingError
 from molink.serving.deadline import DEADLINE
 from tests.api.conftest import FakeService
 from tests.api.metrics.examples import (
@@ -135,9 +135,10 @@ def test_requests_that_fail_or_are_left_are_told_apart():
     service = observed_service()
     metrics = Metrics(service)
     ended_with(service.request_log, RingError("No ring."))
+    ended_with(service.request_log, OverloadedError("Too many wait."))
     ended_with(service.request_log, asyncio.CancelledError())
     found = values(scraped(metrics))
-    for reason in ("error", "cancelled"):
+    for reason in ("error", "overloaded", "cancelled"):
         assert value(found, "molink_requests_ended_total", finish_reason=reason) == 1
         duration = "gen_ai_server_request_duration_seconds_count"
         assert value(found, duration, **SHARED, error_type=reason) == 1

@@ -195,8 +195,8 @@ async def test_a_prompt_that_no_idle_ring_computes_in_time_is_told_so():
 @pytest.mark.parametrize(
     ("targets", "told"),
     [
-        (Targets(ttft_s=0.2), r"are the first token in 0\.24 s, and wanted at most 0\.2 s"),
-        (Targets(tpot_s=0.0495), r"are tokens every 50\.0 ms, and wanted at most 49\.5 ms"),
+        (Targets(ttft_s=0.2), r"is the first token in 0\.24 s, and wanted at most 0\.2 s"),
+        (Targets(tpot_s=0.0495), r"is tokens every 50\.0 ms, and wanted at most 49\.5 ms"),
         (Targets(0.2, 0.04), r"in 0\.24 s and further ones every 50\.0 ms, and wanted"),
     ],
 )
