@@ -178,6 +178,8 @@ class RelayedRoutes:
         may not be found, or we are in another network later."""
         caller = RelayCaller(services.relay, self.node_id, services.relay_token)
         await cancel(self._retrying)
+        if self._receiver is not None and caller == self.caller:
+            self._receiver.retry()  # The coordinator is there again, perhaps its relay with it.
         if not services.relay or caller == self.caller:
             return
         if await self._permits(caller):

@@ -16,7 +16,7 @@ import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from molink.errors import FrameError
@@ -253,6 +253,8 @@ class RelayReceiver:
         """Set while the relay knows this node."""
         self.trouble = ""
         """Why it is not registered, for the owner; empty when it is."""
+        self._is_due = asyncio.Event()
+        """Set by `retry`, cleared by each attempt."""
 
     def open(self, port_name: str, address: str) -> None:
         """From now on calls for this port of this node reach `host:port`."""
@@ -272,6 +274,11 @@ class RelayReceiver:
         """Calls that are joined with ports of this PC now, or being joined."""
         return len(self._places)
 
+    def retry(self) -> None:
+        """Register without a pause, unless it is registered: the relay is there again, perhaps."""
+        if not self.registered.is_set():
+            self._is_due.set()
+
     async def run(self) -> None:
         """Until it is cancelled; then every connection is ended."""
         async with background_tasks() as group:
@@ -284,13 +291,22 @@ class RelayReceiver:
         pauses = self._pauses.draw(self._rng)
         while True:
             began_s = loop.time()
+            self._is_due.clear()
             try:
                 await self._listen(await self._caller.register(), group)
             except (OSError, FrameError, RefusedError) as error:
                 self.trouble = f"the relay at {self._caller.address}: {error or 'silent'}"
             if loop.time() - began_s > self._pauses.max_s:
                 pauses = self._pauses.draw(self._rng)
-            await asyncio.sleep(next(pauses))
+            if await self._pause(next(pauses)):
+                pauses = self._pauses.draw(self._rng)
+
+    async def _pause(self, pause_s: float) -> bool:
+        """Wait; whether `retry` has ended it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._is_due.wait()
+        return self._is_due.is_set()
 
     async def _listen(self, connection: socket.socket, group: asyncio.TaskGroup) -> None:
         """Take calls. Raises OSError or FrameError when the registration is lost."""

@@ -12,6 +12,7 @@ from molink.stage_protocol.messages import PathMoved
 from molink.transport.paths.choose import Path
 from molink.transport.paths.reach import Reach
 from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
+from molink.transport.relay.protocol import relay_token
 from molink.transport.relay.server import RelayServer
 from molink_agent.daemon import routes as routes_module
 from molink_agent.daemon.routes import (
@@ -25,7 +26,15 @@ from molink_agent.daemon.routes import (
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
-from tests.transport.relay.nodes import ANNA, BERT, SECRET, EchoPort, caller_of, free_address
+from tests.transport.relay.nodes import (
+    ANNA,
+    BERT,
+    SECRET,
+    EchoPort,
+    caller_of,
+    free_address,
+    until,
+)
 
 RELAYED = Path("relay", "127.0.0.1:9")
 NEAR = Path("direct", "127.0.0.1:7")
@@ -36,6 +45,10 @@ NEARBY = Reach.of(["203.0.113.9"], [("192.168.1.7", "255.255.255.0")])
 
 def nearby():
     return NEARBY
+
+
+def this_pc():
+    return Reach.of(["127.0.0.1"], [])
 
 
 @dataclass
@@ -152,6 +165,22 @@ async def test_a_relay_whose_name_is_not_found_at_first_is_tried_again(routes, m
         await routes._retrying
     assert routes.caller.address.startswith("localhost:")
     assert routes._receiver._ports == {"peer": "127.0.0.1:7000"}
+    await routes.close()
+
+
+async def test_services_that_a_new_coordinator_offers_bring_us_back_to_its_relay(routes):
+    """Its relay was away as long as it was, and neighbours call us through it."""
+    routes.pauses, routes.find_reach = Pauses(3600.0, 3600.0), this_pc
+    address = free_address()
+    routes.node_id = BERT
+    services = Services(relay=address, relay_token=relay_token(SECRET, BERT))
+    await routes.use(services)
+    await until(lambda: routes._receiver.trouble != "")
+    async with RelayServer(SECRET, "127.0.0.1", int(address.rpartition(":")[2])):
+        await routes.use(services)
+        async with asyncio.timeout(20):
+            await routes._receiver.registered.wait()
+    del routes._routes["next"]
     await routes.close()
 
 

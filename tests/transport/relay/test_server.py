@@ -259,6 +259,19 @@ async def test_a_relay_that_comes_back_is_found_again(port):
     await back.stop()
 
 
+async def test_who_hears_that_the_relay_is_back_registers_at_once():
+    address = free_address()
+    receiver = RelayReceiver(caller_of(BERT, address), Pauses(first_s=3600.0, max_s=3600.0))
+    running = asyncio.create_task(receiver.run())
+    await until(lambda: receiver.trouble != "")
+    async with RelayServer(SECRET, "127.0.0.1", int(address.rpartition(":")[2])):
+        receiver.retry()
+        async with asyncio.timeout(WITHIN_S):
+            await receiver.registered.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_receiver_that_does_not_read_holds_the_dialling_side_up(relay, bert):
     taken = asyncio.get_running_loop().create_future()
     waiting = await asyncio.start_server(
