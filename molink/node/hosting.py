@@ -8,7 +8,7 @@ from typing import Protocol
 
 from molink.control.messages.payloads import AssignedWork, Assignment, StageLink
 from molink.node.stage_handle import StageHandle
-from molink.stage_protocol.messages import JoinRing, LoadStage, OutgoingLink, PathMoved, StageLoaded
+from molink.stage_protocol.messages import JoinRing, LoadStage, MovePath, PathMoved, StageLoaded
 
 __all__ = ["LinkRoutes", "MoveLink", "StageLauncher"]
 
@@ -40,7 +40,7 @@ class StageLauncher(Protocol):
         """End what waits: nobody counts on this node any more."""
 
 
-MoveLink = Callable[[OutgoingLink, str], None]
+MoveLink = Callable[[MovePath], None]
 """Has a stage lead one of its links over another address."""
 
 

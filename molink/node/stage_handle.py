@@ -28,7 +28,6 @@ from molink.stage_protocol.messages import (
     LoadProgressed,
     LoadStage,
     MovePath,
-    OutgoingLink,
     PathMoved,
     SetAllowed,
     SetShadow,
@@ -244,9 +243,9 @@ class StageHandle:
         """Send the next stage's shadow what the ring leaves time for, or nobody any more."""
         self._send(command)
 
-    def move_path(self, link: OutgoingLink, address: str) -> None:
+    def move_path(self, command: MovePath) -> None:
         """Lead a link that leaves it to another address of the same neighbour."""
-        self._send(MovePath(link, address))
+        self._send(command)
 
     def _send(self, command: Command) -> None:
         self.child.write_line(encode_line(command))

@@ -47,7 +47,7 @@ from molink.wire.frames import (
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
+from molink_scheduler.link.silence import LOST_S, GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
@@ -56,8 +56,8 @@ __all__ = ["COORDINATOR_LOST_S", "StageLinks"]
 log = logging.getLogger(__name__)
 
 COORDINATOR_LOST_S = 60.0
-"""A coordinator that is started anew takes its rings over within that. What the tail cannot send it
-meanwhile is drawn again then."""
+"""A coordinator that is started anew takes its rings over within that. Its relay is away as long,
+and with it the way to a neighbour. What the tail cannot send meanwhile is drawn again then."""
 
 
 @dataclass(slots=True)
@@ -133,9 +133,11 @@ class StageLinks:
                 self._links.thread.close(self._next)
             self._next, self._keys["next"] = link, command.next_key
         self._next = self._opened("next", following, self._next, command)
+        _set_patience(self._next, needs_coordinator=command.next_relayed)
         if command.coordinator_address is not None:
             coordinator = (command.coordinator_address, command.coordinator_key)
             self._coordinator = self._opened("coordinator", coordinator, self._coordinator, command)
+            _set_patience(self._coordinator, needs_coordinator=True)
         return not self._is_superseded(command)
 
     def _is_superseded(self, command: JoinRing) -> bool:
@@ -168,8 +170,8 @@ class StageLinks:
                     self._links.guard.allow(keys)
                 else:
                     log.warning("%s has links that are not encrypted: anybody may speak", self.name)
-            case MovePath(link, address):
-                self._move(link, address)
+            case MovePath():
+                self._move(command)
             case SetUploadCap(bytes_per_s):
                 self._budget.set_cap(bytes_per_s)
                 self._links.thread.wake()
@@ -331,16 +333,19 @@ class StageLinks:
             case _:
                 assert_never(step)
 
-    def _move(self, name: OutgoingLink, address: str) -> None:
+    def _move(self, command: MovePath) -> None:
+        links = {"next": self._next, "coordinator": self._coordinator, "shadow": self.shadow.link}
+        name, link = command.link, links[command.link]
+
         def done(outcome: MoveOutcome) -> None:
+            if outcome.moved and link is not None and name == "next":
+                _set_patience(link, needs_coordinator=command.relayed)
             self._report(PathMoved(name, outcome.address, outcome.moved, outcome.reason))
 
-        links = {"next": self._next, "coordinator": self._coordinator, "shadow": self.shadow.link}
-        link = links[name]
         if link is None or not link.is_open:
-            done(MoveOutcome(address, False, "there is no such link here yet"))
+            done(MoveOutcome(command.address, False, "there is no such link here yet"))
         else:
-            self._links.move(link, address, done)
+            self._links.move(link, command.address, done)
 
     def _open(
         self,
@@ -357,8 +362,6 @@ class StageLinks:
             link = self._links.connect(name, address, key, queue_, pacer, self._on_silence)
         except ValueError as error:
             raise StageError(f"{self.name} cannot encrypt its link: {error}.") from None
-        if name == "coordinator":
-            link.sender.silence.lost_s = COORDINATOR_LOST_S
         measured = command.resume is None
         given_up = partial(self._is_superseded, command)
         is_open = self._links.open(link, measure=measured, given_up=given_up)
@@ -367,3 +370,9 @@ class StageLinks:
                 f"{self.name} got no answer from its neighbour: check the link.", name
             )
         return link
+
+
+def _set_patience(link: PacedLink, *, needs_coordinator: bool) -> None:
+    """Give a link up sooner or later: while the coordinator is away, one leads nowhere that needs
+    it or its relay."""
+    link.sender.silence.lost_s = COORDINATOR_LOST_S if needs_coordinator else LOST_S

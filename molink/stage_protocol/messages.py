@@ -123,6 +123,8 @@ class JoinRing:
     """...and the coordinator's."""
     resume: Resume | None = None
     """With which a ring goes on that has lost a stage; None: it begins."""
+    next_relayed: bool = False
+    """Whether the relay leads to the next stage: a neighbour is not gone because that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,8 @@ class MovePath:
 
     link: OutgoingLink
     address: str
+    relayed: bool = False
+    """Whether the relay leads there."""
 
 
 @dataclass(frozen=True, slots=True)

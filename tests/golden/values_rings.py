@@ -164,6 +164,12 @@ def join_ring_in_the_middle():
 
 
 @LINES.value
+def join_ring_through_the_relay():
+    terms = RingTerms(64, None, (), None, "fifo")
+    return JoinRing(1, "tcp://127.0.0.1:1", None, terms, None, next_relayed=True)
+
+
+@LINES.value
 def join_ring_again():
     resume = Resume(((7, 40), (2**40, 131_071)), fresh=False, next_fresh=True)
     terms = RingTerms(64, None, (), None, "fifo", replay_log_gb=2.5)
@@ -195,6 +201,7 @@ LINES.add(
     hold_links=HoldLinks,
     move_path_next=lambda: MovePath("next", "tcp://10.0.0.2:7000"),
     move_path_coordinator=lambda: MovePath("coordinator", "tcp://[::1]:1"),
+    move_path_to_the_relay=lambda: MovePath("next", "tcp://127.0.0.1:7000", relayed=True),
     load_progressed=lambda: LoadProgressed(0.5),
     stage_loaded_head=lambda: StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40),
     stage_loaded=lambda: StageLoaded(65_535, None, "cpu", "float32", 64, 0),

@@ -94,8 +94,8 @@ class FakeHandle:
     def hold_links(self):
         self.held += 1
 
-    def move_path(self, link, address):
-        self.moves.append((link, address))
+    def move_path(self, command):
+        self.moves.append(command)
 
     def tell_health(self, health):
         self.health = health

@@ -22,7 +22,7 @@ from molink.control.messages.payloads import Assignment, PeerAddress, Services, 
 from molink.errors import LinkLostError
 from molink.node.assigned import resume_of, ring_terms
 from molink.node.hosting import MoveLink
-from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
+from molink.stage_protocol.messages import JoinRing, MovePath, OutgoingLink, PathMoved, StageLoaded
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
@@ -237,21 +237,23 @@ class RelayedRoutes:
             link and self._permitted(link, reach)
             for link in (assignment.next_link, assignment.coordinator_link)
         )
-        next_address = None
+        next_path = coordinator = None
         if next_link is not None:
-            next_address = await self._address("next", self.ports.nearer_link(next_link), move)
-        coordinator = await self._address("coordinator", tail_link, move) if tail_link else None
+            next_path = await self._path("next", self.ports.nearer_link(next_link), move)
+        if tail_link is not None:
+            coordinator = await self._path("coordinator", tail_link, move)
         self._joined = True
         return JoinRing(
             ring=ring,
             epoch=assignment.epoch,
-            next_address=next_address,
-            coordinator_address=coordinator,
+            next_address=_url(next_path) if next_path else None,
+            coordinator_address=_url(coordinator) if coordinator else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
             next_memory=None,
             next_key=next_link.public_key if next_link else None,
             coordinator_key=tail_link.public_key if tail_link else None,
             resume=resume_of(assignment),
+            next_relayed=next_path is not None and next_path.kind == "relay",
         )
 
     async def shadow_address(self, link: StageLink, move: MoveLink) -> tuple[str, str | None]:
@@ -259,8 +261,8 @@ class RelayedRoutes:
         if (old := self._routes.pop("shadow", None)) is not None:
             await cancel(old.task)
         permitted = self._permitted(link, await self.reach())
-        address = await self._address("shadow", self.ports.nearer_link(permitted), move)
-        return address, link.public_key
+        path = await self._path("shadow", self.ports.nearer_link(permitted), move)
+        return _url(path), link.public_key
 
     def _permitted(self, link: StageLink, reach: Reach) -> StageLink:
         """The link as it may be followed: only the cluster's own relay leads anywhere."""
@@ -296,15 +298,15 @@ class RelayedRoutes:
         await self.leave()
         await cancel(self._retrying, self._receiving)
 
-    async def _address(self, name: OutgoingLink, link: StageLink, move: MoveLink) -> str:
+    async def _path(self, name: OutgoingLink, link: StageLink, move: MoveLink) -> Path:
         found = asyncio.Event()
 
         async def moved(path: Path) -> None:
             if path.kind == "none":
                 return
             if self._joined and found.is_set():
-                self._routes[name].moving_to = address = f"tcp://{path.address}"
-                move(name, address)
+                self._routes[name].moving_to = address = _url(path)
+                move(MovePath(name, address, path.kind == "relay"))
             found.set()
 
         keeper = keeper_of(link, self.caller, moved)
@@ -316,11 +318,15 @@ class RelayedRoutes:
             raise LinkLostError(
                 f"No way leads to {link.to}: {keeper.trouble or 'no answer'}.", name
             ) from None
-        return f"tcp://{keeper.path.address}"
+        return keeper.path
 
     async def _close_routes(self) -> None:
         routes, self._routes = list(self._routes.values()), {}
         await cancel(*(route.task for route in routes))
+
+
+def _url(path: Path) -> str:
+    return f"tcp://{path.address}"
 
 
 def keeper_of(

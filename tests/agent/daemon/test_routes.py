@@ -7,8 +7,8 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from molink.control.messages.payloads import Services, StageLink
-from molink.stage_protocol.messages import PathMoved
+from molink.control.messages.payloads import Assignment, Services, StageLink
+from molink.stage_protocol.messages import MovePath, PathMoved
 from molink.transport.paths.choose import Path
 from molink.transport.paths.reach import Reach
 from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
@@ -26,6 +26,7 @@ from molink_agent.daemon.routes import (
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
+from molink_scheduler.head.settings import RingTerms
 from tests.transport.relay.nodes import (
     ANNA,
     BERT,
@@ -195,6 +196,24 @@ class QuickKeeper:
     async def run(self) -> None:
         await self.moved(self.path)
         await asyncio.Event().wait()
+
+
+async def test_a_stage_is_told_which_ways_lead_through_the_relay(routes, monkeypatch):
+    def keeper_of(link, caller, moved):
+        return QuickKeeper(moved, RELAYED)
+
+    monkeypatch.setattr(routes_module, "keeper_of", keeper_of)
+    del routes._routes["next"]
+    moves: list[MovePath] = []
+    link = StageLink(to=BERT, public_key="k" * 40, addresses=(), port_name="ring")
+    given = Assignment(revision=1, ring=0, epoch=1, next_link=link, join=RingTerms(64))
+    command = await routes.join_command(given, moves.append)
+    assert (command.next_address, command.next_relayed) == ("tcp://127.0.0.1:9", True)
+    for path in (NEAR, RELAYED):
+        await routes._routes["next"].keeper.moved(path)
+    near, relayed = (f"tcp://{path.address}" for path in (NEAR, RELAYED))
+    assert moves == [MovePath("next", near, False), MovePath("next", relayed, True)]
+    await routes.leave()
 
 
 async def test_the_way_to_a_shadow_is_beside_those_that_the_ring_needs(routes, monkeypatch):
