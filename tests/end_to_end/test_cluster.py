@@ -217,8 +217,8 @@ def pair(tmp_path_factory, tiny_llama):
     )
     with cluster(folder, tiny_llama, *options) as made:
         memory = ("--memory-gb", "0.00025", "--threads", "1")
-        made.join("open", *memory, known_steps=True, forks=False)
-        made.join("closed", *memory, "--relay-only", known_steps=True, forks=False)
+        made.join("open", *memory, known_steps=True)
+        made.join("closed", *memory, "--relay-only", known_steps=True)
         made.up.line("ready")
         yield made
 
