@@ -7,16 +7,21 @@ means nothing; its steps cost what those of a real model of this shape cost. Few
 same bytes on every link with less compute between them; a larger vocabulary makes the ends heavier.
 """
 
-import sys
 from pathlib import Path
 
+import click
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 SEED = 0
 
 
-def main(directory: Path, layers: int = 12, vocabulary: int = 8192) -> None:
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("layers", type=click.IntRange(1), default=12)
+@click.argument("vocabulary", type=click.IntRange(8), default=8192)
+def main(directory: Path, layers: int, vocabulary: int) -> None:
+    """Write the model into a folder."""
     torch.manual_seed(SEED)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -32,4 +37,4 @@ def main(directory: Path, layers: int = 12, vocabulary: int = 8192) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main()

@@ -12,7 +12,7 @@ import click
 from molink.errors import UserError
 from molink.printable import printable_line
 from molink_agent.cli.options import data_dir_option, directory, joined_directory, json_option
-from molink_agent.limits.limits import KEYS
+from molink_agent.limits.limits import KEYS, UNSET
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
 from molink_agent.status_text import status_lines
@@ -110,7 +110,9 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
     runs = asyncio.run(agent_runs(directory(data_dir)))
     answer = _ask(data_dir, command="look") if runs else {}
     when = "the agent knows" if runs else "it holds when the agent starts"
-    click.echo(f"{key} = {value} is saved in {file.path}; {when}")
+    is_unset = value.strip().lower() in UNSET
+    done = f"{key} is taken back" if is_unset else f"{key} = {value} is saved"
+    click.echo(f"{done} in {file.path}; {when}")
     if answer.get("shortage"):
         click.echo(printable_line(f"nothing is lent now: {answer['shortage']}"))
 

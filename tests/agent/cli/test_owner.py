@@ -92,6 +92,13 @@ async def test_an_agent_looks_at_a_limit_as_soon_as_it_is_set(home):
     assert "upload_mbps = 20" in (home / "limits.toml").read_text()
 
 
+@pytest.mark.parametrize("value", ["none", ""])
+def test_a_limit_that_is_taken_back_is_told_so(home, value):
+    run(home, "set", "upload_mbps", "20")
+    assert run(home, "set", "upload_mbps", value).output.startswith("upload_mbps is taken back in")
+    assert "\nupload_mbps" not in (home / "limits.toml").read_text()
+
+
 @pytest.mark.parametrize("key", ["cache_ram_gb", "cache_disk_gb", "upload_mbps"])
 def test_a_negative_limit_is_a_wrong_value_and_no_unknown_option(home, key):
     with pytest.raises(UserError, match=f"{key} must be a number .* -1 is out of bounds"):
