@@ -2,11 +2,11 @@
 
     python -m tools.experiments.ring.scattered_steps --out DIR
 
-A stage of four small llama layers in bf16 with random weights, so that attention and what is done
-for each sequence weigh more than they do in a large model. Sequences of the same stage are placed
-in one piece, or in blocks that alternate. What counts is the processor time of one thread, the best
-round's median step. `--before CHECKOUT` measures another checkout of this project in turn with this
-one, each round in a process of its own.
+A stage of four small llama layers with random weights, so that attention and what is done for each
+sequence weigh more than they do in a large model; in bf16, or as `--dtype` says. Sequences of the
+same stage are placed in one piece, or in blocks that alternate. What counts is the processor time
+of one thread, the best round's median step. `--before CHECKOUT` measures another checkout of this
+project in turn with this one, each round in a process of its own.
 """
 
 import json
@@ -55,32 +55,35 @@ REPEATS = 15
 
 MEASURE = "--measure"
 
+DTYPES = ("bfloat16", "float32")
+
 
 @experiment
 @click.option("--rounds", default=3, show_default=True, help="Of which the best counts.")
+@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True)
 @click.option("--before", type=click.Path(exists=True, path_type=Path), help="Another checkout.")
-def main(out: Path, rounds: int, before: Path | None) -> None:
+def main(out: Path, rounds: int, dtype: str, before: Path | None) -> None:
     """Print milliseconds of steps by placement and checkout."""
     here = Path(__file__).parents[3]
     checkouts = {"this": here} if before is None else {"before": before, "this": here}
     results: dict[str, dict[str, float]] = {}
     for _ in range(rounds):
         for name, checkout in checkouts.items():
-            for step, ms in _measured(checkout).items():
+            for step, ms in _measured(checkout, dtype).items():
                 best = results.setdefault(step, {})
                 best[name] = min(ms, best.get(name, ms))
-    write_report(out, "scattered_steps", {"step_ms": results})
+    write_report(out, "scattered_steps", {"dtype": dtype, "step_ms": results})
     lines = [
         [step, *(f"{times[name]:.2f}" for name in checkouts)] for step, times in results.items()
     ]
     show(f"ms of a step\n\n{markdown_table(['step', *checkouts], lines)}")
 
 
-def _measured(checkout: Path) -> dict[str, float]:
+def _measured(checkout: Path, dtype: str) -> dict[str, float]:
     """Milliseconds of steps of that checkout's stage, in a process of its own."""
     folders = (checkout, checkout / "scheduler", Path(__file__).parents[3])
     path = os.pathsep.join(map(str, folders))
-    command = [sys.executable, __file__, MEASURE]
+    command = [sys.executable, __file__, MEASURE, dtype]
     done = subprocess.run(
         command,
         env=os.environ | {"PYTHONPATH": path},
@@ -96,10 +99,10 @@ def _measured(checkout: Path) -> dict[str, float]:
 # -- the process that measures --------------------------------------------------------------------
 
 
-def measure() -> None:
+def measure(dtype: torch.dtype) -> None:
     """Print the milliseconds of all steps as JSON."""
     torch.set_num_threads(1)
-    stage, results = _stage(), {}
+    stage, results = _stage(dtype), {}
     for placement in PLACEMENTS:
         for rows, context in DECODES:
             _fill(stage, rows, context, placement)
@@ -148,15 +151,15 @@ def _step(stage: StageExecutor, batch_class: BatchClass, spans: tuple[Span, ...]
     stage.step(batch, None, torch.ones(batch.tokens, HIDDEN, dtype=stage.dtype))
 
 
-def _stage() -> StageExecutor:
+def _stage(dtype: torch.dtype) -> StageExecutor:
     config = AutoConfig.for_model(**CONFIG)
     config._attn_implementation = ATTENTION_NAME
     part = StagePart(range(1, 1 + LAYERS), config.num_hidden_layers)
     torch.default_generator.manual_seed(0)
-    model = build_stage_class(config, part)(config).to(torch.bfloat16).eval()
+    model = build_stage_class(config, part)(config).to(dtype).eval()
     sizes = (config.num_hidden_layers, HIDDEN, config.vocab_size, 65_536)
     description = ModelDescription("llama", Path(), "llama", *sizes, (), "bfloat16")
-    stage = StageExecutor(model, part, description, torch.device("cpu"), torch.bfloat16)
+    stage = StageExecutor(model, part, description, torch.device("cpu"), dtype)
     stage.prepare(KV_TOKENS)
     for layer in stage._pool.layers.values():  # Memory that was never written is read faster.
         for rows in (layer.keys, layer.values):
@@ -166,6 +169,6 @@ def _stage() -> StageExecutor:
 
 if __name__ == "__main__":
     if MEASURE in sys.argv:
-        measure()
+        measure(getattr(torch, sys.argv[-1]))
     else:
         main()
