@@ -14,8 +14,8 @@ from aiohttp import web
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
 from molink.serving.events import EventLedger
+from molink.serving.request_log import RequestLog
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.serving.timeline import RequestLog
 
 
 @dataclass

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.serving.events import EventLedger
-from molink.serving.timeline import RequestLog, RequestTimeline
+from molink.serving.request_log import RequestLog
+from molink.serving.timeline import RequestTimeline
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
 from molink_scheduler.token_ids import token_bytes

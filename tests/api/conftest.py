@@ -15,6 +15,7 @@ from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
 from molink.serving.deadline import until_deadline
 from molink.serving.events import EventLedger
+from molink.serving.request_log import RequestLog
 from molink.serving.service import (
     GenerationRequest,
     ModelCard,
@@ -22,7 +23,7 @@ from molink.serving.service import (
     TokenEvent,
     TokenLogprob,
 )
-from molink.serving.timeline import RequestLog, StageLayers
+from molink.serving.timeline import StageLayers
 
 VOCABULARY_SIZE = 300
 EOS = 3

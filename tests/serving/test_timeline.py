@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from molink.errors import OverloadedError, RingError
-from molink.serving import timeline as timeline_module
-from molink.serving.timeline import Arrival, RequestLog, RequestTimeline, StageLayers
+from molink.serving import request_log as request_log_module
+from molink.serving.request_log import RequestLog
+from molink.serving.timeline import Arrival, RequestTimeline, StageLayers
 
 STAGES = (StageLayers("anna", (0, 4)), StageLayers("ben", (4, 9)))
 
@@ -142,10 +143,10 @@ def test_who_leaves_after_the_last_token_has_not_cancelled():
 
 
 def test_the_log_keeps_the_last_and_tells_each_end_once(monkeypatch):
-    monkeypatch.setattr(timeline_module, "LIVE_MAX", 2)
+    monkeypatch.setattr(request_log_module, "LIVE_MAX", 2)
     log, told = RequestLog(lambda: 1.0), []
     log.watch(told.append)
-    requests = [received_at(0.0) for _ in range(timeline_module.ENDED_MAX + 3)]
+    requests = [received_at(0.0) for _ in range(request_log_module.ENDED_MAX + 3)]
     with log.following(requests[0]), log.following(requests[1]), log.following(requests[2]):
         assert log.live == requests[:2]
     for request in requests[3:]:
@@ -153,7 +154,7 @@ def test_the_log_keeps_the_last_and_tells_each_end_once(monkeypatch):
             pass
     assert told[3:] == requests[3:] and len(told) == len(requests)
     assert log.ended == list(reversed(requests[3:]))
-    assert len(log.report()) == timeline_module.ENDED_MAX
+    assert len(log.report()) == request_log_module.ENDED_MAX
 
 
 def test_a_watcher_that_fails_harms_no_request(caplog):

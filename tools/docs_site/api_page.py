@@ -13,7 +13,7 @@ from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
 from molink.api.openapi.document import openapi_document
 from molink.serving.events import EventLedger
-from molink.serving.timeline import RequestLog
+from molink.serving.request_log import RequestLog
 
 __all__ = ["api_page", "document"]
 

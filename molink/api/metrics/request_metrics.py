@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 
 from molink.serving.deadline import DEADLINE
 from molink.serving.events import EventLedger
-from molink.serving.timeline import OVERLOADED, RequestLog, RequestTimeline
+from molink.serving.request_log import OVERLOADED, RequestLog
+from molink.serving.timeline import RequestTimeline
 
 __all__ = ["UNANSWERED", "RequestMetrics"]
 

@@ -22,8 +22,9 @@ from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError
 from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
+from molink.serving.request_log import RequestLog
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.serving.timeline import RequestLog, RequestTimeline
+from molink.serving.timeline import RequestTimeline
 from molink.tasks import Signal
 
 __all__ = ["ClusterService"]

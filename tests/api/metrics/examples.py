@@ -9,7 +9,8 @@ from prometheus_client import generate_latest
 from molink.api.metrics.route import Metrics
 from molink.errors import RingError
 from molink.serving.events import EventLedger
-from molink.serving.timeline import Arrival, RequestLog, RequestTimeline
+from molink.serving.request_log import RequestLog
+from molink.serving.timeline import Arrival, RequestTimeline
 
 TIERS = {"host_tokens": 160, "file_tokens": 320, "fetched_tokens": 64, "lost_tokens": 16}
 

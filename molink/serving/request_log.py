@@ -1,0 +1,80 @@
+"""Requests that are live, and the last that have ended, with what became of each (`timeline`)."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.errors import ErrorGuard, OverloadedError
+from molink.serving.timeline import RequestTimeline
+
+__all__ = ["OVERLOADED", "RequestLog"]
+
+OVERLOADED = "overloaded"
+"""Finish reason of a request that was refused because others, or its targets, left no room for it:
+an answer that its client asks for, not a fault (429)."""
+
+ENDED_MAX = 200
+"""Ended requests that are kept: what an operator scrolls through; a minute of a busy ring."""
+
+LIVE_MAX = 16_384
+"""Requests that are followed at a time: four rings full. One beyond it is served, and not shown."""
+
+Watcher = Callable[[RequestTimeline], None]
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """Timelines of the requests that are live, and of the last that have ended."""
+
+    clock: Callable[[], float] = time.monotonic
+    _live: dict[int, RequestTimeline] = field(default_factory=dict)
+    """By identity, in the order in which they came."""
+    _ended: deque[RequestTimeline] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
+    _watchers: list[Watcher] = field(default_factory=list)
+    _guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Telling of a request's end"))
+
+    @property
+    def live(self) -> list[RequestTimeline]:
+        """Those that wait or run, oldest first."""
+        return list(self._live.values())
+
+    @property
+    def ended(self) -> list[RequestTimeline]:
+        """The last that have ended, newest first."""
+        return list(reversed(self._ended))
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` called with each timeline that has ended; it must be quick."""
+        self._watchers.append(watcher)
+
+    @contextmanager
+    def following(self, timeline: RequestTimeline) -> Iterator[None]:
+        """Keep a timeline as live during the block, whose end is its end."""
+        if len(self._live) < LIVE_MAX:
+            self._live[id(timeline)] = timeline
+        try:
+            yield
+            timeline.finished("error", self.clock(), "It ended without its last token.")
+        except (GeneratorExit, asyncio.CancelledError):
+            timeline.finished("cancelled", self.clock())
+            raise
+        except Exception as error:  # Whatever it was: it is noted here, and raised again.
+            reason = OVERLOADED if isinstance(error, OverloadedError) else "error"
+            timeline.finished(reason, self.clock(), str(error) or type(error).__name__)
+            raise
+        finally:
+            self._live.pop(id(timeline), None)
+            self._ended.append(timeline)
+            for watcher in self._watchers:
+                with self._guard:
+                    watcher(timeline)
+
+    def report(self) -> list[dict[str, Any]]:
+        """The timelines of `GET /cluster/requests`: live ones first, then ended ones, the newest
+        first."""
+        now = self.clock()
+        return [timeline.report(now) for timeline in (*self.live, *self.ended)]
