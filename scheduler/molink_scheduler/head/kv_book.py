@@ -53,6 +53,10 @@ __all__ = ["KvBook"]
 
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 
+ROOM_AHEAD = 1 / 64
+"""Of a full ring, the least that is made free at once: else each block that an answer grows by is a
+message to every stage of what was dropped for it, and lies apart from the one before."""
+
 
 @dataclass(slots=True)
 class KvBook:
@@ -357,8 +361,8 @@ class KvBook:
         short = blocks - self.ledger.blocks_free
         if short <= 0 or self.tree is None:
             return
-        before = self.tree.blocks
-        self._moves += self.tree.put_down(self.fetches.tiers, DEVICE, short)
+        before, ahead = self.tree.blocks, int(ROOM_AHEAD * self.ledger.blocks_total)
+        self._moves += self.tree.put_down(self.fetches.tiers, DEVICE, max(short, ahead))
         self.ledger.drop(before - self.tree.blocks)
 
     # -- the same at once -----------------------------------------------------------------------

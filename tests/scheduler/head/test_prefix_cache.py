@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink_scheduler.head.kv_book import KvBook
+
 SYSTEM = tuple(range(1, 65))
 """Four blocks that all users begin with."""
 
@@ -139,6 +141,31 @@ def test_what_is_cached_never_causes_a_preemption(make_ring, make_request):
         ring.submit_at(9.0 * number, make_request(number, prompt, 30))
     ring.run()
     assert ring.preemptions == 0
+    ring.assert_nothing_left()
+
+
+def test_an_answer_that_grows_in_a_full_ring_takes_few_messages(
+    make_ring, make_request, monkeypatch
+):
+    """Room is made for some blocks at once: four of 256."""
+    ring, dropped, take_changes = (
+        make_ring(0, 2, 16 * 256, prefix_cache=True),
+        [],
+        KvBook.take_changes,
+    )
+
+    def noted(book):
+        changes = take_changes(book)
+        dropped.extend(len([*change.dropped]) for change in changes if change.drop)
+        return changes
+
+    for number in range(17):
+        ring.submit_at(number, make_request(number, tuple(range(number, 4400, 17)), 1))
+    ring.run()
+    monkeypatch.setattr(KvBook, "take_changes", noted)
+    ring.submit_at(100.0, make_request(17, (5000,), 159))
+    ring.run()
+    assert dropped == [4, 4]
     ring.assert_nothing_left()
 
 
