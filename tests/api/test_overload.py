@@ -20,7 +20,7 @@ from molink_scheduler.routing.admission import Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_forecast import RingPace
 from molink_scheduler.waiting_line import LINE_MIN, WaitingLine
-from tests.coordinator.requests.test_ring_client import Serving, until
+from tests.coordinator.requests.ring_serving import Serving, until
 
 SENTENCE = "9 requests run and 40 wait: send yours again later."
 ASKED = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "model": "tiny/model"}

@@ -181,6 +181,7 @@ async def test_services_that_a_new_coordinator_offers_bring_us_back_to_its_relay
         await routes.use(services)
         async with asyncio.timeout(20):
             await routes._receiver.registered.wait()
+        assert routes._receiver.trouble == ""
     del routes._routes["next"]
     await routes.close()
 

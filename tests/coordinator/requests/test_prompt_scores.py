@@ -9,7 +9,7 @@ from molink.serving.service import GenerationRequest
 from molink.wire.frames import FinishReason, PromptScore, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.request import SamplingParams
-from tests.coordinator.requests.test_ring_client import Serving
+from tests.coordinator.requests.ring_serving import Serving
 
 PROMPT = (5, 6, 7)
 

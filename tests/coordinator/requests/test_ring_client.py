@@ -1,22 +1,20 @@
 """A ring's client: what a tail may not say ends the ring, never a user's request."""
 
 import asyncio
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 
 from molink.coordinator.requests import ring_client
 from molink.coordinator.requests.live_sequence import FIRST_TOKEN_WITHIN_S, TOKEN_WITHIN_S
-from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
+from molink.coordinator.requests.ring_client import RequestStalledError
 from molink.coordinator.requests.ring_links import (
     HeadLost,
-    LinkEvent,
     RingClientLinks,
     TailRefused,
 )
 from molink.errors import InvalidRequestError, LinkFullError, RingError, StageError
-from molink.serving.service import GenerationRequest, ModelCard
+from molink.serving.service import GenerationRequest
 from molink.serving.timeline import Arrival, RequestTimeline
 from molink.transport.link.thread import ProcessLinks
 from molink.wire.frames import (
@@ -25,102 +23,16 @@ from molink.wire.frames import (
     FinishReason,
     PromptScore,
     Sampled,
-    SetCodec,
     Submit,
     TokenSample,
 )
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.codec_choice import choose_codec
-from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
-
-CARD = ModelCard("m", 0, 100, 64, (), None)
-LENGTH = FinishReason.LENGTH
-TERMS = SimpleNamespace(ring=RingTerms(64))
-
-
-async def until(condition) -> None:
-    """Let the loop run until a condition holds."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - it happens by itself
-            await asyncio.sleep(0)
-
-
-@dataclass
-class FakeLinks:
-    """Links whose tail says what a test says."""
-
-    events: "asyncio.Queue[LinkEvent]" = field(default_factory=asyncio.Queue)
-    sent: list = field(default_factory=list)
-    is_full: bool = False
-
-    async def next_event(self) -> LinkEvent:
-        return await self.events.get()
-
-    def send(self, message: Submit | Cancel | SetCodec) -> None:
-        if self.is_full:
-            raise RingError("The link to the head is lost.")
-        self.sent.append(message)
-
-    def tell(self, *tokens: TokenSample) -> None:
-        self.events.put_nowait(Sampled(BatchClass.DECODE, 0, (), tokens))
-
-
-@dataclass
-class FakeStage:
-    """As much of a stage as a client asks for."""
-
-    name: str
-    failed: bool = False
-
-    def fail(self, reason: str) -> StageError:
-        self.failed = True
-        return StageError(reason)
-
-
-@dataclass
-class Serving:
-    """A client that runs, and the stages of its ring."""
-
-    links: FakeLinks = field(default_factory=FakeLinks)
-
-    async def __aenter__(self) -> "Serving":
-        self.stages = [FakeStage("anna"), FakeStage("ben")]
-        ring = SimpleNamespace(stages=self.stages, terms=TERMS)
-        self.client = RingClient(CARD, ring, self.links, head_silent=lambda: None)
-        self.run = asyncio.create_task(self.client.run())
-        return self
-
-    async def __aexit__(self, *failure: object) -> None:
-        self.run.cancel()
-        await asyncio.gather(self.run, return_exceptions=True)
-
-    def ask(
-        self,
-        max_tokens: int = 2,
-        output: tuple[int, ...] = (),
-        patience: float = 1.0,
-        **sampling: object,
-    ) -> "asyncio.Task[list[int]]":
-        params = SamplingParams(max_tokens=max_tokens, **sampling)
-        return asyncio.create_task(self._answer(params, output, patience))
-
-    async def _answer(
-        self, sampling: SamplingParams, output: tuple[int, ...], patience: float
-    ) -> list[int]:
-        return await self.drain(GenerationRequest((1, 2), sampling), output, patience)
-
-    async def drain(
-        self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
-    ) -> list[int]:
-        events = self.client.generate(request, output, patience)
-        return [event.token_ids[0] async for event in events]
-
-    async def submitted(self, count: int = 1) -> int:
-        """The id of the latest request, once there are so many."""
-        while len(self.links.sent) < count:  # noqa: ASYNC110 - it happens by itself
-            await asyncio.sleep(0)
-        return self.links.sent[-1].request.request_id
+from tests.coordinator.requests.ring_serving import (
+    LENGTH,
+    Serving,
+)
 
 
 async def test_tokens_are_handed_out_and_those_of_ended_requests_dropped():
@@ -387,67 +299,3 @@ async def test_a_head_that_takes_nothing_more_counts_as_lost(monkeypatch):
         "The link to the head is lost: 9 messages wait for it."
     )
     links.close()
-
-
-# -- when the ring loses a stage ------------------------------------------------------------------
-
-
-def next_ring(s: Serving) -> SimpleNamespace:
-    return SimpleNamespace(stages=s.stages, terms=TERMS)
-
-
-async def asked(s: Serving, **options: object) -> "tuple[asyncio.Task[list[int]], int]":
-    answer = s.ask(**options)
-    return answer, await s.submitted(len(s.links.sent) + 1)
-
-
-async def test_a_request_goes_on_under_its_number_from_the_tokens_that_came():
-    async with Serving() as s:
-        answer, request_id = await asked(s, max_tokens=3)
-        s.links.tell(TokenSample(request_id, 7))
-        await until(lambda: s.client.tokens_sent == 1)
-        s.client.pause()
-        listed = dict(s.client.to_resume())
-        assert listed == {request_id: 2}, "two of the prompt; the drawn token is not computed yet"
-        assert (s.client.served().held_tokens, s.client.served().interrupted) == (2, 0)
-        s.links.sent.clear()
-        s.client.go_on(next_ring(s), listed, (), "lost")
-        assert (s.client.served().held_tokens, s.client.served().interrupted) == (0, 1)
-        _, again = s.links.sent
-        assert isinstance(s.links.sent[0], SetCodec)
-        assert (again.request.request_id, again.request.output) == (request_id, (7,))
-        s.links.tell(TokenSample(request_id, 8), TokenSample(request_id, 9, LENGTH))
-        assert await answer == [7, 8, 9]
-
-
-async def test_what_a_stage_misses_is_computed_anew():
-    async with Serving() as s:
-        answer, request_id = await asked(s, max_tokens=2)
-        s.links.tell(TokenSample(request_id, 7))
-        await until(lambda: s.client.tokens_sent == 1)
-        s.client.pause()
-        s.links.sent.clear()
-        s.client.go_on(next_ring(s), {request_id}, {request_id}, "lost")
-        _, cancelled, again = s.links.sent
-        assert cancelled == Cancel(request_id) and again.request.request_id > request_id
-        assert again.request.output == (7,) and not s.client.to_resume()
-        s.links.tell(TokenSample(again.request.request_id, 8, LENGTH))
-        assert await answer == [7, 8]
-
-
-async def test_who_goes_away_or_comes_during_a_loss_is_told_afterwards():
-    async with Serving() as s:
-        gone, gone_id = await asked(s)
-        s.links.tell(TokenSample(gone_id, 7))
-        await until(lambda: s.client.tokens_sent == 1)
-        s.client.pause()
-        s.links.sent.clear()
-        gone.cancel()
-        new = s.ask(max_tokens=1)
-        await until(lambda: s.client.outstanding_tokens == 3)
-        assert not s.links.sent
-        s.client.go_on(next_ring(s), {gone_id}, (), "lost")
-        _, cancelled, submitted = s.links.sent
-        assert cancelled == Cancel(gone_id)
-        s.links.tell(TokenSample(submitted.request.request_id, 5, LENGTH))
-        assert await new == [5]

@@ -20,8 +20,8 @@ from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.routing.ring_forecast import RingPace
 from molink_scheduler.token_ids import token_bytes
-from tests.coordinator.requests import test_ring_client
-from tests.coordinator.requests.test_ring_client import Serving, until
+from tests.coordinator.requests import ring_serving
+from tests.coordinator.requests.ring_serving import Serving, until
 
 CARD = ModelCard("m", 0, 100, 2048, (), None)
 PACE = RingPace(prefill_tokens_per_s=100.0, first_token_s=0.1, tpot_alone_s=0.05, tpot_each_s=0.005)
@@ -85,7 +85,7 @@ class Rings(AsyncExitStack):
 @pytest.fixture(autouse=True)
 def caching_terms(monkeypatch):
     terms = SimpleNamespace(ring=RingTerms(4096, prefix_cache=True))
-    monkeypatch.setattr(test_ring_client, "TERMS", terms)
+    monkeypatch.setattr(ring_serving, "TERMS", terms)
 
 
 def prompt(beginning: int, own: int, tokens: int = 320) -> list[int]:
@@ -132,7 +132,7 @@ async def test_a_ring_that_had_less_cached_than_thought_is_thought_to_have_less(
 
 async def test_what_a_ring_has_below_its_devices_memory_counts_as_cached(monkeypatch):
     terms = RingTerms(160, prefix_cache=True, tiers=CacheTiers(host_blocks=20, file_blocks=10))
-    monkeypatch.setattr(test_ring_client, "TERMS", SimpleNamespace(ring=terms))
+    monkeypatch.setattr(ring_serving, "TERMS", SimpleNamespace(ring=terms))
     async with Rings(1) as rings:
         for one in (1, 2):
             await rings.ask(prompt(one, 0))

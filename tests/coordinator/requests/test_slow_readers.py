@@ -10,7 +10,7 @@ from molink.errors import InvalidRequestError
 from molink.serving.service import GenerationRequest, ModelCard
 from molink.wire.frames import Cancel, Submit, TokenSample
 from molink_scheduler.request import SamplingParams
-from tests.coordinator.requests.test_ring_client import LENGTH, Serving, next_ring, until
+from tests.coordinator.requests.ring_serving import LENGTH, Serving, next_ring, until
 
 CARD = ModelCard("m", 0, 100, 100_000, (), None)
 

@@ -268,6 +268,7 @@ async def test_who_hears_that_the_relay_is_back_registers_at_once():
         receiver.retry()
         async with asyncio.timeout(WITHIN_S):
             await receiver.registered.wait()
+        assert receiver.trouble == ""
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

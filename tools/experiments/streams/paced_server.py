@@ -56,7 +56,7 @@ class PacedService:
                 yield TokenEvent((1,), f"{now!r} {blanks}", finish_reason=reason)
 
     async def until_taken(self) -> None:
-        """At once."""
+        """Return at once: no ring's link has to take anything."""
 
     def cluster(self) -> dict[str, Any]:
         """A cluster without stages."""
