@@ -10,8 +10,10 @@ Shapes: T rows of the batch, H query heads, N keys, K kv heads, A head size of k
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -33,8 +35,8 @@ __all__ = [
     "kernels_for",
     "kv_of",
     "probe_reference",
+    "run_kernels",
     "shape_of",
-    "sinks_of",
 ]
 
 KEY_STEP, VALUE_STEP = 32, 16
@@ -125,23 +127,38 @@ class AttentionKernels:
         out_THV: torch.Tensor,
         log_sums_TH: torch.Tensor | None = None,
     ) -> None:
-        # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
-        query_THA = query_THA.contiguous()
-        sinks, threads = sinks_of(variant), torch.get_num_threads()
         log_sums = None if log_sums_TH is None else log_sums_TH.data_ptr()
-        given = (
-            ctypes.byref(shape_of(query_THA.shape[1], layer, variant)),
-            ctypes.byref(batch_of(batch, window)),
-            query_THA.data_ptr(),
-            ctypes.byref(kv_of(layer)),
-            None if sinks is None else sinks.data_ptr(),
-            out_THV.data_ptr(),
-        )
-        library = self.library
-        failed = batch.has_decodes and library.decode_attention(*given, log_sums, threads)
-        failed = failed or (batch.has_pieces and library.span_attention(*given, threads))
-        if failed:
-            raise MemoryError("no memory for attention scores")
+        calls: list[tuple[Any, tuple[int | None, ...]]] = []
+        if batch.has_decodes:
+            calls.append((self.library.decode_attention, (log_sums,)))
+        if batch.has_pieces:
+            calls.append((self.library.span_attention, ()))
+        run_kernels(calls, query_THA, layer, batch, window, variant, out_THV)
+
+
+def run_kernels(
+    calls: Sequence[tuple[Any, tuple[int | None, ...]]],
+    query_THA: torch.Tensor,
+    layer: LayerKv,
+    batch: RaggedBatch,
+    window: int | None,
+    variant: AttentionVariant,
+    out_THV: torch.Tensor,
+) -> None:
+    """Call C functions, each with more pointers of its own. Raises MemoryError where there is none
+    for the scores."""
+    # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
+    query_THA, sinks = query_THA.contiguous(), _sinks(variant)
+    given = (
+        ctypes.byref(shape_of(query_THA.shape[1], layer, variant)),
+        ctypes.byref(batch_of(batch, window)),
+        query_THA.data_ptr(),
+        ctypes.byref(kv_of(layer)),
+        None if sinks is None else sinks.data_ptr(),
+        out_THV.data_ptr(),
+    )
+    if any(kernel(*given, *more, torch.get_num_threads()) for kernel, more in calls):
+        raise MemoryError("no memory for attention scores")
 
 
 def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | None:
@@ -190,8 +207,7 @@ def kv_of(layer: LayerKv) -> Kv:
     return Kv(*(None if t is None else t.data_ptr() for t in (*tensors, layer.values.scales_SK)))
 
 
-def sinks_of(variant: AttentionVariant) -> torch.Tensor | None:
-    """The variant's sinks as the kernels read them."""
+def _sinks(variant: AttentionVariant) -> torch.Tensor | None:
     return None if variant.sinks_H is None else variant.sinks_H.float().contiguous()
 
 

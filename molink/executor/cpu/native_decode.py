@@ -22,11 +22,8 @@ from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
 from molink.executor.cpu.native_attention import (
     PROBE_KEYS,
     PROBE_TABLE,
-    batch_of,
-    kv_of,
     probe_reference,
-    shape_of,
-    sinks_of,
+    run_kernels,
 )
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -57,19 +54,8 @@ class DecodeKernel:
     ) -> None:
         """Attend the spans of one row, whose keys and values are in the pool already; other rows
         of `out_THV` are not written. Raises MemoryError where there is none for the scores."""
-        # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
-        query_THA, sinks = query_THA.contiguous(), sinks_of(variant)
-        failed = self.library.decode_attention_f32(
-            ctypes.byref(shape_of(query_THA.shape[1], layer, variant)),
-            ctypes.byref(batch_of(batch, window)),
-            query_THA.data_ptr(),
-            ctypes.byref(kv_of(layer)),
-            None if sinks is None else sinks.data_ptr(),
-            out_THV.data_ptr(),
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise MemoryError("no memory for attention scores")
+        calls = [(self.library.decode_attention_f32, ())]
+        run_kernels(calls, query_THA, layer, batch, window, variant, out_THV)
 
 
 def decode_kernel_for(query_THA: torch.Tensor, layer: LayerKv) -> DecodeKernel | None:
