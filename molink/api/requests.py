@@ -117,8 +117,9 @@ def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int,
     if not token_ids:
         raise _empty(param)
     if min(token_ids) < 0 or max(token_ids) >= card.vocabulary_size:
+        wrong = next(one for one in token_ids if not 0 <= one < card.vocabulary_size)
         raise ApiError(
-            f"'{param}' holds a token id outside the vocabulary: use 0 to "
+            f"'{param}' holds the token id {str(wrong)[:NAME_CHARS_SHOWN]}, which is outside the vocabulary: use 0 to "
             f"{card.vocabulary_size - 1}.",
             param=param,
         )
@@ -198,6 +199,7 @@ def generation_requests(
 ) -> list[GenerationRequest]:
     """One request for each choice of a prompt; without a seed, each prompt draws its own.
     `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's."""
+    card.check_words(prompt_token_ids)
     seed = secrets.randbits(64) if body.seed is None else body.seed
     stop_token_ids = _stop_token_ids(body, card)
     _check_stop_text(body, card)

@@ -1,5 +1,6 @@
 """Which model is meant, what users call it, and how much of it is served."""
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ DEMO_MODEL = "demo"
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "spiece.model")
 """A checkpoint with none of these is served for token ids."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,15 @@ def read_served_model(
     path = _path(model)
     checkpoint = open_checkpoint(path)
     description = describe(checkpoint)
+    tokenizer = load_tokenizer(description)
+    _note_words_without_rows(tokenizer, description)
     card = ModelCard(
         name=public_name(path),
         created_unix_s=int(time.time()),
         vocabulary_size=description.vocabulary_size,
         model_len_max=_checked_length(model_len_max, description),
         eos_token_ids=description.eos_token_ids,
-        tokenizer=load_tokenizer(description),
+        tokenizer=tokenizer,
         served_names=tuple(dict.fromkeys(served_names)),
     )
     return ServedModel(path, checkpoint, description, card)
@@ -81,6 +87,21 @@ def load_tokenizer(description: ModelDescription) -> ChatTokenizer | None:
         ) from error
     checked: ChatTokenizer = tokenizer
     return checked
+
+
+def _note_words_without_rows(
+    tokenizer: ChatTokenizer | None, description: ModelDescription
+) -> None:
+    """Say so where the tokenizer has more words than the model: somebody added tokens to it."""
+    last = max(tokenizer.get_vocab().values(), default=0) if tokenizer is not None else 0
+    if last >= description.vocabulary_size:
+        log.warning(
+            "The tokenizer of %s has tokens up to %d, the model only %d rows of words: a request "
+            "that holds one of the others is refused.",
+            description.name,
+            last,
+            description.vocabulary_size,
+        )
 
 
 def _path(model: str) -> str:

@@ -7,10 +7,11 @@ string).
 """
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from molink.errors import InvalidRequestError
 from molink.serving.events import EventLedger
 from molink.serving.request_log import RequestLog
 from molink.serving.timeline import RequestTimeline
@@ -44,6 +45,9 @@ class ChatTokenizer(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Ids of all tokens, added ones too."""
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         """The vocabulary's entries of token ids."""
@@ -86,6 +90,21 @@ class ModelCard:
     def shown_name(self) -> str:
         """The name that stands in answers."""
         return self.names[0]
+
+    def check_words(self, token_ids: Iterable[int]) -> None:
+        """Raise InvalidRequestError for the largest of these where the model has no row for it: a
+        tokenizer may have more tokens."""
+        if (largest := max(token_ids, default=0)) < self.vocabulary_size:
+            return
+        raise InvalidRequestError(
+            f"The model has {self.vocabulary_size} rows of words and none for the token "
+            f"{self._shown_word(largest)}, which its tokenizer knows: leave it out."
+        )
+
+    def _shown_word(self, token_id: int) -> str:
+        """A token as it is written in a text, and its id."""
+        words = self.tokenizer.convert_ids_to_tokens([token_id]) if self.tokenizer else [None]
+        return f"{token_id}" if words[0] is None else f"{words[0]!r:.80} ({token_id})"
 
     def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
         """As served by a ring that holds so many tokens."""

@@ -121,9 +121,9 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.prompt_logprobs is not None
 
     @property
-    def biased(self) -> tuple[int, ...]:
-        """The token ids that have a logit bias."""
-        return tuple(token_id for token_id, _ in self.logit_bias)
+    def named(self) -> tuple[int, ...]:
+        """The token ids that it names: those that have a logit bias, and those that end it."""
+        return (*(token_id for token_id, _ in self.logit_bias), *self.stop_token_ids)
 
     @property
     def bulk_bytes(self) -> int:
