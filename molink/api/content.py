@@ -35,19 +35,13 @@ OTHER = "<other>"
 where a mistake is named."""
 
 UNREAD = {
+    "image": "picture",
     "audio": "audio",
+    "video": "video",
     "document": "document",
     "file": "file",
-    "image": "picture",
-    "image_file": "picture",
-    "image_url": "picture",
-    "input_audio": "audio",
-    "input_file": "file",
-    "input_image": "picture",
-    "video": "video",
-    "video_url": "video",
 }
-"""By type: what a person has shown, of which the model must be told."""
+"""By a word of its type: what a person has shown, of which the model must be told."""
 
 
 def as_parts(value: Any) -> Any:
@@ -102,8 +96,8 @@ class ContentPart(LeftOut):
     def shown(self) -> str:
         """What the model reads; empty: nothing."""
         if self.is_left_out:
-            kind = UNREAD.get(self.type)
-            return f"[{kind} left out: this model reads text]" if kind else ""
+            kinds = (kind for word, kind in UNREAD.items() if word in self.type)
+            return next((f"[{kind} left out: this model reads text]" for kind in kinds), "")
         source = self.source if isinstance(self.source, str) else ""
         found = _text_within(self.content) or self._document
         found = f"The tool {self.tool_name} is available now." if self.tool_name else found

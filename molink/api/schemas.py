@@ -294,6 +294,8 @@ class CompletionBody(SamplingBody):
     unsupported = OF_COMPLETIONS
     prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)] = None
     """A string, a list of strings, a list of token ids, or a list of such lists."""
+    suffix: str | None = None
+    """Default: none. What comes behind the answer, for a model that was trained to fill gaps."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
     """Default 1: answers for each prompt."""
     max_tokens: int | None = Field(default=None, ge=0)

@@ -21,6 +21,9 @@ __all__ = ["post_count_tokens", "post_messages"]
 TOO_LONG = "prompt is too long: {prompt_tokens} tokens > {length} maximum"
 """Anthropic's very sentence: its clients read both numbers, and shorten the conversation."""
 
+EDITS = {"context_management": {"applied_edits": []}}
+"""How the conversation was shortened, for a client that wants it to be: it never is."""
+
 
 async def post_messages(
     service: GenerationService, format: ChatFormat, request: web.Request
@@ -51,7 +54,7 @@ async def post_messages(
             card.shown_name,
             size,
             is_cut=asked_tokens > left,
-            edits_context="context_management" in (body.model_extra or {}),
+            beside=EDITS if "context_management" in (body.model_extra or {}) else {},
         )
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
 

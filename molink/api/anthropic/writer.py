@@ -5,6 +5,7 @@ them is open at a time; a part that does not belong to it closes it and opens th
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +41,10 @@ class MessageWriter:
         prompt_tokens: int,
         *,
         is_cut: bool,
-        edits_context: bool = False,
+        beside: Mapping[str, Any],
     ) -> None:
-        """`is_cut`: the model's length leaves fewer tokens than the request allows;
-        `edits_context`: the client wants to be told how the conversation was shortened, which it
-        never is."""
+        """`is_cut`: the model's length leaves fewer tokens than the request allows; `beside`: what
+        its end tells beside."""
         self._body: dict[str, Any] = {
             "id": message_id,
             "type": "message",
@@ -56,9 +56,7 @@ class MessageWriter:
             "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
         }
         self._is_cut = is_cut
-        self._edits: dict[str, Any] = {}
-        if edits_context:
-            self._edits = {"context_management": {"applied_edits": []}}
+        self._beside = beside
         self._open: _OpenBlock | None = None
         self._events: list[Event] = []
 
@@ -101,8 +99,8 @@ class MessageWriter:
             "output_tokens": spent.answer_tokens,
         }
         delta = {name: self._body[name] for name in ("stop_reason", "stop_sequence")}
-        self._body |= self._edits
-        self._add_event("message_delta", delta=delta, usage=self._body["usage"], **self._edits)
+        self._body |= self._beside
+        self._add_event("message_delta", delta=delta, usage=self._body["usage"], **self._beside)
         self._add_event("message_stop")
         return self._take_events()
 

@@ -93,7 +93,6 @@ OF_COMPLETIONS: FieldDefaults = {
     **_OF_CONVERSATIONS,
     "add_special_tokens": (True,),
     "prompt_token_ids": (),
-    "suffix": ("",),
 }
 
 OF_CHAT: FieldDefaults = {

@@ -12,14 +12,12 @@ __all__ = [
     "AnthropicError",
     "ChatAnswer",
     "CompletionAnswer",
-    "DeletedResponse",
     "DetokenizeAnswer",
     "ErrorAnswer",
     "EventsAnswer",
     "GenerateAnswer",
     "GeneratedAnswer",
     "Health",
-    "InputTokens",
     "MessagesAnswer",
     "ModelEntry",
     "ModelList",
@@ -349,20 +347,6 @@ class TokenCount(_Answer):
     """Answer of `POST /v1/messages/count_tokens`."""
 
     input_tokens: int = Field(ge=0)
-
-
-class InputTokens(TokenCount):
-    """Answer of `POST /v1/responses/input_tokens`."""
-
-    object: Literal["response.input_tokens"]
-
-
-class DeletedResponse(_Answer):
-    """Answer of `DELETE /v1/responses/{id}`."""
-
-    id: str
-    object: Literal["response"]
-    deleted: bool
 
 
 class TokenizeAnswer(_Answer):

@@ -130,11 +130,11 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         errors=(*OF_GETS, 400, 404, 503),
     ),
     ("DELETE", "/v1/responses/{id}"): Operation(
-        INFERENCE, "Forget a response", answers.DeletedResponse, errors=(*OF_GETS, 400, 404, 503)
+        INFERENCE, "Forget a response", errors=(*OF_GETS, 400, 404, 503)
     ),
     ("POST", "/v1/responses/input_tokens"): _counts(
         "Count the tokens of a conversation, as OpenAI's Responses",
-        answers.InputTokens,
+        answers.TokenCount,
         ResponsesBody,
         {"input": "Tell me of rings."},
     ),

@@ -240,7 +240,6 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
@@ -278,8 +277,11 @@ async def test_mistakes_are_named(client, service, fields, param):
 
 
 async def test_what_was_answered_cannot_be_looked_up(client):
-    with pytest.raises(openai.NotFoundError, match="Answers are not kept"):
-        await client.responses.retrieve("resp_1")
+    for call in (client.responses.retrieve, client.responses.delete):
+        with pytest.raises(openai.NotFoundError, match="Answers are not kept"):
+            await call("resp_1")
+    with pytest.raises(openai.NotFoundError, match="send the whole conversation"):
+        await client.responses.create(model=MODEL, input="hi", previous_response_id="resp_1")
 
 
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}

@@ -3,7 +3,6 @@
 from typing import Any
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from molink.api.answers import LIVE, json_text, kept_answer, logged
 from molink.api.body import checked_body
@@ -20,7 +19,6 @@ from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import check_model, generation_requests, token_budget
-from molink.api.schemas import MESSAGES_MAX
 from molink.serving.kept_answer import KeptAnswer
 from molink.serving.service import GenerationService
 
@@ -135,29 +133,17 @@ async def _whole_conversation(
     always a whole conversation, so one step back is enough."""
     if body.previous_response_id is None:
         return body
-    try:
-        kept = await kept_answer(request, body.previous_response_id)
-        before = ResponsesBody.model_validate_json(kept.asked)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        raise _not_before(str(error)) from None
-    except ValidationError:
-        raise _not_before(
-            "'previous_response_id' is no response's: send the conversation."
-        ) from None
-    said = await _written_again(kept, before, service, texts, format)
-    if said["status"] == "in_progress":
-        raise _not_before("The previous response has not ended: wait for its end.")
-    items = ResponsesBody.model_validate({"input": said["output"]}).input if said["output"] else []
-    whole = [*before.input, *items, *body.input]
-    if len(whole) > MESSAGES_MAX:
-        raise _not_before(f"The conversation has over {MESSAGES_MAX} items: begin a new one.")
-    return body.model_copy(update={"input": whole})
-
-
-def _not_before(sentence: str) -> ApiError:
-    return ApiError(sentence, param="previous_response_id", code="previous_response_not_found")
+    kept = await kept_answer(request, body.previous_response_id)
+    if not kept.asked or kept.ending is None:
+        raise ApiError(
+            "'previous_response_id' names no response that has ended: wait for its end, or send "
+            "the whole conversation.",
+            param="previous_response_id",
+        )
+    before = ResponsesBody.model_validate_json(kept.asked)
+    said = (await _written_again(kept, before, service, texts, format))["output"]
+    items = ResponsesBody.model_validate({"input": said}).input if said else []
+    return body.model_copy(update={"input": [*before.input, *items, *body.input]})
 
 
 def _logprobs_wanted(body: ResponsesBody) -> int | None:
