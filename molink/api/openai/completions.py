@@ -19,6 +19,7 @@ from molink.api.requests import (
     generation_requests,
     prompt_list,
     token_budget,
+    tokenizer_of,
     tokens_of_prompt,
 )
 from molink.api.schemas import CompletionBody
@@ -35,6 +36,14 @@ __all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "post_completions"]
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default."""
 
+GAP_MARKS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+)
+"""Of Qwen and CodeGemma, of StarCoder and Granite, of DeepSeek: before the prompt, before what
+comes behind, and before the answer."""
+
 
 async def post_completions(
     service: GenerationService, texts: TokenTexts, request: web.Request
@@ -44,7 +53,9 @@ async def post_completions(
     async with checked_body(request, CompletionBody) as body:
         check_model(body.model, card)
         given = prompt_list(body.prompt)
-        prompts = [await tokens_of_prompt(prompt, card) for prompt in given]
+        prompts = [
+            await tokens_of_prompt(_around_gap(prompt, body.suffix, card), card) for prompt in given
+        ]
         shown = [ShownPrompt.of(*one, body, card) for one in zip(given, prompts, strict=True)]
         grammar = await grammar_of(request, body, card)
         usual = caller_of(request).priority
@@ -63,13 +74,29 @@ async def post_completions(
     return await answer_openai(request, service, job, dialect)
 
 
+def _around_gap(prompt: str | list[Any], suffix: str | None, card: ModelCard) -> str | list[Any]:
+    """The prompt and what comes behind the answer, in the marks with which the model was trained to
+    fill gaps. Raises ApiError where it was not."""
+    if not suffix:
+        return prompt
+    tokenizer = tokenizer_of(card, "suffix")
+    for marks in GAP_MARKS:
+        are_tokens = all(len(tokenizer.encode(one, add_special_tokens=False)) == 1 for one in marks)
+        if are_tokens and isinstance(prompt, str):
+            begin, hole, end = marks
+            return f"{begin}{prompt}{hole}{suffix}{end}"
+    raise ApiError(
+        "'suffix' needs a prompt of text and a model that was trained to fill gaps: leave it out.",
+        param="suffix",
+        code="unsupported_parameter",
+    )
+
+
 def _requests(
     prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str, usual: int
 ) -> Sequence[GenerationRequest]:
     asked = 1 if body.max_tokens == 0 else body.max_tokens
-    max_tokens = token_budget(
-        asked, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
-    )
+    max_tokens = token_budget(asked, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="prompt")
     candidates = _candidates(body)
     is_ranked = body.logprobs is None and candidates is not None
     return generation_requests(

@@ -117,7 +117,7 @@ class ServedBy(_Answer):
     sequences were asked for."""
 
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class _Choice(_Answer):
