@@ -1,10 +1,10 @@
 """Proof that a faster computation gives what the library's own gives, row by row.
 
-Both are run on the same rows, beside the truth: the library's layer in fp64. A candidate holds if in
-each row its error is at most that of the library in the dtype that serves, times `ROUNDINGS`, plus
-`UNITS` units in the last place. One tolerance relative to a whole tensor was rejected: real models
-have channels a thousand times the others, and beside these a norm that forgets to add one to its
-weights looks exact.
+Both are run on the same rows, beside the truth: the library's layer in fp64. A candidate holds if
+in each row its error is at most that of the library in the dtype that serves, times `ROUNDINGS`,
+plus `UNITS` units in the last place. One tolerance relative to a whole tensor was rejected: real
+models have channels a thousand times the others, and beside these a norm that forgets to add one to
+its weights looks exact.
 
 So a channel counts by its own size, too: results are divided by the size of their column before
 rows are compared, once by their root mean square and once by their largest number. The rows
@@ -16,11 +16,15 @@ Shapes: T rows, N results of a row.
 
 import copy
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+
+from molink.executor.cards.fallbacks import printed
 
 __all__ = [
     "PROBE_ROWS",
@@ -51,8 +55,8 @@ ROW_SIZES = (1.0, 1e-3, 30.0)
 WEIGHT_MIN, WEIGHT_MAX = 0.01, 300.0
 """Sizes of a norm's weights, as published models have them."""
 
-TROUBLES_MAX = 3
-"""Sentences that a stage reports; the log has all."""
+SMALL = 1e-3
+"""Size of a row that is tried beside those of real tokens, as epsilons show only there."""
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +85,7 @@ class Reference:
             for x, y in ((truth, 0), (library, truth), (got.flatten(0, -2), truth))
         )
         unit = torch.finfo(got.dtype).eps / 2
-        worst, sentence = 1.0, None
+        sentence = None
         for norm in (_root_mean_square, _largest):
             row_T, got_T, library_T = map(norm, (size, of_got, of_library))
             allowed_T = ROUNDINGS * library_T + (UNITS * unit + self.allowance) * row_T
@@ -181,26 +185,51 @@ class Swaps:
     did not hold."""
 
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Rows [T, K] that modules by these names are given, for tokens of the vocabulary."""
+    """Rows [T, K] that modules by these names are given; others are not tried."""
     troubles: list[str] = field(default_factory=list)
 
-    def rows(self, *names: str) -> torch.Tensor | None:
-        """The rows that the first of some modules is given; None for a layer that is not tried."""
-        return self.inputs.get(names[0])
+    @classmethod
+    def seen(cls, model: Any, run: Callable[[], object]) -> "Swaps":
+        """The rows that modules of the first, the middle and the last layer, and of none, are given
+        by `run`: what the library's own layers make of tokens."""
+        swaps = cls()
+        handles = [
+            module.register_forward_pre_hook(partial(swaps._note_input, name))
+            for name, module in model.named_modules()
+        ]
+        try:
+            run()
+        finally:
+            for handle in handles:
+                handle.remove()
+        within = (name for name in swaps.inputs if _layer_of(name) != name)
+        layers = list(dict.fromkeys(filter(None, map(_layer_of, within))))
+        tried = {None, *(layers[at] for at in (0, len(layers) // 2, -1) if layers)}
+        kept = {name: x for name, x in swaps.inputs.items() if _layer_of(name) in tried}
+        return cls(kept)
 
-    def note(self, what: str, name: str, trouble: str | None) -> bool:
-        """Whether a swap holds; if not, keep the sentence that says so."""
+    def holds(self, name: str, trouble_of: Callable[[torch.Tensor], str | None]) -> bool:
+        """Whether a swap holds on the rows that the module by this name is given."""
+        rows = self.inputs.get(name)
+        trouble = None if rows is None else trouble_of(rows)
         if trouble is not None:
-            sentence = f"{name} is computed the library's way: {what} {trouble}"
-            self.troubles.append(sentence)
-            log.warning("%s", sentence)
+            self.troubles.append(f"{name} is computed the library's way: {trouble}")
+            log.warning("%s", self.troubles[-1])
         return trouble is None
 
     @property
     def fallback(self) -> str | None:
         """What `/cluster` tells; None: everything holds."""
-        more = len(self.troubles) - TROUBLES_MAX
-        told = [*self.troubles[:TROUBLES_MAX], *([f"and {more} more"] if more > 0 else [])]
-        return "; ".join(told) or None
+        return printed("; ".join(self.troubles))
+
+    def _note_input(self, name: str, _: Any, args: tuple[Any, ...]) -> None:
+        given = args[0] if args else None
+        if isinstance(given, torch.Tensor) and given.is_floating_point() and given.dim() > 1:
+            rows = given.detach().flatten(0, -2)
+            self.inputs.setdefault(name, torch.cat([rows, rows[:1] * SMALL]))
 
 
+def _layer_of(name: str) -> str | None:
+    """The name of the layer that a module belongs to; None: to none."""
+    found = re.match(r".*?\.\d+(?=\.|$)", name)
+    return found and found[0]
