@@ -30,6 +30,7 @@ __all__ = [
     "PROBE_ROWS",
     "Reference",
     "Swaps",
+    "alike",
     "only_reading",
     "probe_rows",
     "probe_weights",
@@ -42,6 +43,13 @@ ROUNDINGS = 1.5
 
 UNITS = 2
 """Units in the last place, of a row's size, that are allowed beside it."""
+
+COLUMN_MIN = 1 / 8
+"""Least size of a column, of the median: few rows may all be near zero there."""
+
+APART = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""Share of a row's size by which two ways differ that both round, in other places, where there is
+no truth: a trial of a module whose wide copy would not fit beside it."""
 
 PROBE_ROWS = 13
 """Rows that a product is tried with: one pass of our kernels, and two."""
@@ -79,6 +87,7 @@ class Reference:
             return f"gives {tuple(got.shape)} {got.dtype} for {library.dtype}"
         truth = self.truth.flatten(0, -2)
         column_N = _sizes(truth / _sizes(truth, -1), 0)
+        column_N = column_N.clamp(min=float(column_N.median()) * COLUMN_MIN)
         truth = truth[first:][: len(library)]
         size, of_library, of_got = (
             (x.to(truth.dtype) - y) / column_N
@@ -113,6 +122,14 @@ def reference_of(module: Any, x: torch.Tensor, allowance: float = 0.0) -> Refere
     wide = torch.float64 if x.device.type == "cpu" else torch.float32
     with torch.inference_mode():
         return Reference(copy.deepcopy(module).to(wide)(x.to(wide)).to(wide), module(x), allowance)
+
+
+def alike(
+    got: torch.Tensor, wanted: torch.Tensor, times: float = 1.0, more: float = 0.0
+) -> str | None:
+    """Why rows do not agree with those of another way to compute them; None: they do, but for so
+    many `times` what roundings make, and `more` of a row's size for a reason of the caller's."""
+    return Reference(wanted.double(), wanted, times * APART[wanted.dtype] + more).trouble(got)
 
 
 def _sizes(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -211,7 +228,10 @@ class Swaps:
     def holds(self, name: str, trouble_of: Callable[[torch.Tensor], str | None]) -> bool:
         """Whether a swap holds on the rows that the module by this name is given."""
         rows = self.inputs.get(name)
-        trouble = None if rows is None else trouble_of(rows)
+        return self.note(name, None if rows is None else trouble_of(rows))
+
+    def note(self, name: str, trouble: str | None) -> bool:
+        """Whether there is no trouble with what was swapped in a module; if so, it is told."""
         if trouble is not None:
             self.troubles.append(f"{name} is computed the library's way: {trouble}")
             log.warning("%s", self.troubles[-1])

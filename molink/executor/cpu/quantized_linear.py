@@ -1,8 +1,8 @@
 """Products on a CPU with weights that stay in few bits: our kernels, else torch's operator.
 
 Without a C compiler, as on most PCs with Windows, torch's operator for four bits in bf16 is left.
-A layer is proven against the unpacked matrix, once for each form and shape; where nothing suits, the
-caller unpacks the matrix for each product, which is right everywhere and slow.
+A layer is proven against the unpacked matrix, once for each form and shape; where nothing suits,
+the caller unpacks the matrix for each product, which is right everywhere and slow.
 
 What is packed here depends on this machine's instruction set: it is never stored and never sent.
 """

@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from molink.executor.architecture.pruning import Skip
-from molink.executor.cpu.finding_plain_layers import use_plain_layers
+from molink.executor.attention.function import observed_attention
+from molink.executor.cpu.finding_plain_layers import call_of, use_plain_layers
+from molink.executor.cpu.native_attention import refuse_kernels, rows_trouble
 from molink.executor.cpu.norms import norm_trouble, replacement_for
 from molink.executor.cpu.packed_linear import (
     PackedLinear,
@@ -54,7 +57,7 @@ def rewrite(
     """Rewrite `model` in place; `trial` runs it once on some input, `embeds` says whether it takes
     token ids. What is swapped is tried once more with the rows that `tokens` runs it on.
     """
-    swaps = Swaps.seen(model, tokens)
+    swaps = _tried(model, tokens)
     if not embeds:
         _untie_embedding(model)
     groups = linear_groups(model, trial)
@@ -67,6 +70,23 @@ def rewrite(
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     use_plain_layers(model, trial, swaps)
+    return swaps
+
+
+def _tried(model: nn.Module, tokens: Callable[[], object]) -> Swaps:
+    """The rows that modules are given; attention is tried with its own at once."""
+    names = {module: name for name, module in model.named_modules()}
+    calls = {}
+
+    def note(module: nn.Module, *rows: torch.Tensor, **settings: Any) -> None:
+        calls[names[module]] = call_of(module, *rows, **settings), rows
+
+    with observed_attention(note):
+        swaps = Swaps.seen(model, tokens)
+    for name, ((*_, window, variant), rows) in calls.items():
+        inner = (one[0].transpose(0, 1).contiguous() for one in rows[:3])
+        if not swaps.note(name, rows_trouble(*inner, window, variant)):
+            refuse_kernels()
     return swaps
 
 
