@@ -42,6 +42,7 @@ __all__ = [
     "PackedLinear",
     "SharedInput",
     "SharedPart",
+    "distrust",
     "is_product",
     "joined_bias",
     "joined_weight",
@@ -195,11 +196,30 @@ def is_product(
     dtype: torch.dtype,
 ) -> bool:
     """Whether a layer multiplies rows by a matrix, tried once for each form and shape."""
-    stored = weight.dtype if isinstance(weight, torch.Tensor) else weight.form
-    form = (type(layer), weight.shape, stored, dtype, None if bias is None else bias.dtype)
+    form = _form(layer, weight, bias, dtype)
     if form not in _proven:
         _proven[form] = product_trouble(layer, weight, bias, dtype)
     return _proven[form] is None
+
+
+def distrust(
+    layer: PackedLinear,
+    weight: torch.Tensor | QuantizedWeight,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> None:
+    """Take no more layers of a form and shape that was off with the weights of one."""
+    _proven[_form(layer, weight, bias, dtype)] = "is off with weights that serve"
+
+
+def _form(
+    layer: PackedLinear,
+    weight: torch.Tensor | QuantizedWeight,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[object, ...]:
+    stored = weight.dtype if isinstance(weight, torch.Tensor) else weight.form
+    return type(layer), weight.shape, stored, dtype, None if bias is None else bias.dtype
 
 
 _proven: dict[tuple[object, ...], str | None] = {}

@@ -27,6 +27,7 @@ from molink.executor.cpu.packed_linear import (
     PackedLinear,
     SharedInput,
     SharedPart,
+    distrust,
     joined_bias,
     joined_weight,
     pack_matrix,
@@ -170,7 +171,9 @@ def _pack_group(model: nn.Module, names: list[str], swaps: Swaps) -> None:
         packed = None if weight is None else pack_matrix(weight, bias)
     if packed is not None:
         trouble_of = partial(product_trouble, packed, weight, bias, dtype)
-        packed = packed if swaps.holds(names[0], trouble_of) else None
+        if not swaps.holds(names[0], trouble_of):
+            distrust(packed, weight, bias, dtype)
+            packed = None
     if packed is None and len(linears) > 1 and isinstance(linears[0], QuantizedLinear):
         packed = QuantizedLinear(weight, bias, dtype)
     if packed is None:
