@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+from transformers.utils.logging import disable_progress_bar
 
 __all__ = ["WINDOW_TOKENS", "Library", "Vocabulary", "save_plain", "windows_of"]
 
@@ -27,6 +28,7 @@ NIBBLES = torch.arange(0, 32, 4, dtype=torch.int32)
 
 def save_plain(gguf: Path, folder: Path) -> None:
     """Write the weights of a GGUF file, multiplied out to fp32, as a checkpoint."""
+    disable_progress_bar()
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
