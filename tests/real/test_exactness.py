@@ -51,11 +51,21 @@ def test_in_fp32_each_token_counts_and_int4_may_lose_more():
 
 
 def test_a_table_says_what_was_not_measured():
-    table = exactness_table([row(), row(failure="not tried", greedy=None)])
+    table = exactness_table([row(), row(failure="refused", greedy=None, found=None)])
     assert (
         "| 3998 of 4000 and 2 ties | 2.0000 | +0.00 % | 1.1e-03 | 1.0e-03 | 1.10 | yes |" in table
     )
-    assert table.splitlines()[-1].endswith("| – | not tried |")
+    assert table.splitlines()[-1].endswith("| – | refused |")
+
+
+def test_what_was_not_tried_and_llama_cpp_miss_nothing():
+    late, neighbour = row(greedy=None, found=None), Row("llama.cpp", "", "llama.cpp")
+    late.is_tried = False
+    neighbour.greedy = Agreement(3_700, 0, 4_000, 1.0)
+    assert late.misses() == neighbour.misses() == []
+    *_, first, last = exactness_table([late, neighbour]).splitlines()
+    assert first.endswith("| not tried: no time was left |")
+    assert last == "| llama.cpp | 3700 of 4000 | – | – | – | – | – | – |"
 
 
 def test_a_section_is_replaced_between_its_marks():

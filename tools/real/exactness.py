@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from molink.errors import MolinkError
+from tools.real import llama_cpp
 from tools.real.library import Library, Vocabulary, save_plain, windows_of
 from tools.real.prompts import CHATS, LONG_TOKENS, PROMPTS, long_text, loss_text
 from tools.real.scores import Agreement, Comparison, Scores, agreement, divergences, scores_of
 from tools.real.served import Form, Served, Setting, import_model, measured
 
-__all__ = ["FULL", "GGUF", "SHORT", "Extent", "Row", "compared_settings"]
+__all__ = ["FULL", "GGUF", "LLAMA_CPP", "SHORT", "Extent", "Row", "compared_settings"]
 
 GGUF = Form("GGUF")
 PLAIN = Form("plain")
@@ -28,6 +29,8 @@ INT8 = Form("int8", ("--weights", "int8"))
 INT4 = Form("int4", ("--weights", "int4"))
 
 HOME_LINK = "100:30"
+
+LLAMA_CPP = "llama.cpp"
 
 DIVERGENCE_RATIO_MAX = 1.2
 """Of the library's own divergence in the same number format."""
@@ -91,6 +94,8 @@ class Row:
     form: str
     failure: str | None = None
     """Why nothing was measured."""
+    is_tried: bool = True
+    """False: its turn did not come, and nothing is known."""
     other_tokens: list[str] = field(default_factory=list)
     """Prompts that the server cuts into other tokens than the library."""
     greedy: Agreement | None = None
@@ -102,8 +107,12 @@ class Row:
 
     def misses(self) -> list[str]:
         """The targets that are missed, one clause each."""
+        if not self.is_tried:
+            return []
         if self.failure is not None:
             return [self.failure]
+        if self.form == LLAMA_CPP:
+            return []
         missed = [f"other tokens for {', '.join(self.other_tokens)}"] if self.other_tokens else []
         if self.dtype == "float32" and self.greedy is not None:
             other = self.greedy.total - self.greedy.equal - self.greedy.ties
@@ -132,7 +141,9 @@ def compared_settings(gguf: Path, work: Path, extent: Extent, say: Say, ends_s: 
         if time.monotonic() < ends_s:
             run.serve(setting)
         else:
-            run.rows[setting].failure = "not tried: no time was left"
+            run.rows[setting.name].is_tried = False
+    if llama_cpp.is_built() and time.monotonic() < ends_s:
+        run.ask_llama_cpp()
     run.compare()
     return list(run.rows.values())
 
@@ -148,8 +159,9 @@ class _Run:
         self._vocabulary = Vocabulary(work / "plain")
         self._windows = windows_of(self._vocabulary, loss_text(extent.loss_bytes))
         self._prompts, self._expected = self._asked()
-        self._served: dict[Setting, Served] = {}
-        self.rows = {one: Row(one.name, one.dtype, one.form.name) for one in extent.settings}
+        self._served: dict[str, Served] = {}
+        """By name of a row, as are the rows."""
+        self.rows = {one.name: Row(one.name, one.dtype, one.form.name) for one in extent.settings}
 
     def _asked(self) -> tuple[dict[str, Any], dict[str, list[int]]]:
         """What is asked by name, and the library's tokens of it."""
@@ -167,7 +179,7 @@ class _Run:
 
     def serve(self, setting: Setting) -> None:
         """Let MoLink answer in one setting."""
-        row = self.rows[setting]
+        row = self.rows[setting.name]
         try:
             folder = self._folder(setting.form)
             served = asyncio.run(
@@ -177,12 +189,26 @@ class _Run:
             row.failure = str(error)
             self._say(f"{setting.name}: {error}")
             return
-        self._served[setting] = served
+        self._take(row, served)
+
+    def ask_llama_cpp(self) -> None:
+        """Let llama.cpp answer from the same file; no target is set for it."""
+        texts = {name: one for name, one in self._prompts.items() if isinstance(one, str)}
+        row = self.rows[LLAMA_CPP] = Row(LLAMA_CPP, "", LLAMA_CPP)
+        try:
+            served = asyncio.run(llama_cpp.answers(self._gguf, texts, self._extent.answer_tokens))
+        except MolinkError as error:
+            row.failure = str(error)
+            return
+        self._take(row, served)
+
+    def _take(self, row: Row, served: Served) -> None:
+        self._served[row.setting] = served
         row.tokens_per_s = served.tokens_per_s
         row.other_tokens = [
             name for name, tokens in served.prompts.items() if tokens != self._expected[name]
         ]
-        self._say(f"{setting.name}: {served.tokens_per_s:.1f} tokens/s")
+        self._say(f"{row.setting}: {served.tokens_per_s:.1f} tokens/s")
 
     def _folder(self, form: Form) -> Path:
         folder = self._work / form.name.lower()
@@ -195,8 +221,9 @@ class _Run:
         """Let the library compute, and fill the rows."""
         if not self._served:
             return
-        twins = {_twin(one): one for one in self._served if one.dtype != "float32"}
-        own = {twin: self._library_scores(form) for twin, form in _forms_of(twins).items()}
+        settings = [one for one in self._extent.settings if one.name in self._served]
+        forms = {_twin(one).name: _twin(one) for one in settings if one.dtype != "float32"}
+        own = {name: self._library_scores(form) for name, form in forms.items()}
         self._say("the library in fp32")
         library = Library(self._work / "plain", torch.float32)
         self._compare_windows(library, own)
@@ -208,27 +235,30 @@ class _Run:
         return list(_scores(Library(self._work / "plain", torch.bfloat16, rounded), self._windows))
 
     def _compare_windows(self, library: Library, own: Mapping[str, list[Scores]]) -> None:
-        sums: dict[Any, list[torch.Tensor]] = {key: [] for key in (*self._served, *own)}
+        scored = {name: one.windows for name, one in self._served.items() if one.windows} | own
+        sums: dict[str, list[torch.Tensor]] = {name: [] for name in scored}
         losses: list[torch.Tensor] = []
         for index, window in enumerate(self._windows):
             logits = library.logits(window, len(window))[:-1]
             losses.append(-scores_of(logits, torch.tensor(window[1:])).own_T)
             reference = logits.log_softmax(-1)
-            for key, found in (*((s, r.windows) for s, r in self._served.items()), *own.items()):
-                sums[key].append(divergences(reference, found[index]))
+            for name, found in scored.items():
+                sums[name].append(divergences(reference, found[index]))
         loss = float(torch.cat(losses).mean())
-        for setting, served in self._served.items():
-            row = self.rows[setting]
+        for setting in self._extent.settings:
+            if setting.name not in scored:
+                continue
+            row = self.rows[setting.name]
             row.reference_loss = loss
-            row.found = _comparison(served.windows, sums[setting])
-            twin = _twin(setting)
+            row.found = _comparison(scored[setting.name], sums[setting.name])
             row.library = Comparison(loss, 0.0)
             if setting.dtype != "float32":
+                twin = _twin(setting).name
                 row.library = _comparison(own[twin], sums[twin])
 
     def _compare_greedy(self, library: Library) -> None:
         known: dict[tuple[int, ...], Agreement] = {}
-        for setting, served in self._served.items():
+        for row_name, served in self._served.items():
             found = list[Agreement]()
             for name, answer in served.answers.items():
                 text = (*served.prompts[name], *answer)
@@ -236,16 +266,12 @@ class _Run:
                     logits = library.logits(text[:-1], len(answer))
                     known[text] = agreement(logits, answer)
                 found.append(known[text])
-            self.rows[setting].greedy = _total(found)
+            self.rows[row_name].greedy = _total(found)
 
 
-def _twin(setting: Setting) -> str:
-    """Name of the library's scores in 16 bits with the same weights."""
-    return setting.form.name if setting.form.words else PLAIN.name
-
-
-def _forms_of(twins: Mapping[str, Setting]) -> dict[str, Form]:
-    return {twin: one.form if one.form.words else PLAIN for twin, one in twins.items()}
+def _twin(setting: Setting) -> Form:
+    """What the library computes in 16 bits with the same weights."""
+    return setting.form if setting.form.words else PLAIN
 
 
 def _scores(library: Library, windows: Sequence[Sequence[int]]) -> Iterator[Scores]:

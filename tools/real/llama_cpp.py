@@ -11,15 +11,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import aiohttp
 
+from molink.client.api_client import ApiClient
 from molink.errors import UserError
+from tools.real.served import Served
 
-__all__ = ["PROGRAMS_VARIABLE", "llama_cpp_ring", "programs"]
+__all__ = ["PROGRAMS_VARIABLE", "answers", "is_built", "llama_cpp_ring", "programs"]
 
 PROGRAMS_VARIABLE = "MOLINK_LLAMA_CPP"
 
@@ -27,6 +29,10 @@ READY_S_MAX = 180.0
 """Weights of half a gigabyte cross an emulated line of 100 Mbps within 40 s."""
 
 ENDED_S_MAX = 20.0
+
+ANSWERS_AT_ONCE = 4
+ANSWERED_CONTEXT_TOKENS = 1024
+"""For a short prompt and its answer."""
 
 
 def programs() -> Path:
@@ -39,6 +45,41 @@ def programs() -> Path:
             "them as tools/real/llama_cpp.md says"
         )
     return folder
+
+
+def is_built() -> bool:
+    """Whether the environment names a folder with llama.cpp's programs."""
+    return bool(os.environ.get(PROGRAMS_VARIABLE))
+
+
+async def answers(gguf: Path, prompts: Mapping[str, str], tokens: int) -> Served:
+    """llama.cpp's tokens of texts, and its greedy answers of a fixed length.
+
+    Raises UserError where it cannot be started.
+    """
+    context_tokens = ANSWERS_AT_ONCE * ANSWERED_CONTEXT_TOKENS
+    async with (
+        llama_cpp_ring(gguf, 1, None, context_tokens, ANSWERS_AT_ONCE) as url,
+        ApiClient(url) as client,
+    ):
+
+        async def cut(text: str) -> list[int]:
+            asked = {"content": text, "add_special": True, "parse_special": True}
+            found: list[int] = (await client.post("/tokenize", asked))["tokens"]
+            return found
+
+        async def answer(prompt: Sequence[int]) -> list[int]:
+            greedy = {"temperature": 0.0, "ignore_eos": True, "return_tokens": True}
+            asked = {"prompt": list(prompt), "n_predict": tokens, **greedy}
+            found: list[int] = (await client.post("/completion", asked))["tokens"]
+            return found
+
+        served = Served({name: await cut(text) for name, text in prompts.items()})
+        began_s = time.perf_counter()
+        found = await asyncio.gather(*map(answer, served.prompts.values()))
+        served.tokens_per_s = sum(map(len, found)) / (time.perf_counter() - began_s)
+        served.answers = dict(zip(served.prompts, found, strict=True))
+        return served
 
 
 @asynccontextmanager

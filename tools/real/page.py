@@ -7,11 +7,13 @@ from pathlib import Path
 
 from molink.errors import UserError
 from tools.experiments.harness.experiment import markdown_table
-from tools.real.exactness import Row
+from tools.real.exactness import LLAMA_CPP, Row
 
 __all__ = ["PAGE", "exactness_section", "exactness_table", "with_section", "write_section"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "real.md"
+
+NOTHING = "–"
 
 COLUMNS = (
     "setting",
@@ -53,21 +55,29 @@ def exactness_section(title: str, licence: str, rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    missed = "; ".join(row.misses()) or "yes"
-    if row.greedy is None or row.found is None or row.library is None:
-        return [row.setting, *["–"] * (len(COLUMNS) - 2), missed]
+    return [row.setting, _greedy(row), *_scores(row), _verdict(row)]
+
+
+def _greedy(row: Row) -> str:
+    if row.greedy is None:
+        return NOTHING
     ties = f" and {row.greedy.ties} ties" if row.greedy.ties else ""
-    above = 100 * (row.found.loss / row.reference_loss - 1)
-    ratio = "–"
-    if row.library.divergence:
-        ratio = f"{row.found.divergence / row.library.divergence:.2f}"
-    return [
-        row.setting,
-        f"{row.greedy.equal} of {row.greedy.total}{ties}",
-        f"{row.found.loss:.4f}",
-        f"{above:+.2f} %",
-        f"{row.found.divergence:.1e}",
-        f"{row.library.divergence:.1e}" if row.library.divergence else "–",
-        ratio,
-        missed,
-    ]
+    return f"{row.greedy.equal} of {row.greedy.total}{ties}"
+
+
+def _scores(row: Row) -> list[str]:
+    """Loss and divergence, and what they are beside the library's."""
+    if row.found is None or row.library is None:
+        return [NOTHING] * 5
+    loss, own, library = row.found.loss, row.found.divergence, row.library.divergence
+    above = f"{100 * (loss / row.reference_loss - 1):+.2f} %"
+    beside = (f"{library:.1e}", f"{own / library:.2f}") if library else (NOTHING, NOTHING)
+    return [f"{loss:.4f}", above, f"{own:.1e}", *beside]
+
+
+def _verdict(row: Row) -> str:
+    if not row.is_tried:
+        return "not tried: no time was left"
+    if row.form == LLAMA_CPP:
+        return NOTHING
+    return "; ".join(row.misses()) or "yes"
