@@ -1,0 +1,1 @@
+"""Published models as oracles: what MoLink computes with them, beside the library and llama.cpp."""
