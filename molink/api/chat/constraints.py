@@ -15,7 +15,7 @@ from typing import Any
 from molink.api.chat.conversation import Conversation, Tool
 from molink.api.chat.formats.shapes import NAME, CallShape, JsonShape
 from molink.api.chat.formats.think import ThinkTags
-from molink.api.chat.lark import ANYTHING, COMPACT, LarkWriter
+from molink.api.chat.lark import COMPACT, LarkWriter
 from molink.api.chat.tag_grammar import tag_call
 
 __all__ = ["after_thoughts", "forced_call", "strict_calls"]
@@ -76,7 +76,7 @@ def strict_calls(
         f"start: {thoughts and 'thinking'} ({calls})* REST",
         "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),
         lark.up_to("lead", mark),
-        f"REST: {ANYTHING}",
+        f"REST: {lark.without(mark)}",
         thoughts,
         *(_call(number, tool, each, lark) for number, tool in enumerate(tools)),
     ]
