@@ -20,6 +20,9 @@ from molink.api.chat.tag_grammar import tag_call
 
 __all__ = ["after_thoughts", "forced_call", "strict_calls"]
 
+CALLS_MAX = 32
+"""In an answer that must call: small models would call again until their length is used up."""
+
 ANY_ARGUMENTS = {"type": "object"}
 """Schema of the arguments of a tool that is not strict."""
 
@@ -41,7 +44,7 @@ def forced_call(
         begin, between, end = shape.begin, shape.between, shape.end
         is_single = is_single or shape.is_single
     thoughts = _thoughts(tags, prompt, lark)
-    more = "" if is_single else f"({lark.literal(between)} call)*"
+    more = "" if is_single else f"({lark.literal(between)} call){{0,{CALLS_MAX - 1}}}"
     rules = [
         f"start: {thoughts and 'thinking'} {lark.literal(begin)} call {more} {lark.literal(end)}",
         "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),

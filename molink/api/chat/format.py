@@ -212,11 +212,28 @@ class ChatFormat:
         is_open = text.rfind(self.tags.open) > text.rfind(self.tags.close)
         return self.tags.open if is_open else self.tags.close
 
+    def quiet(self, conversation: Conversation, prompt: str) -> tuple[tuple[str, str], ...]:
+        """Marks around thoughts and calls in an answer to `prompt`, the template's text: an empty
+        begin means that it begins there, an empty end all that follows."""
+        if self.is_harmony:
+            is_text = conversation.continue_final_message
+            return (*(() if is_text else (("", FINAL),)), ("<|end|>", FINAL), ("<|call|>", FINAL))
+        pairs: list[tuple[str, str]] = []
+        if self.tags is not None:
+            is_inside = self.tags.begins_inside(self.lead(conversation, prompt))
+            pairs.append(("" if is_inside else self.tags.open, self.tags.close))
+        if self._reads_calls(conversation) and self.tool_parser in CALL_READERS:
+            pairs += CALL_READERS[self.tool_parser].spans()
+        return tuple(pairs)
+
+    def _reads_calls(self, conversation: Conversation) -> bool:
+        return bool(conversation.tools) and conversation.tool_choice.mode != "none"
+
     def reader(self, conversation: Conversation, prompt: str) -> TextReader:
         """A reader of one answer to `conversation`; `prompt` is the template's text."""
         tools = {tool.name: tool.parameters for tool in conversation.tools}
         calls = CallWriter(tools, nine_letters if self.tool_parser == "mistral" else call_id)
-        reads_calls = bool(tools) and conversation.tool_choice.mode != "none"
+        reads_calls = self._reads_calls(conversation)
         if self.is_harmony:
             return HarmonyReader(
                 calls,

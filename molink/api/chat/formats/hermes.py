@@ -14,7 +14,7 @@ class HermesReader(JsonCallsReader):
     """Reader of tagged calls, anywhere in the text."""
 
     marks = (OPEN, CLOSE)
-    close_mark = CLOSE
+    close_mark = last_mark = CLOSE
     shape = JsonShape(
         open=f'{OPEN}\n{{"name": "{NAME}", "arguments": ', close=f"}}\n{CLOSE}", between="\n"
     )

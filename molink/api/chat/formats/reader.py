@@ -77,7 +77,9 @@ class HoldingReader:
     """Base of the readers that find calls: text around calls loses its outer white space."""
 
     marks: tuple[str, ...] = ()
-    """What is looked for in the text."""
+    """What is looked for in the text; calls begin with the first."""
+    last_mark = ""
+    """Behind all calls; empty: no text follows them."""
     shape: CallShape
     """How the format writes calls."""
 
@@ -90,6 +92,11 @@ class HoldingReader:
         self._parts: list[Part] = []
         self._step: Callable[[], bool]
         """The state: consumes what it can of `_held`; False when it waits for more."""
+
+    @classmethod
+    def spans(cls) -> list[tuple[str, str]]:
+        """Marks before and behind calls; an empty end: no text follows."""
+        return [(cls.marks[0], cls.last_mark)]
 
     def push(self, text: str) -> list[Part]:
         """Parts that became clear with this text."""
