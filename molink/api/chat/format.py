@@ -232,7 +232,11 @@ class ChatFormat:
     def reader(self, conversation: Conversation, prompt: str) -> TextReader:
         """A reader of one answer to `conversation`; `prompt` is the template's text."""
         tools = {tool.name: tool.parameters for tool in conversation.tools}
-        calls = CallWriter(tools, nine_letters if self.tool_parser == "mistral" else call_id)
+        calls = CallWriter(
+            tools,
+            nine_letters if self.tool_parser == "mistral" else call_id,
+            is_strict=any(tool.strict for tool in conversation.tools),
+        )
         reads_calls = self._reads_calls(conversation)
         if self.is_harmony:
             return HarmonyReader(

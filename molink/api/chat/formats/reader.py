@@ -53,7 +53,15 @@ class PlainText:
 class CallWriter:
     """Writer of the deltas of an answer's calls: counts them and names them."""
 
-    def __init__(self, tools: Mapping[str, Mapping[str, Any]], make_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        tools: Mapping[str, Mapping[str, Any]],
+        make_id: Callable[[], str],
+        *,
+        is_strict: bool = False,
+    ) -> None:
+        self.is_strict = is_strict
+        """Whether a grammar holds for calls between marks: what has none is text."""
         self.tools = tools
         """The tools that the model was told of: the schemas of their arguments by name."""
         self.count = 0
