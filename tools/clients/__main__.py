@@ -1,39 +1,57 @@
-"""Runs clients and prints a line for each: `make clients`, or `python -m tools.clients NAME...`."""
+"""Runs clients and prints a line for each: `make clients`, or `python -m tools.clients NAME...`.
+
+A client that cannot be had, because no index can be reached or has that version, is named and is no
+failure. Each one that is had meets the API as it is, in front of a model that does what a script
+says; agents meet it once more with the words of a script from a real ring, one stage of which is
+killed meanwhile (`--ring`).
+"""
 
 import argparse
 import sys
 from collections.abc import Iterator
 
-from tools.clients.agents import AGENTS
+from tools.clients.agents import AGENTS, Agent
 from tools.clients.cache import NotInstalledError, install
+from tools.clients.libraries import LIBRARIES, Library
 from tools.clients.model import Trouble
 from tools.clients.report import Result
-from tools.clients.sessions import run_session
+from tools.clients.sessions import run_library, run_session
+
+FAILS_AT, IS_SILENT_AT = 5, 7
+"""Steps of each session in which the model fails in the middle of an answer, and is silent."""
 
 
 def main() -> int:
     """Exit status: 1 when a client failed that could be had."""
     parser = argparse.ArgumentParser(prog="python -m tools.clients", description=__doc__)
     parser.add_argument("names", nargs="*", help="clients; none: all")
+    parser.add_argument("--big", action="store_true", help="those that most people use")
     asked = parser.parse_args()
     failed = 0
-    for result in results(set(asked.names)):
+    for client in chosen(set(asked.names), big=asked.big):
+        result = tried(client)
         print(result.line(), flush=True)
         failed += not result.passed and not result.not_run
     return int(failed > 0)
 
 
-def results(names: set[str]) -> Iterator[Result]:
-    """Of each client, as they end."""
-    for agent in AGENTS:
-        if names and agent.name not in names:
-            continue
-        try:
-            client = install(agent.name, agent.index, agent.packages)
-        except NotInstalledError as error:
-            yield Result(agent.name, agent.packages[0], "nothing", str(error), not_run=True)
-            continue
-        yield run_session(agent, client, Trouble(fails_at=5, is_silent_at=7))
+def chosen(names: set[str], *, big: bool) -> Iterator[Agent | Library]:
+    """The clients to run: those of these names, or all."""
+    for client in (*AGENTS, *LIBRARIES):
+        if client.name in names or (not names and (client.is_big or not big)):
+            yield client
+
+
+def tried(client: Agent | Library) -> Result:
+    """The result of one client."""
+    try:
+        installed = install(client.name, client.index, client.packages)
+    except NotInstalledError as error:
+        return Result(client.name, client.packages[0], "nothing", str(error), not_run=True)
+    if isinstance(client, Library):
+        return run_library(client, installed)
+    trouble = Trouble(FAILS_AT if client.retries else None, IS_SILENT_AT)
+    return run_session(client, installed, trouble)
 
 
 if __name__ == "__main__":

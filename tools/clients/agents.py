@@ -6,7 +6,7 @@ tools unasked: what works here works for who pastes them.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.clients.cache import Installed
@@ -40,16 +40,18 @@ class Agent:
     packages: tuple[str, ...]
     first: Command
     """Begins a session with a prompt..."""
-    more: Command
-    """...and goes on with it."""
+    more: Command | None
+    """...and goes on with it; None: that takes a person."""
     files: Callable[[Place], Mapping[str, str]] = lambda place: {}
     """Its settings, by path below its home."""
     variables: Callable[[Place], Mapping[str, str]] = lambda place: {}
     index: str = "npm"
     is_big: bool = False
     """Whether the continuous integration runs it."""
-    setup: Sequence[Command] = field(default=())
+    setup: Sequence[Command] = ()
     """Commands before the first."""
+    retries: bool = True
+    """Whether it sends a request again whose answer broke off with an error."""
 
 
 def _json(value: object) -> str:
@@ -93,10 +95,18 @@ CODEX = Agent(
     "codex",
     ("@openai/codex@0.171.0",),
     first=lambda place, prompt: [
-        place.client.program("codex"), "exec", *CODEX_OPTIONS, prompt,
+        place.client.program("codex"),
+        "exec",
+        *CODEX_OPTIONS,
+        prompt,
     ],
     more=lambda place, prompt: [
-        place.client.program("codex"), "exec", *CODEX_OPTIONS, "resume", "--last", prompt,
+        place.client.program("codex"),
+        "exec",
+        *CODEX_OPTIONS,
+        "resume",
+        "--last",
+        prompt,
     ],
     files=_codex_settings,
     is_big=True,
@@ -191,6 +201,7 @@ PI = Agent(
     first=_pi,
     more=lambda place, prompt: _pi(place, prompt, "--continue"),
     files=_pi_settings,
+    retries=False,
 )
 
 
@@ -199,17 +210,18 @@ def _cline_login(place: Place, _: str) -> Sequence[str]:
     return [place.client.program("cline"), *login, "-b", f"{place.url}/v1"]
 
 
-def _cline(place: Place, prompt: str, *options: str) -> Sequence[str]:
+def _cline(place: Place, prompt: str) -> Sequence[str]:
     chosen = ["-P", "openai-compatible", "-m", place.model]
-    return [place.client.program("cline"), *chosen, *options, prompt]
+    return [place.client.program("cline"), *chosen, prompt]
 
 
 CLINE = Agent(
     "cline",
     ("cline@3.0.65",),
     first=_cline,
-    more=lambda place, prompt: _cline(place, prompt, "--continue"),
+    more=None,
     setup=(_cline_login,),
+    retries=False,
 )
 
 AGENTS = (CLAUDE_CODE, CODEX, OPENCODE, QWEN_CODE, CONTINUE, PI, CLINE)

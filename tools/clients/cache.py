@@ -90,10 +90,10 @@ def _npm(folder: Path, packages: tuple[str, ...]) -> list[list[str]]:
 
 
 def _python(folder: Path, packages: tuple[str, ...]) -> list[list[str]]:
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
     return [
-        [sys.executable, "-m", "venv", str(folder)],
-        [*pip, "--disable-pip-version-check", *packages],
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)],
+        [*pip, "--quiet", "--no-compile", "--disable-pip-version-check", *packages],
     ]
 
 

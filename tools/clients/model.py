@@ -29,16 +29,17 @@ from molink.serving.service import (
     TokenLogprob,
 )
 from tools.clients.script import Conversation, answer_to
+from tools.clients.session import HALF
 
-__all__ = ["MODEL_NAME", "PieceTokenizer", "ScriptedModel", "Trouble"]
+__all__ = ["MODEL_NAME", "PieceTokenizer", "ScriptedModel", "Trouble", "Writer", "at_once"]
 
 MODEL_NAME = "molink"
 
 VOCABULARY_SIZE = 2**20
 """Pieces that one run sees at most: a megabyte of text that is all different has a quarter."""
 
-LENGTH_TOKENS = 131_072
-"""As the models that agents are used with have."""
+LENGTH_TOKENS = 32_768
+"""As many models have that people run at home; less than some agents take for granted."""
 
 TOKEN_CHARS = 4
 
@@ -118,6 +119,8 @@ class ScriptedModel:
     """Where the session's files are."""
     trouble: Trouble = Trouble()
     write: Writer = at_once
+    half: int | None = HALF
+    """After so many steps the first prompt's work ends; None: there is one prompt for all."""
     unready_reason: str | None = None
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
@@ -147,7 +150,7 @@ class ScriptedModel:
         assert self.card.tokenizer is not None and request.timeline is not None
         asked = Conversation.of_prompt(self.card.tokenizer.decode(list(request.prompt_token_ids)))
         self.asked.append(asked)
-        text = answer_to(asked, request.sampling.grammar, self.root)
+        text = answer_to(asked, request.sampling.grammar, self.root, self.half)
         fails = await self._trouble(asked)
         with self.request_log.following(request.timeline):
             request.timeline.submitted(1, (), time.monotonic())

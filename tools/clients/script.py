@@ -56,10 +56,11 @@ class Conversation:
         return any(text in json.dumps(one.get("content"), ensure_ascii=False) for one in said)
 
 
-def answer_to(asked: Conversation, grammar: str, root: Path) -> str:
-    """The model's text; `grammar`: what it must match, empty for anything."""
+def answer_to(asked: Conversation, grammar: str, root: Path, half: int | None = HALF) -> str:
+    """The model's text; `grammar`: what it must match, empty for anything; `half`: after how many
+    steps it waits for the second prompt, None: for none."""
     if has_shell(asked.tools):
-        return _step(asked, root)
+        return _step(asked, root, half)
     left = [one["function"] for one in asked.tools if one["function"]["name"] not in asked.called]
     named = [tool for tool in left if json.dumps(tool["name"])[1:-1] in grammar] if grammar else []
     if left and (named or not grammar):
@@ -67,9 +68,9 @@ def answer_to(asked: Conversation, grammar: str, root: Path) -> str:
     return json.dumps(KNOWN) if grammar else HELLO
 
 
-def _step(asked: Conversation, root: Path) -> str:
+def _step(asked: Conversation, root: Path, half: int | None) -> str:
     number = asked.calls
-    if number == HALF and not asked.has_said(HALF_DONE):
+    if number == half and not asked.has_said(HALF_DONE):
         return HALF_DONE
     if number >= len(STEPS):
         return DONE

@@ -70,7 +70,9 @@ STEPS: tuple[Step, ...] = (
     Read("garden/count.py"),
     Edit("garden/count.py", "print(len(lines))", 'print(len(lines), "plants")'),
     Create("deep/er/beds.json", JSON),
-    Run("python3 -m json.tool deep/er/beds.json > /dev/null && python3 garden/count.py > total.txt"),
+    Run(
+        "python3 -m json.tool deep/er/beds.json > /dev/null && python3 garden/count.py > total.txt"
+    ),
 )
 
 HALF = len(STEPS) // 2
