@@ -9,12 +9,14 @@ killed meanwhile (`--ring`).
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tools.clients.agents import AGENTS, Agent
 from tools.clients.cache import NotInstalledError, install
 from tools.clients.libraries import LIBRARIES, Library
 from tools.clients.model import Trouble
 from tools.clients.report import Result
+from tools.clients.ring import Ring, served_ring
 from tools.clients.sessions import run_library, run_session
 
 FAILS_AT, IS_SILENT_AT = 5, 7
@@ -26,10 +28,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.clients", description=__doc__)
     parser.add_argument("names", nargs="*", help="clients; none: all")
     parser.add_argument("--big", action="store_true", help="those that most people use")
+    parser.add_argument(
+        "--ring", action="store_true", help="agents alone, with a real ring's words"
+    )
+    parser.add_argument("--within", type=float, default=float("inf"), metavar="S", help="begin none")
     asked = parser.parse_args()
+    clients = chosen(set(asked.names), big=asked.big)
     failed = 0
-    for client in chosen(set(asked.names), big=asked.big):
-        result = tried(client)
+    for result in over_ring(clients) if asked.ring else map(tried, clients):
         print(result.line(), flush=True)
         failed += not result.passed and not result.not_run
     return int(failed > 0)
@@ -42,16 +48,30 @@ def chosen(names: set[str], *, big: bool) -> Iterator[Agent | Library]:
             yield client
 
 
-def tried(client: Agent | Library) -> Result:
-    """The result of one client."""
+def tried(client: Agent | Library, ring: Ring | None = None) -> Result:
+    """The result of one client; with a `ring`, an agent's words are generated there."""
     try:
         installed = install(client.name, client.index, client.packages)
     except NotInstalledError as error:
         return Result(client.name, client.packages[0], "nothing", str(error), not_run=True)
     if isinstance(client, Library):
         return run_library(client, installed)
+    if ring is not None:
+        return run_session(client, installed, Trouble(), ring.write)
     trouble = Trouble(FAILS_AT if client.retries else None, IS_SILENT_AT)
     return run_session(client, installed, trouble)
+
+
+def over_ring(clients: Iterator[Agent | Library]) -> Iterator[Result]:
+    """The results of agents whose ring loses a stage in each session."""
+    with served_ring() as ring:
+        for client in clients:
+            if isinstance(client, Agent):
+                ring.begin()
+                result = tried(client, ring)
+                told = f"{result.tried}, a stage killed: {ring.pause_s:.1f} s of silence"
+                why = result.why or ("" if ring.pause_s else "no stage was killed")
+                yield replace(result, tried=told, why=why)
 
 
 if __name__ == "__main__":
