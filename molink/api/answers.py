@@ -299,10 +299,10 @@ def logged(
     return replace(job, log=live.log(answer_id, owner, asked, job, deadline))
 
 
-async def kept_answer(request: web.Request) -> KeptAnswer:
-    """The answer of which the path names the id. Raises ApiError: 404 when the caller has none of
-    this id, 503 when it cannot be read now."""
-    live, answer_id = request.app.get(LIVE), request.match_info["id"]
+async def kept_answer(request: web.Request, answer_id: str = "") -> KeptAnswer:
+    """The answer with this id, or of which the path names the id. Raises ApiError: 404 when the
+    caller has none of this id, 503 when it cannot be read now."""
+    live, answer_id = request.app.get(LIVE), answer_id or request.match_info["id"]
     if live is None:
         raise ApiError(
             "Answers are not kept here: send the whole conversation with each request.",

@@ -66,6 +66,7 @@ UNSERVED: Mapping[str, str] = {
     "/v1/moderations": "Moderation is",
     "/v1/realtime": "Realtime sessions are",
     "/v1/rerank": "Reranking is",
+    "/v1/responses/compact": "Compaction is",
     "/v1/score": "Scoring is",
     "/v1/skills": "Skills are",
     "/v1/threads": "Threads are",
@@ -188,7 +189,7 @@ def _is_below(path: str, places: Iterable[str]) -> bool:
 def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiError:
     """aiohttp's own refusals: unknown path, wrong method."""
     match error:
-        case web.HTTPMethodNotAllowed():
+        case web.HTTPMethodNotAllowed() if request.path not in UNSERVED:
             allowed = ", ".join(sorted(error.allowed_methods))
             return ApiError(
                 f"{request.path} does not take {request.method}: use {allowed}.",
@@ -196,7 +197,7 @@ def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiErr
                 code="method_not_allowed",
                 headers={"Allow": allowed},
             )
-        case web.HTTPNotFound():
+        case web.HTTPNotFound() | web.HTTPMethodNotAllowed():
             return _nothing_at(request.path)
         case _:
             return ApiError(f"The request was refused: {error.reason}.", status=error.status)

@@ -51,6 +51,15 @@ batched all the same."""
 TOKEN_ID_DIGITS_MAX = 9
 """No vocabulary has a billion words, and long numbers take long to read."""
 
+TOO_LONG = (
+    "This model's maximum context length is {length} tokens. However, your prompt has "
+    "{prompt_tokens} tokens: shorten it."
+)
+"""Clients of OpenAI's API look for the first sentence, and shorten the conversation themselves."""
+
+TOP_P_MIN = 1e-9
+"""What 0 means: the likeliest token alone."""
+
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio, odd: neighbouring choices land far apart."""
@@ -159,28 +168,26 @@ def choice_seed(seed: int, choice: int) -> int:
 
 
 def token_budget(
-    asked: int | None, prompt_tokens: int, card: ModelCard, *, default: int | None, param: str
+    asked: int | None,
+    prompt_tokens: int,
+    card: ModelCard,
+    *,
+    param: str,
+    default: int | None = None,
+    too_long: str = TOO_LONG,
 ) -> int:
-    """max_tokens of a request; `default` is cut to what is left of the model's length (None: all
-    that is left)."""
+    """max_tokens of a request: what is `asked` for, or the `default`, cut to what is left of the
+    model's length (None: all that is left). `param` holds the prompt. Raises ApiError, in the
+    words `too_long` of the dialect, where nothing is left."""
     left = card.model_len_max - prompt_tokens
-    if asked is None and left > 0:
-        return left if default is None else min(default, left)
-    if asked is None:
+    if left <= 0:
         raise ApiError(
-            f"The prompt's {prompt_tokens} tokens leave no room to answer in the model's length "
-            f"of {card.model_len_max}: shorten the prompt.",
+            too_long.format(prompt_tokens=prompt_tokens, length=card.model_len_max),
             param=param,
             code="context_length_exceeded",
         )
-    if asked <= left:
-        return asked
-    raise ApiError(
-        f"The prompt's {prompt_tokens} tokens and {asked} tokens to generate are over the model's "
-        f"length of {card.model_len_max}: shorten the prompt or lower '{param}'.",
-        param=param,
-        code="context_length_exceeded",
-    )
+    wanted = default if asked is None else asked
+    return left if wanted is None else min(wanted, left)
 
 
 def generation_requests(
@@ -204,7 +211,7 @@ def generation_requests(
     sampling = SamplingParams(
         max_tokens=max_tokens,
         temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
+        top_p=max(_or(body.top_p, 1.0), TOP_P_MIN),
         top_k=body.top_k or 0,
         min_p=_or(body.min_p, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),

@@ -29,7 +29,7 @@ LOGPROBS_MAX = 20
 """OpenAI's limit for `top_logprobs`; each costs a token id and a float on the wire per generated
 token."""
 
-STOP_COUNT_MAX = 16
+STOP_COUNT_MAX = 64
 """The tail compares every stop string with every new piece of text; OpenAI allows 4, local servers
 usually more."""
 

@@ -33,8 +33,18 @@ class _OpenBlock:
 class MessageWriter:
     """Writer of one message."""
 
-    def __init__(self, message_id: str, model: str, prompt_tokens: int, *, is_cut: bool) -> None:
-        """`is_cut`: the model's length leaves fewer tokens than the request allows."""
+    def __init__(
+        self,
+        message_id: str,
+        model: str,
+        prompt_tokens: int,
+        *,
+        is_cut: bool,
+        edits_context: bool = False,
+    ) -> None:
+        """`is_cut`: the model's length leaves fewer tokens than the request allows;
+        `edits_context`: the client wants to be told how the conversation was shortened, which it
+        never is."""
         self._body: dict[str, Any] = {
             "id": message_id,
             "type": "message",
@@ -46,6 +56,9 @@ class MessageWriter:
             "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
         }
         self._is_cut = is_cut
+        self._edits: dict[str, Any] = {}
+        if edits_context:
+            self._edits = {"context_management": {"applied_edits": []}}
         self._open: _OpenBlock | None = None
         self._events: list[Event] = []
 
@@ -88,7 +101,8 @@ class MessageWriter:
             "output_tokens": spent.answer_tokens,
         }
         delta = {name: self._body[name] for name in ("stop_reason", "stop_sequence")}
-        self._add_event("message_delta", delta=delta, usage=self._body["usage"])
+        self._body |= self._edits
+        self._add_event("message_delta", delta=delta, usage=self._body["usage"], **self._edits)
         self._add_event("message_stop")
         return self._take_events()
 

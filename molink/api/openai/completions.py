@@ -67,9 +67,7 @@ def _requests(
     prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str, usual: int
 ) -> Sequence[GenerationRequest]:
     asked = 1 if body.max_tokens == 0 else body.max_tokens
-    max_tokens = token_budget(
-        asked, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
-    )
+    max_tokens = token_budget(asked, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="prompt")
     candidates = _candidates(body)
     is_ranked = body.logprobs is None and candidates is not None
     return generation_requests(

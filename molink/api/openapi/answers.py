@@ -12,12 +12,14 @@ __all__ = [
     "AnthropicError",
     "ChatAnswer",
     "CompletionAnswer",
+    "DeletedResponse",
     "DetokenizeAnswer",
     "ErrorAnswer",
     "EventsAnswer",
     "GenerateAnswer",
     "GeneratedAnswer",
     "Health",
+    "InputTokens",
     "MessagesAnswer",
     "ModelEntry",
     "ModelList",
@@ -117,7 +119,7 @@ class ServedBy(_Answer):
     sequences were asked for."""
 
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class _Choice(_Answer):
@@ -347,6 +349,20 @@ class TokenCount(_Answer):
     """Answer of `POST /v1/messages/count_tokens`."""
 
     input_tokens: int = Field(ge=0)
+
+
+class InputTokens(TokenCount):
+    """Answer of `POST /v1/responses/input_tokens`."""
+
+    object: Literal["response.input_tokens"]
+
+
+class DeletedResponse(_Answer):
+    """Answer of `DELETE /v1/responses/{id}`."""
+
+    id: str
+    object: Literal["response"]
+    deleted: bool
 
 
 class TokenizeAnswer(_Answer):
