@@ -7,7 +7,9 @@ killed meanwhile (`--ring`).
 """
 
 import argparse
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +20,8 @@ from tools.clients.model import Trouble
 from tools.clients.report import Result
 from tools.clients.ring import Ring, served_ring
 from tools.clients.sessions import run_library, run_session
+
+Client = Agent | Library
 
 FAILS_AT, IS_SILENT_AT = 5, 7
 """Steps of each session in which the model fails in the middle of an answer, and is silent."""
@@ -31,9 +35,12 @@ def main() -> int:
     parser.add_argument(
         "--ring", action="store_true", help="agents alone, with a real ring's words"
     )
-    parser.add_argument("--within", type=float, default=float("inf"), metavar="S", help="begin none")
+    parser.add_argument(
+        "--within", type=float, metavar="S", help="begin none after so many seconds"
+    )
     asked = parser.parse_args()
-    clients = chosen(set(asked.names), big=asked.big)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that what was started is ended.
+    clients = in_time(chosen(set(asked.names), big=asked.big), asked.within)
     failed = 0
     for result in over_ring(clients) if asked.ring else map(tried, clients):
         print(result.line(), flush=True)
@@ -41,14 +48,25 @@ def main() -> int:
     return int(failed > 0)
 
 
-def chosen(names: set[str], *, big: bool) -> Iterator[Agent | Library]:
+def chosen(names: set[str], *, big: bool) -> Iterator[Client]:
     """The clients to run: those of these names, or all."""
     for client in (*AGENTS, *LIBRARIES):
         if client.name in names or (not names and (client.is_big or not big)):
             yield client
 
 
-def tried(client: Agent | Library, ring: Ring | None = None) -> Result:
+def in_time(clients: Iterator[Client], within_s: float | None) -> Iterator[Client]:
+    """The clients, as long as there is time; of the others a line says that they did not run."""
+    ends_at = None if within_s is None else time.monotonic() + within_s
+    for client in clients:
+        if ends_at is None or time.monotonic() < ends_at:
+            yield client
+        else:
+            late = f"{within_s:g} s had passed"
+            print(Result(client.name, client.packages[0], "nothing", late, not_run=True).line())
+
+
+def tried(client: Client, ring: Ring | None = None) -> Result:
     """The result of one client; with a `ring`, an agent's words are generated there."""
     try:
         installed = install(client.name, client.index, client.packages)
@@ -62,7 +80,7 @@ def tried(client: Agent | Library, ring: Ring | None = None) -> Result:
     return run_session(client, installed, trouble)
 
 
-def over_ring(clients: Iterator[Agent | Library]) -> Iterator[Result]:
+def over_ring(clients: Iterator[Client]) -> Iterator[Result]:
     """The results of agents whose ring loses a stage in each session."""
     with served_ring() as ring:
         for client in clients:
