@@ -201,10 +201,12 @@ def generation_requests(
     grammar: str = "",
     choices: int = 1,
     skip_special_tokens: bool = True,
+    quiet: tuple[tuple[str, str], ...] = (),
     prompt_logprobs: int | None = None,
 ) -> list[GenerationRequest]:
     """One request for each choice of a prompt; without a seed, each prompt draws its own.
-    `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's."""
+    `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's; `quiet`: where stop
+    strings end nothing."""
     seed = secrets.randbits(64) if body.seed is None else body.seed
     stop_token_ids = _stop_token_ids(body, card)
     _check_stop_text(body, card)
@@ -224,6 +226,7 @@ def generation_requests(
         prompt_logprobs=prompt_logprobs,
         min_tokens=_min_tokens(body, max_tokens),
         grammar=grammar,
+        quiet=quiet if body.stop else (),
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )
     seeds = (choice_seed(seed, choice) for choice in range(choices))

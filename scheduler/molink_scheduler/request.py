@@ -33,6 +33,9 @@ STOP_COUNT_MAX = 64
 """The tail compares every stop string with every new piece of text; OpenAI allows 4, local servers
 usually more."""
 
+QUIET_COUNT_MAX = 8
+"""Kinds of parts of an answer: one for thoughts, and a few ways in which calls begin."""
+
 PRIORITY_MAX = 2**31 - 1
 """To either side of 0, which is the usual: people number their classes as they like, clients as 32
 bits."""
@@ -89,6 +92,9 @@ class SamplingParams:
     of the k most likely ones at its place."""
     min_tokens: int = 0
     """Tokens to generate at least: before that neither a stop token nor a stop string ends it."""
+    quiet: tuple[tuple[str, str], ...] = ()
+    """Marks (begin, end) between which stop strings end nothing: around thoughts and calls. An
+    empty begin: the answer begins there; an empty end: all that follows."""
 
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)
@@ -107,6 +113,8 @@ class SamplingParams:
             _check_range("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
         if len(self.stop) > STOP_COUNT_MAX or "" in self.stop:
             raise ValueError(f"stop takes at most {STOP_COUNT_MAX} strings, none of them empty")
+        if len(self.quiet) > QUIET_COUNT_MAX:
+            raise ValueError(f"quiet takes at most {QUIET_COUNT_MAX} pairs of marks")
         if len(self.logit_bias) > LOGIT_BIAS_COUNT_MAX:
             raise ValueError(f"logit_bias takes at most {LOGIT_BIAS_COUNT_MAX} tokens")
         for _, bias in self.logit_bias:

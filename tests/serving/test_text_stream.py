@@ -138,3 +138,57 @@ def test_special_tokens_are_shown_where_asked_for(skips, shown):
     token_ids = tokenizer.encode("a<|end|>b", add_special_tokens=False)
     pieces = [stream.push((token,)) for token in token_ids]
     assert "".join([*pieces, stream.finish()]) == shown
+
+
+THINK, CALL = ("<think>", "</think>"), ("<call>", "</call>")
+
+
+def quiet(text: str, *stop: str, pairs=(THINK, CALL), min_tokens=0) -> tuple[str, str | None, int]:
+    """What is shown, what stopped it, and after how many tokens the tail knew."""
+    stream = TextStream(TOKENIZER, stop, quiet=pairs, min_tokens=min_tokens)
+    shown = ""
+    for count, token in enumerate(TOKENIZER.encode(text), 1):
+        shown += stream.push((token,))
+        if stream.stopped_at is not None:
+            return shown, stream.stopped_at, count
+    return shown + stream.finish(), stream.stopped_at, len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "shown"),
+    [
+        ("<think>a\n\nb</think>c\n\nd", "\n\n", "<think>a\n\nb</think>c"),
+        ("a <call>{.}</call> b. c", ".", "a <call>{.}</call> b"),
+        ("a<b", "<", "a"),
+        ("a<call>x</call>", "<", "a<call>x</call>"),
+        ("a<call>x</call>b<call>", "<c", "a<call>x</call>b<call>"),
+        ("a<call>xb", "b", "a<call>xb"),
+        ("ab<cal", "<c", "ab"),
+        ("a</think>b", "think", "a</"),
+        ("<think>x</think></think>", "</t", "<think>x</think>"),
+        ("one<call>", "e<", "one<call>"),
+        ("a<c.", "<", "a"),
+    ],
+)
+def test_stops_count_outside_of_quiet_marks_alone(text, stop, shown):
+    assert quiet(text, stop)[0] == shown
+    assert (quiet(text, stop)[1] is None) == (shown == text)
+
+
+def test_an_answer_may_begin_in_a_quiet_part_and_end_in_one():
+    pairs = (("", "</think>"), ("[CALL]", ""))
+    text = "a. b</think>\n[CALL]f. </think> g."
+    assert quiet(text, ".", pairs=pairs) == (text, None, len(text))
+    assert quiet("a. b</think>c. d", ".", pairs=pairs) == ("a. b</think>c", ".", 14)
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<call>", "</call>", "a", "<", "."])))
+def test_where_text_is_cut_does_not_matter(pieces):
+    text = "".join(pieces)
+    stream = TextStream(TOKENIZER, (".", "a<"), quiet=(THINK, CALL))
+    shown = stream.push(tuple(TOKENIZER.encode(text)))
+    assert shown + stream.finish() == quiet(text, ".", "a<")[0]
+
+
+def test_quiet_parts_leave_the_least_length_alone():
+    assert quiet("<call>.</call>a.b.c", ".", min_tokens=17)[0] == "<call>.</call>a.b"

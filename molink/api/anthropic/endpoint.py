@@ -45,6 +45,7 @@ async def post_messages(
             usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
+            quiet=prompt.quiet,
         )
         writer = MessageWriter(
             f"msg_{request_id_of(request)}",

@@ -15,10 +15,13 @@ from typing import Any
 from molink.api.chat.conversation import Conversation, Tool
 from molink.api.chat.formats.shapes import NAME, CallShape, JsonShape
 from molink.api.chat.formats.think import ThinkTags
-from molink.api.chat.lark import ANYTHING, COMPACT, LarkWriter
+from molink.api.chat.lark import COMPACT, LarkWriter
 from molink.api.chat.tag_grammar import tag_call
 
 __all__ = ["after_thoughts", "forced_call", "strict_calls"]
+
+CALLS_MAX = 32
+"""In an answer that must call: small models would call again until their length is used up."""
 
 ANY_ARGUMENTS = {"type": "object"}
 """Schema of the arguments of a tool that is not strict."""
@@ -41,7 +44,7 @@ def forced_call(
         begin, between, end = shape.begin, shape.between, shape.end
         is_single = is_single or shape.is_single
     thoughts = _thoughts(tags, prompt, lark)
-    more = "" if is_single else f"({lark.literal(between)} call)*"
+    more = "" if is_single else f"({lark.literal(between)} call){{0,{CALLS_MAX - 1}}}"
     rules = [
         f"start: {thoughts and 'thinking'} {lark.literal(begin)} call {more} {lark.literal(end)}",
         "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),
@@ -76,7 +79,7 @@ def strict_calls(
         f"start: {thoughts and 'thinking'} ({calls})* REST",
         "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),
         lark.up_to("lead", mark),
-        f"REST: {ANYTHING}",
+        f"REST: {lark.without(mark)}",
         thoughts,
         *(_call(number, tool, each, lark) for number, tool in enumerate(tools)),
     ]

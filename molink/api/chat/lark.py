@@ -1,7 +1,8 @@
 """Pieces of grammars in llguidance's Lark, with the marks of a model's format in them.
 
-A mark that is a special token of the model is no text: a grammar names it by its token id. Any
-other mark is text, which the model may write in whatever tokens it likes.
+A mark that is a token which grammars take for no text (`ChatFormat.special_marks`) is named by its
+token id. Any other mark is text, which the model may write in whatever tokens it likes. The same
+mark spelled in letters looks alike to whoever reads the answer, so it is kept out of free text.
 """
 
 import json
@@ -23,7 +24,7 @@ class LarkWriter:
     """Writer of texts as grammars quote them."""
 
     token_ids: Mapping[str, int] = field(default_factory=dict)
-    """Of the marks that are special tokens."""
+    """Of the marks that are tokens and no text."""
 
     def literal(self, text: str) -> str:
         """A text with marks in it; nothing for none."""
@@ -34,6 +35,7 @@ class LarkWriter:
         `end`."""
         first, *others = self._pieces(end.lstrip())
         if first in self.token_ids:
+            text = self.without(first, text)
             return f"{rule}: {rule.upper()} {self.literal(end.lstrip())}\n{rule.upper()}: {text}"
         stop = end[: len(end) - len(end.lstrip())] + first
         rest = " ".join(self._quoted(piece) for piece in others)
@@ -42,8 +44,13 @@ class LarkWriter:
             f"{rule.upper()}: {text}"
         )
 
+    def without(self, mark: str, text: str = ANYTHING) -> str:
+        """The terminal `text`, in which a mark that is a token is not spelled in letters."""
+        spelled = escaped(re.escape(mark))
+        return f"{text} & ~/(?s:.*){spelled}(?s:.*)/" if mark in self.token_ids else text
+
     def _pieces(self, text: str) -> list[str]:
-        """Marks that are special tokens, and the texts between them."""
+        """Marks that are tokens, and the texts between them."""
         if not self.token_ids:
             return [text] if text else []
         marks = sorted(self.token_ids, key=len, reverse=True)

@@ -66,6 +66,11 @@ class ChatPrompt:
         that are read."""
         return not self.format.hides_marks
 
+    @property
+    def quiet(self) -> tuple[tuple[str, str], ...]:
+        """Marks between which stop strings end nothing: they count in the answer's text."""
+        return self.format.quiet(self.conversation, self.text)
+
     def reader(self) -> "PartReader":
         """A reader of one answer."""
         text = self.format.reader(self.conversation, self.text)
@@ -86,8 +91,10 @@ class ChatPrompt:
 
     def reply(self, text: str, finish_reason: str | None) -> Reply:
         """A whole answer's parts put together. A call that is broken leaves everything text: here
-        nothing has been sent yet."""
+        nothing has been sent yet. One that the length cut off is left out behind whole ones."""
         reply = self.reader().whole(text, finish_reason)
+        if finish_reason == "length" and len(reply.tool_calls) > 1:
+            reply.drop_last_if_broken()
         if not reply.has_broken_call:
             return reply
         plain = replace(self, conversation=replace(self.conversation, tools=()))

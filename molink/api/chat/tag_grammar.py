@@ -71,7 +71,7 @@ def _argument(
     end = edge + shape.value_end
     if not parameters.is_text(key):
         value = _json(parameters.properties[key], root) + " " + lark.literal(end)
-    elif choices := _choices(parameters.of_text(key)):
+    elif choices := _choices(parameters.of_text(key), shape):
         value = f"({' | '.join(map(lark.literal, choices))}) {lark.literal(end)}"
     else:
         value = f"text_{rule}"
@@ -85,10 +85,20 @@ def _json(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     return "%json " + json.dumps(whole, ensure_ascii=False)
 
 
-def _choices(schema: Mapping[str, Any]) -> list[str]:
-    """The only texts that a schema allows; none: it allows more."""
+def _choices(schema: Mapping[str, Any], shape: TagShape) -> list[str]:
+    """The only texts that a schema allows, without those that hold the marks that end a text; none:
+    it allows more. Raises ApiError where none is left."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+    texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+    marks = (shape.value_end, shape.close)
+    found = [one for one in texts if not any(mark in one for mark in marks)]
+    if texts and not found:
+        raise ApiError(
+            f"'{texts[0][:NAME_CHARS_SHOWN]}' holds a mark of this model's calls, so no call can "
+            "have it for an argument: leave it out of 'tools'.",
+            param="tools",
+        )
+    return found
 
 
 def _text(schema: Mapping[str, Any], shape: TagShape) -> str:

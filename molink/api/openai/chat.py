@@ -79,6 +79,7 @@ def _requests(
         grammar=grammar,
         choices=body.n or 1,
         skip_special_tokens=prompt.skip_special_tokens,
+        quiet=prompt.quiet,
     )
     scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
     return [replace(first, sampling=scored), *others]

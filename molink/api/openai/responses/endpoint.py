@@ -57,6 +57,7 @@ async def post_responses(
             usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
+            quiet=prompt.quiet,
         )
         answer_id = f"resp_{request_id_of(request)}"
         if body.store is not False:
