@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import ClientConnectionResetError, hdrs, web
 from aiohttp.typedefs import Handler
 
 from molink.errors import (
@@ -171,6 +171,8 @@ async def errors_in_shape(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _response(request: web.Request, error: ApiError) -> web.Response:
+    if request.method == hdrs.METH_OPTIONS:  # Its answer is in the headers.
+        return web.Response(status=error.status, headers=error.headers)
     body = anthropic_error_body(error) if is_anthropic(request.path) else error_body(error)
     return web.json_response(body, status=error.status, headers=error.headers)
 

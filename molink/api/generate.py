@@ -105,6 +105,7 @@ async def post_generate(
 
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with EventStream(request) as stream:
+            stream.taken()
             async for event in events:
                 stopwatch.tokens_came(len(event.token_ids))
                 is_last = event.finish_reason is not None

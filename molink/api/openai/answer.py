@@ -155,6 +155,7 @@ async def _streamed(
 
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
         nonlocal unfinished
+        stream.taken()
         tokens = 0
         async for event in _without_answer(events) if job.prompt_only else events:
             tokens += len(event.token_ids)
