@@ -54,6 +54,9 @@ no truth: a trial of a module whose wide copy would not fit beside it."""
 PROBE_ROWS = 13
 """Rows that a product is tried with: one pass of our kernels, and two."""
 
+FEW_ROWS = 5
+"""More than one, and less than a pass of a kernel for many."""
+
 LARGE_CHANNELS, LARGE = 3, 1000.0
 """Channels of some rows that are so many times the others, as real models have them."""
 
@@ -109,12 +112,14 @@ class Reference:
     def trouble_of(
         self, candidate: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
     ) -> str | None:
-        """Why a candidate does not hold on rows [T, K], all at once and one alone."""
-        alone = len(x) // 2
+        """Why a candidate does not hold on rows [T, K]: all at once, one alone, and a few, since
+        kernels compute each in a way of its own."""
         with torch.inference_mode():
-            return self.trouble(candidate(x)) or self.trouble(
-                candidate(x[alone : alone + 1]), alone
-            )
+            for first, count in ((0, len(x)), (len(x) // 2, 1), (0, FEW_ROWS)):
+                trouble = self.trouble(candidate(x[first : first + count]), first)
+                if trouble is not None:
+                    return trouble
+        return None
 
 
 def reference_of(module: Any, x: torch.Tensor, allowance: float = 0.0) -> Reference:

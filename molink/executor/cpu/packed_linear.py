@@ -23,7 +23,7 @@ layout (slower).
 
 import ctypes
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -83,6 +83,9 @@ class PackedLinear(nn.Module):
 
     cancels = 1.0
     """How many times larger than the result the sums in fp32 are that it is the difference of."""
+
+    kind: Hashable = None
+    """Which of the kernels computes it, where there are several for a form of weights."""
 
     def __init__(self, weight: torch.Tensor | QuantizedWeight, dtype: torch.dtype) -> None:
         super().__init__()
@@ -219,7 +222,14 @@ def _form(
     dtype: torch.dtype,
 ) -> tuple[object, ...]:
     stored = weight.dtype if isinstance(weight, torch.Tensor) else weight.form
-    return type(layer), weight.shape, stored, dtype, None if bias is None else bias.dtype
+    return (
+        type(layer),
+        layer.kind,
+        weight.shape,
+        stored,
+        dtype,
+        None if bias is None else bias.dtype,
+    )
 
 
 _proven: dict[tuple[object, ...], str | None] = {}
