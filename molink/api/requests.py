@@ -128,8 +128,8 @@ def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int,
     if min(token_ids) < 0 or max(token_ids) >= card.vocabulary_size:
         wrong = next(one for one in token_ids if not 0 <= one < card.vocabulary_size)
         raise ApiError(
-            f"'{param}' holds the token id {str(wrong)[:NAME_CHARS_SHOWN]}, which is outside the vocabulary: use 0 to "
-            f"{card.vocabulary_size - 1}.",
+            f"'{param}' holds the token id {str(wrong)[:NAME_CHARS_SHOWN]}, which is outside the "
+            f"vocabulary: use 0 to {card.vocabulary_size - 1}.",
             param=param,
         )
     return tuple(token_ids)
