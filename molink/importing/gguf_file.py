@@ -23,12 +23,8 @@ from molink.printable import printable_line
 
 __all__ = ["import_gguf", "read_model", "recoded_line", "small_files_of", "with_scheme"]
 
-OTHER_KINDS = {
-    "clip": "the part of a model that sees or hears (mmproj)",
-    "bert": "a model of embeddings",
-    "nomic-bert": "a model of embeddings",
-}
-"""What is no language model, by `general.architecture`."""
+MMPROJ = "clip"
+"""The `general.architecture` of what sees or hears for a model."""
 
 SAMPLING = {
     "temp": ("temperature", 0.0, 100.0),
@@ -70,23 +66,26 @@ def read_model(path: Path) -> tuple[GgufModel, Metadata]:
     """The model in a file, from its table alone. Raises UnsupportedModelError with all that is
     missing here, CheckpointError for a file that is damaged."""
     header = read_gguf_parts(path)
-    missing = [_missing_types(header)] if header.unread else []
+    counts = ", ".join(f"{count} of {name}" for name, count in sorted(header.unread.items()))
+    missing = f"{path} holds tensors of types that MoLink does not read ({counts})"
     try:
         _check_kind(header)
         found = gguf_model(header)
     except UnsupportedModelError as error:
-        raise UnsupportedModelError("; ".join([*missing, str(error)])) from error
-    if missing:
-        raise UnsupportedModelError(f"{missing[0]}: {TAKE_INSTEAD}")
+        if not counts:
+            raise
+        raise UnsupportedModelError(f"{missing}; {error}") from error
+    if counts:
+        raise UnsupportedModelError(f"{missing}: {TAKE_INSTEAD}")
     return found
 
 
 def _check_kind(header: GgufHeader) -> None:
     """Whether it is a language model, and its table no bomb."""
     name = header.metadata.get("general.architecture")
-    if name in OTHER_KINDS:
+    if name == MMPROJ:
         raise UnsupportedModelError(
-            f"{header.path} is {OTHER_KINDS[str(name)]}: give the file of the model itself"
+            f"{header.path} is what sees or hears for a model (mmproj): give the model's own file"
         )
     layers = header.metadata.get(f"{name}.block_count")
     if isinstance(layers, int) and layers > len(header.tensors) + header.unread.total():
@@ -96,22 +95,14 @@ def _check_kind(header: GgufHeader) -> None:
         )
 
 
-def _missing_types(header: GgufHeader) -> str:
-    counts = ", ".join(f"{count} of {name}" for name, count in sorted(header.unread.items()))
-    return f"{header.path} holds tensors of types that MoLink does not read ({counts})"
-
-
-def recoded_counts(header: GgufHeader) -> dict[str, int]:
-    """Types that an import writes anew, with the numbers of their tensors."""
-    stored = (tensor.stored for tensor in header.tensors)
-    return dict(sorted(Counter(one.type.name for one in stored if one is not None).items()))
-
-
 def recoded_line(path: Path) -> str | None:
-    """What an import of a file writes anew, in a sentence; None where that is nothing."""
-    if not (counts := recoded_counts(read_gguf_parts(path))):
+    """Types that an import of a file writes anew with the numbers of their tensors, in a sentence;
+    None where there are none."""
+    stored = (tensor.stored for tensor in read_gguf_parts(path).tensors)
+    counts = sorted(Counter(one.type.name for one in stored if one is not None).items())
+    named = ", ".join(f"{count} in {name}" for name, count in counts)
+    if not named:
         return None
-    named = ", ".join(f"{count} in {name}" for name, count in counts.items())
     return f"Written anew in 8 bits, which takes more room than in the file: tensors {named}."
 
 

@@ -30,7 +30,6 @@ QWEN_35 = (
 )
 GPT_4O = _words(f"{CONTRACTION}?", r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*")
 TEKKEN = _words("", r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*")
-YOUTU = _words(f"{CONTRACTION}?", r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*")
 KIMI = r"\p{Han}+|" + _words(
     f"{CONTRACTION}?",
     rf"\p{{N}}{{1,3}}|{SIGNS}",
@@ -75,31 +74,27 @@ class Words:
     """Whether a text begins with a token of its own, where the file does not say."""
 
 
-STARCODER = Words((r"\p{N}", GPT_2))
-WITH_LLAMA_3 = Words((LLAMA_3,), whole_first=True, begins=True)
-WITH_GPT_4O = Words((GPT_4O,), whole_first=True)
-WITH_TINY_AYA = Words((THREES_FROM_THE_RIGHT, GPT_4O))
-OF_DEFAULT = Words((r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", r"[0-9][0-9][0-9]"))
-
 _SHARED = {
     Words((GPT_2,)): "gpt-2 phi-2 gigachat a.x-4.0 mellum jais trillion granite-docling exaone4",
     Words((GPT_2,), composed=True): "mpt olmo",
-    WITH_LLAMA_3: "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+    Words(
+        (LLAMA_3,), whole_first=True, begins=True
+    ): "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
     Words((LLAMA_3,)): "dbrx smaug-bpe chatglm-bpe",
     Words((LLAMA_3,), whole_first=True): "glm4 glm5",
     Words((QWEN_2,), composed=True): "qwen2 deepseek-r1-qwen kormo megrez stablelm2",
     Words((QWEN_2,)): "hunyuan solar-open grok-2",
-    STARCODER: "starcoder refact smollm codeshell exaone minerva-7b mellum2",
+    Words((r"\p{N}", GPT_2)): "starcoder refact smollm codeshell exaone minerva-7b mellum2",
     Words((r"\p{N}", GPT_2), composed=True): "command-r",
-    WITH_GPT_4O: "gpt-4o llama4 kanana2 talkie minimax-m2",
-    WITH_TINY_AYA: "tiny_aya cohere2moe",
+    Words((GPT_4O,), whole_first=True): "gpt-4o llama4 kanana2 talkie minimax-m2",
+    Words((THREES_FROM_THE_RIGHT, GPT_4O)): "tiny_aya cohere2moe",
     Words(DEEPSEEK_3): "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
     Words((BLOOM,)): "poro-chat bloom gpt3-finnish",
     Words((BAILING,)): "bailingmoe bailingmoe2 llada-moe",
 }
 
 _SINGLE = {
-    "default": OF_DEFAULT,
+    "default": Words((r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", r"[0-9][0-9][0-9]")),
     "qwen35": Words((QWEN_35,)),
     "tekken": Words((TEKKEN,), whole_first=True, begins=True),
     "falcon": Words((r"[\p{P}\$\+<=>\^~\|`]+", GPT_2, r"[0-9][0-9][0-9]")),
@@ -127,7 +122,7 @@ _SINGLE = {
             "[\uac00-\ud7a3\u3131-\u318e]+"
             "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
             f"|[\u3105-\u312f]+|{EAST_ASIAN}",
-            YOUTU,
+            GPT_4O.replace(r"\p{N}{1,3}", r"\p{N}"),
         ),
         whole_first=True,
     ),
@@ -152,9 +147,7 @@ _SINGLE = {
     ),
     "exaone-moe": Words((EXAONE_MOE,)),
     "superbpe": Words((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
-    "seed-coder": Words(
-        (QWEN_2.replace(SIGNS, r" ?[^\s\p{L}\p{N}\r\n]+"),),
-    ),
+    "seed-coder": Words((QWEN_2.replace(SIGNS, r" ?[^\s\p{L}\p{N}\r\n]+"),)),
     "kimi-k2": Words((KIMI,)),
     "ufakzeka": Words((QWEN_2.removeprefix(f"{CONTRACTION}|"),)),
     "afmoe": Words(

@@ -8,6 +8,7 @@ guesses where it does not know a pattern, and adds a token of its own beyond the
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,28 +59,21 @@ class Vocabulary:
     header: GgufHeader
     tokens: Sequence[str]
     """Each by a name of its own."""
-    types: Sequence[int]
+    types: Sequence[float]
 
     def value(self, key: str) -> Any:
         """A setting of the tokenizer, or None."""
         return self.header.metadata.get(KEY + key)
 
-    def texts(self, key: str) -> list[str] | None:
-        """A list of texts, or None."""
-        values = self.header.array(KEY + key)
-        if values is None or not all(isinstance(one, str) for one in values):
-            return None
-        return [str(one) for one in values]
-
     def scores(self) -> list[float]:
         """One for each token. Raises CheckpointError when there are more or fewer."""
-        scores = self.header.array(f"{KEY}scores") or []
+        scores = _figures(self.header, "scores")
         if len(scores) != len(self.tokens):
             raise CheckpointError(
                 f"{self.header.path} has {len(self.tokens)} tokens and {len(scores)} scores of "
                 "them: fetch it again"
             )
-        return [float(one) for one in scores]
+        return scores
 
     def number(self, key: str) -> int | None:
         """The number of a token with a meaning, or None."""
@@ -143,12 +137,22 @@ def _vocabulary(header: GgufHeader) -> Vocabulary:
     tokens = header.array(f"{KEY}tokens")
     if not tokens or not all(isinstance(token, str) for token in tokens):
         raise CheckpointError(f"{header.path} holds no tokens: {WITH_CONFIG}")
-    types = header.array(f"{KEY}token_type") or [1] * len(tokens)
+    types = _figures(header, "token_type") or [1.0] * len(tokens)
     if len(types) != len(tokens):
         raise CheckpointError(
             f"{header.path} has {len(tokens)} tokens and {len(types)} types of them: fetch it again"
         )
-    return Vocabulary(header, _names(tokens), [int(one) for one in types])
+    return Vocabulary(header, _names(tokens), types)
+
+
+def _figures(header: GgufHeader, key: str) -> list[float]:
+    """A list of numbers, empty where there is none."""
+    values = header.array(KEY + key) or []
+    if any(isinstance(one, str) or not math.isfinite(one) for one in values):
+        raise CheckpointError(
+            f"{header.path} has what is no number in {KEY}{key}: fetch it again, or {WITH_CONFIG}"
+        )
+    return [float(one) for one in values]
 
 
 def _names(tokens: Sequence[object]) -> list[str]:
@@ -157,7 +161,9 @@ def _names(tokens: Sequence[object]) -> list[str]:
     names: dict[str, None] = {}
     for number, token in enumerate(tokens):
         name = str(token) or f"[EMPTY_{number}]"
-        names[f"[AGAIN_{number}]" if name in names else name] = None
+        while name in names:
+            name = f"[AGAIN_{number}]{name}"
+        names[name] = None
     return list(names)
 
 
@@ -170,7 +176,7 @@ def _unknown(header: GgufHeader, what: str) -> UnsupportedModelError:
 def _pairs(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """The merges of a file."""
     pairs = []
-    for merge in vocabulary.texts("merges") or ():
+    for merge in map(str, vocabulary.header.array(f"{KEY}merges") or ()):
         first, space, second = merge[1:].partition(" ")  # A part may begin with a space.
         if not space or not second:
             raise CheckpointError(
@@ -266,7 +272,7 @@ def _likeliest_pieces(vocabulary: Vocabulary) -> tuple[Any, bool]:
     unknown = vocabulary.unknown()
     tokenizer = Tokenizer(_model(vocabulary, lambda: Unigram(pieces, unknown, by_bytes)))
     steps: list[Any] = []
-    if characters := vocabulary.header.array(f"{KEY}precompiled_charsmap"):
+    if characters := _figures(vocabulary.header, "precompiled_charsmap"):
         table = bytes(int(one) & 0xFF for one in characters)
         steps.append(_model(vocabulary, lambda: normalizers.Precompiled(table)))
     if vocabulary.value("remove_extra_whitespaces"):

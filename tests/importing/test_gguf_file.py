@@ -137,7 +137,7 @@ WHOLE = [
         ({"split.count": 3}, WHOLE, "as in NAME-00001-of-00003.gguf"),
         ({"llama.block_count": 2}, WHOLE, "lacks blk.1.attn_k.weight and 8 other"),
         ({"llama.block_count": 10**9}, WHOLE, "promises 1000000000 layers and holds 11 tensors"),
-        ({"general.architecture": "clip"}, WHOLE, "mmproj.*give the file of the model itself"),
+        ({"general.architecture": "clip"}, WHOLE, "mmproj.*give the model's own file"),
         ({"llama.block_count": 0}, WHOLE, "no usable llama.block_count"),
         ({"llama.attention.head_count": [1, 2]}, WHOLE, "a list"),
         ({"llama.attention.head_count": 3}, WHOLE, "8 rows for 3 heads"),

@@ -281,6 +281,22 @@ def test_a_turn_ends_where_the_names_of_tokens_say_so(tmp_path):
     assert end_tokens(read_gguf(tmp_path / "t.gguf")) == [2, len(SPM_TOKENS)]
 
 
+def test_scores_that_are_no_numbers_are_refused(tmp_path):
+    metadata = spm_metadata()
+    with pytest.raises(CheckpointError, match=r"no number in tokenizer\.ggml\.scores"):
+        made(tmp_path, metadata | {"scores": ["x"] * len(metadata["scores"])})
+    charsmap = {"precompiled_charsmap": ["x"]}
+    with pytest.raises(CheckpointError, match="precompiled_charsmap"):
+        made(tmp_path, unigram_metadata() | charsmap)
+    with pytest.raises(CheckpointError, match="do not fit together"):
+        made(tmp_path, unigram_metadata() | {"precompiled_charsmap": [1, 2, 3]})
+
+
+def test_names_of_what_is_there_twice_are_told_apart_whatever_they_are(tmp_path):
+    metadata = {"model": "gpt2", "tokens": ["a", "[AGAIN_2]a", "a", "[AGAIN_2]a"], "merges": []}
+    assert made(tmp_path, metadata).get_vocab_size() == 4
+
+
 def test_what_texts_begin_with_where_the_file_does_not_say(tmp_path):
     silent = {key: value for key, value in demo_metadata().items() if key != "add_bos_token"}
     for pre, begins in [("llama-bpe", True), ("tekken", True), ("qwen2", False)]:
@@ -299,6 +315,8 @@ def test_what_texts_begin_with_where_the_file_does_not_say(tmp_path):
         ({"pre": 7}, "pattern 7", UnsupportedModelError),
         ({"merges": ["a"]}, "no pairs", CheckpointError),
         ({"merges": ["zzz qqq"]}, "do not fit together", CheckpointError),
+        ({"token_type": ["x"] * 512}, "no number in tokenizer.ggml.token_type", CheckpointError),
+        ({"token_type": [float("nan")] * 512}, "no number in tokenizer.ggml.tok", CheckpointError),
         ({"tokens": []}, "holds no tokens", CheckpointError),
         ({"token_type": [1]}, "types of them", CheckpointError),
     ],

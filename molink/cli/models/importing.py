@@ -61,9 +61,9 @@ def import_(
 ) -> None:
     """Make a checkpoint to serve from SOURCE: a GGUF file, a model's folder, or `demo`.
 
-    A GGUF file keeps its weights bit for bit; those of a folder are rounded as --weights says. The
-    new folder is what `molink serve` and `molink up` take as MODEL, and nodes fetch their layers of
-    it.
+    A GGUF file keeps its weights bit for bit where there are kernels for them, else they become
+    Q8_0; those of a folder are rounded as --weights says. The new folder is what `molink serve` and
+    `molink up` take as MODEL, and nodes fetch their layers of it.
     """
     from molink.importing.gguf_file import recoded_line
     from molink.importing.planned import gguf_of
