@@ -43,7 +43,7 @@ def _as_items(value: Any) -> Any:
 class ReasoningPart(Part):
     """Text that the model reasoned, or a summary of it."""
 
-    type: Literal["reasoning_text", "summary_text"]
+    type: str | None = None
     text: OrEmpty = ""
 
 
