@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
-from molink.api.content import NO_CONTENT, OTHER, Arguments, Content, tag_among
+from molink.api.chat.content import NO_CONTENT, OTHER, Arguments, Content, tag_among
 from molink.api.openai.refused_fields import OF_CHAT
 from molink.api.schemas import (
     CHOICES_MAX,
