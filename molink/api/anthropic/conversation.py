@@ -20,6 +20,7 @@ from molink.api.anthropic.schemas import (
     ToolUseBlock,
 )
 from molink.api.anthropic.schemas import ToolChoice as AskedChoice
+from molink.api.chat.content import ContentPart, check_read, joined
 from molink.api.chat.conversation import (
     AUTO,
     NO_PARAMETERS,
@@ -29,7 +30,6 @@ from molink.api.chat.conversation import (
     ToolCall,
     ToolChoice,
 )
-from molink.api.content import ContentPart, check_read, joined
 from molink.api.errors import ApiError
 
 __all__ = ["conversation_of"]

@@ -1,5 +1,8 @@
 """`POST /v1/messages` and `POST /v1/messages/count_tokens`: one answer in Anthropic's words."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from aiohttp import web
 
 from molink.api.anthropic.conversation import conversation_of
@@ -21,7 +24,7 @@ __all__ = ["post_count_tokens", "post_messages"]
 TOO_LONG = "prompt is too long: {prompt_tokens} tokens > {length} maximum"
 """Anthropic's very sentence: its clients read both numbers, and shorten the conversation."""
 
-EDITS = {"context_management": {"applied_edits": []}}
+EDITS: Mapping[str, Any] = {"context_management": {"applied_edits": []}}
 """How the conversation was shortened, for a client that wants it to be: it never is."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag
 
 from molink.api.anthropic.client_tools import CLIENT_TOOLS, kind_of
-from molink.api.content import (
+from molink.api.chat.content import (
     NO_CONTENT,
     OTHER,
     Arguments,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
-from molink.api.content import NO_CONTENT, OTHER, Arguments, Content, tag_among
+from molink.api.chat.content import NO_CONTENT, OTHER, Arguments, Content, tag_among
 from molink.api.openai.refused_fields import OF_CHAT
 from molink.api.schemas import (
     CHOICES_MAX,
@@ -54,10 +54,20 @@ class ToolCallBody(Part):
 
     id: str | None = None
     """May be absent where the results stand in the order of the calls."""
-    type: Literal["function"] | None = "function"
+    type: str | None = None
     function: FunctionCall
     index: int | None = None
     """Of a streamed answer, which some clients leave in. It does nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_text(cls, value: Any) -> Any:
+        """A call of a tool that takes a text is a function's with this text."""
+        custom = value.get("custom") if isinstance(value, dict) else None
+        if not isinstance(custom, dict):
+            return value
+        called = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+        return {"id": value.get("id"), "function": called}
 
 
 class Message(Part):

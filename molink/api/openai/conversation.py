@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from molink.api.chat import Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.chat.content import check_read, joined
 from molink.api.chat.conversation import NO_PARAMETERS
-from molink.api.content import check_read, joined
 from molink.api.errors import ApiError
 from molink.api.openai.chat_schemas import ChatBody, FunctionBody, FunctionTool
 from molink.api.openai.chat_schemas import Message as MessageBody

@@ -35,7 +35,9 @@ def chosen(tools: tuple[Tool, ...], given: Any) -> tuple[tuple[Tool, ...], ToolC
 
 
 def _unboxed(given: Any) -> Any:
-    box = given.get(given.get("type", "function")) if isinstance(given, Mapping) else None
+    if not isinstance(given, Mapping):
+        return given
+    box = given.get(str(given.get("type", "function")))
     return box if isinstance(box, Mapping) else given
 
 

@@ -105,6 +105,20 @@ async def test_results_find_calls_without_ids(service, post):
     assert "<tool time>noon<tool weather>rain<user>hi" in service.prompts[0]
 
 
+async def test_a_call_with_a_text_in_the_history(service, post):
+    call = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    said = [{"role": "assistant", "tool_calls": [call]}]
+    status, _, answer = await post(messages=[*HELLO, *said, *HELLO])
+    assert status == 200, answer
+    assert '<tool_call>patch {"input": "*** Begin"}</tool_call>' in service.prompts[0]
+
+
+@pytest.mark.parametrize("choice", [5, [], {}, {"type": []}, {"type": "function", "function": 5}])
+async def test_a_choice_that_is_none(service, post, choice):
+    status, _, answer = await post(messages=HELLO, tools=TOOLS, tool_choice=choice)
+    assert (status, answer["error"]["param"]) == (400, "tool_choice") and not service.requests
+
+
 async def test_the_same_id_twice_and_a_result_without_a_call(service, post):
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     said = [{"role": "assistant", "tool_calls": [call, call]}]

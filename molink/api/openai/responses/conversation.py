@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from molink.api.chat.content import check_read, joined
 from molink.api.chat.conversation import Conversation, Message, ToolCall
-from molink.api.content import check_read, joined
 from molink.api.errors import ApiError
 from molink.api.openai.responses.schemas import (
     CallOutput,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
-from molink.api.content import NO_CONTENT, OTHER, Arguments, Content, OrEmpty, tag_among
+from molink.api.chat.content import NO_CONTENT, OTHER, Arguments, Content, OrEmpty, tag_among
 from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
 from molink.api.schemas import (
     MESSAGES_MAX,
@@ -43,7 +43,7 @@ def _as_items(value: Any) -> Any:
 class ReasoningPart(Part):
     """Text that the model reasoned, or a summary of it."""
 
-    type: Literal["reasoning_text", "summary_text"]
+    type: str | None = None
     text: OrEmpty = ""
 
 

@@ -117,7 +117,7 @@ def _text_within(content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "\n".join(str(one["text"]) for one in parts if isinstance(one, dict) and "text" in one)
+    return "\n".join(_text_within(one.get("text")) for one in parts if isinstance(one, dict))
 
 
 Content = Annotated[
