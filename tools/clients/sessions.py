@@ -77,6 +77,8 @@ def run_library(library: Library, client: Installed) -> Result:
                 why = f"after {tried[-1] if tried else 'nothing'}: {_last_line(said)}"
             if why:
                 break
+        if library.provokes:
+            server.requests.forgive(library.provokes)
         told = ", ".join(tried) or f"{len(library.commands(place))} commands"
         return Result.of(library.name, library.packages[0], told, why, server.requests)
 
