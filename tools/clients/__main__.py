@@ -39,7 +39,6 @@ def main() -> int:
         "--within", type=float, metavar="S", help="begin none after so many seconds"
     )
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that what was started is ended.
     clients = in_time(chosen(set(asked.names), big=asked.big), asked.within)
     failed = 0
     for result in over_ring(clients) if asked.ring else map(tried, clients):
@@ -93,4 +92,5 @@ def over_ring(clients: Iterator[Client]) -> Iterator[Result]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that what was started is ended.
     sys.exit(main())

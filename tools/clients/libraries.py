@@ -33,6 +33,8 @@ class Library:
     variables: Lines = lambda place: {}
     is_big: bool = False
     """Whether the continuous integration runs it."""
+    provokes: str = ""
+    """Words of a refusal that it provokes, to see what becomes of it; empty: it provokes none."""
 
 
 def _python(program: str) -> Callable[[Place], Sequence[Sequence[str]]]:
@@ -112,7 +114,12 @@ LIBRARIES = (
         _node("vercel_ai"),
         index="npm",
     ),
-    Library("litellm", ("litellm==1.110.2",), _python("litellm_sdk")),
+    Library(
+        "litellm",
+        ("litellm==1.110.2",),
+        _python("litellm_sdk"),
+        provokes="maximum context length is",
+    ),
     Library("langchain", ("langchain-openai==1.7.4",), _python("langchain_sdk")),
     Library("llama-index", ("llama-index-llms-openai-like==0.8.1",), _python("llama_index_sdk")),
     Library("instructor", ("instructor==1.17.0",), _python("instructor_sdk")),

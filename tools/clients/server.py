@@ -28,6 +28,10 @@ class Requests:
     ignored: set[str] = field(default_factory=set)
     """Names of fields that were passed over."""
 
+    def forgive(self, words: str) -> None:
+        """Forget the refusals with these words: they were provoked."""
+        self.refused = [one for one in self.refused if words not in one]
+
     @web.middleware
     async def noting(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware around all others."""
