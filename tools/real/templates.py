@@ -6,9 +6,10 @@ it back. Printed is a table with the parser and what came of it, and how many ar
 """
 
 import json
-import os.path
 import sys
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -49,16 +50,25 @@ def result_of(template: str) -> tuple[str, str]:
     if WEATHER.name not in written:
         return form.tool_parser, "the template writes no calls"
     reply = PartReader(form.reader(asked, ""), asked).whole(written, "stop")
-    found = [(call.name, json.loads(call.arguments or "null")) for call in reply.tool_calls]
+    known = [call for call in reply.tool_calls if call.name != "assistant"]  # Harmony's results.
+    found = [(call.name, _value(call.arguments)) for call in known]
     is_same = found == [(WEATHER.name, ARGUMENTS)]
     return form.tool_parser, SAME if is_same else f"{found} of {written!r}"
 
 
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def _behind(before: str, after: str) -> str:
     """What `after` has more than `before`, from the beginning of a mark that both share in part."""
-    shared = os.path.commonprefix((before, after))
-    begun = shared.rfind("<")
-    return after[begun if begun > shared.rfind(">") else len(shared) :]
+    same = (one == other for one, other in zip(before, after, strict=False))
+    count = sum(takewhile(bool, same))
+    begun = after.rfind("<", 0, count)
+    return after[begun if begun > after.rfind(">", 0, count) else count :]
 
 
 def main(folder: str) -> None:
