@@ -6,9 +6,9 @@ say it instead (`--tool-parser`, `--reasoning-parser`), in vLLM's names.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from molink.api.chat.constraints import after_thoughts, forced_call, strict_calls
+from molink.api.chat.constraints import after_thoughts, call_or_text, forced_call, strict_calls
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.formats.harmony import FINAL, THOUGHTS, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
@@ -177,10 +177,17 @@ class ChatFormat:
 
     def text_grammar(self, grammar: str, conversation: Conversation, prompt: str) -> str:
         """The grammar, as it travels, of a whole answer to `prompt` whose text matches
-        `grammar`."""
+        `grammar`; where the model may call tools, it may do that instead."""
         if self.is_harmony and conversation.continue_final_message:
             return grammar
         lead, begin = self.lead(conversation, prompt), FINAL if self.is_harmony else ""
+        if self._may_call(conversation) and self._shape is not None:
+            if not self.call_grammar(conversation, prompt):
+                tools = tuple(replace(tool, strict=False) for tool in conversation.tools)
+                conversation = replace(conversation, tools=tools)
+            return call_or_text(
+                conversation, self._shape, grammar, self._thoughts, lead, self._lark, begin
+            )
         return after_thoughts(grammar, self._thoughts, lead, self._lark, begin)
 
     @property
@@ -226,6 +233,9 @@ class ChatFormat:
             pairs += CALL_READERS[self.tool_parser].spans()
         return tuple(pairs)
 
+    def _may_call(self, conversation: Conversation) -> bool:
+        return self._reads_calls(conversation) and not conversation.continue_final_message
+
     def _reads_calls(self, conversation: Conversation) -> bool:
         return bool(conversation.tools) and conversation.tool_choice.mode != "none"
 
@@ -254,9 +264,11 @@ class ChatFormat:
 
 
 def _template(tokenizer: ChatTokenizer | None) -> str:
-    """A tokenizer's template; all of them together, where it has several."""
+    """A tokenizer's template; where it has several, the one that is used with tools."""
     found = tokenizer.chat_template if tokenizer is not None else None
-    return "\n".join(found.values()) if isinstance(found, dict) else found or ""
+    if isinstance(found, dict):
+        return str(found.get("tool_use") or found.get("default") or "")
+    return found or ""
 
 
 def _found(template: str, marks: tuple[tuple[str, str], ...]) -> str:
