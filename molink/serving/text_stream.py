@@ -32,7 +32,7 @@ class TextStream:
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
     min_tokens: int = 0
-    """Stop strings within so many first tokens end nothing."""
+    """Stop strings within so many first tokens, context among them, end nothing."""
     stopped_at: str | None = None
     """The stop string that has appeared."""
     _token_ids: list[int] = field(default_factory=list)
@@ -47,7 +47,14 @@ class TextStream:
     def of(cls, tokenizer: ChatTokenizer, sampling: SamplingParams) -> "TextStream":
         """The text of a sequence that is sampled so."""
         skips = sampling.skip_special_tokens
-        return cls(tokenizer, sampling.stop, skips, sampling.min_tokens)
+        stream = cls(tokenizer, sampling.stop, skips, sampling.min_tokens + len(sampling.context))
+        stream._begin_behind(sampling.context)
+        return stream
+
+    def _begin_behind(self, context: tuple[int, ...]) -> None:
+        """Take tokens of which the text is known, but for half a character at their end."""
+        self._token_ids, self._shown_to = list(context), len(context)
+        self._context = self._decode(0).rstrip(INCOMPLETE) if context else ""
 
     def of_token(self, token_id: int, sampling: SamplingParams, *, is_last: bool) -> str:
         """Text that became final with one token; a stop token's own text is never shown."""

@@ -39,6 +39,7 @@ async def post_messages(
             usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
+            continues=prompt.conversation.continue_final_message,
         )
         writer = MessageWriter(
             f"msg_{request_id_of(request)}",

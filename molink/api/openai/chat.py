@@ -78,6 +78,7 @@ def _requests(
         grammar=grammar,
         choices=body.n or 1,
         skip_special_tokens=prompt.skip_special_tokens,
+        continues=prompt.conversation.continue_final_message,
     )
     scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
     return [replace(first, sampling=scored), *others]

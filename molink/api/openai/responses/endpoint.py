@@ -18,7 +18,7 @@ from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import check_model, generation_requests, token_budget
-from molink.serving.service import GenerationService
+from molink.serving.service import GenerationService, SamplingDefaults
 
 __all__ = ["get_response", "post_responses"]
 
@@ -54,13 +54,14 @@ async def post_responses(
             usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
+            continues=prompt.conversation.continue_final_message,
         )
         answer_id = f"resp_{request_id_of(request)}"
         if body.store is not False:
             job = logged(
                 request, job, answer_id, body.model_dump_json(exclude_unset=True, by_alias=True)
             )
-        repeated = _repeated(body) | {"store": job.log is not None}
+        repeated = _repeated(body, card.sampling) | {"store": job.log is not None}
         writer = ResponseWriter(answer_id, card.shown_name, repeated, texts)
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
 
@@ -78,7 +79,10 @@ async def get_response(
     kept = await kept_answer(request)
     body = ResponsesBody.model_validate_json(kept.asked)
     prompt = await chat_prompt(conversation_of(body), service.card, format)
-    repeated = _repeated(body) | {"store": True, "created_at": int(kept.created_unix_s)}
+    repeated = _repeated(body, service.card.sampling) | {
+        "store": True,
+        "created_at": int(kept.created_unix_s),
+    }
     writer = ResponseWriter(kept.answer_id, service.card.shown_name, repeated, texts)
     await write_kept(prompt, kept, service.card, writer)
     if kept.ending is not None and "completed_at" in writer.body:
@@ -107,7 +111,7 @@ def _format_asked_for(body: ResponsesBody) -> Question | None:
     return schema_question(format.schema_, "text.format")
 
 
-def _repeated(body: ResponsesBody) -> dict[str, Any]:
+def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
     """What of the request the response repeats, defaults filled in."""
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
@@ -118,10 +122,10 @@ def _repeated(body: ResponsesBody) -> dict[str, Any]:
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
         "service_tier": "default",
-        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "temperature": usual.temperature if body.temperature is None else body.temperature,
         "text": {"format": format, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "top_p": usual.top_p if body.top_p is None else body.top_p,
     }
