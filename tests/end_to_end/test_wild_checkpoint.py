@@ -62,7 +62,11 @@ async def test_its_own_sampling_holds_where_a_request_is_silent(tools, server):
     (entry,) = (await tools.get(server.url, "/v1/models"))["data"]
     shown = entry["default_sampling_params"]
     assert shown == {
-        "temperature": 0.7, "top_p": 0.9, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
     }
 
 
