@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from codecs import BOM_UTF8
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ __all__ = ["check_writes_text", "model_folder", "read_object"]
 
 TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 
-LFS_MARK, LFS_BYTES_MAX = b"version https://git-lfs", 1024
-"""What a pointer of Git LFS begins with, and how long one is at most."""
+LFS_MARK = b"version https://git-lfs"
+"""What a pointer of Git LFS begins with."""
 
 NAMES_SHOWN = 3
 
@@ -64,15 +65,13 @@ def model_folder(given: Path, model: str) -> Path:
     names = _names(folder, model)
     if "config.json" not in names:
         raise CheckpointError(_instead(folder, model, names))
-    pointers = [name for name in sorted(names) if _is_pointer(folder / name)]
-    if pointers:
+    if pointers := _beginning(names, folder, LFS_MARK):
         shown = ", ".join(pointers[:NAMES_SHOWN]) + " and others" * (len(pointers) > NAMES_SHOWN)
         raise CheckpointError(
             f"{model} has only pointers of Git LFS for {shown}: run `git lfs pull` in that folder"
         )
-    marked = [
-        one for one in sorted(names) if one.endswith(TEXT_SUFFIXES) and _has_bom(folder / one)
-    ]
+    texts = [one for one in names if one.endswith(TEXT_SUFFIXES)]
+    marked = _beginning(texts, folder, BOM_UTF8)
     return _without_boms(folder, names, marked) if marked else folder
 
 
@@ -152,21 +151,13 @@ def _base_of(folder: Path) -> str:
     return str(base or "another model")[:100]
 
 
-def _is_pointer(path: Path) -> bool:
-    try:
-        if not path.is_file() or path.stat().st_size > LFS_BYTES_MAX:
-            return False
-        return path.read_bytes().startswith(LFS_MARK)
-    except OSError:
-        return False
-
-
-def _has_bom(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(BOM_UTF8)) == BOM_UTF8
-    except OSError:
-        return False
+def _beginning(names: Collection[str], folder: Path, mark: bytes) -> list[str]:
+    """The files that begin with some bytes."""
+    found = []
+    for name in sorted(one for one in names if (folder / one).is_file()):
+        with suppress(OSError), (folder / name).open("rb") as file:
+            found += [name] * (file.read(len(mark)) == mark)
+    return found
 
 
 def _without_boms(folder: Path, names: Collection[str], marked: Collection[str]) -> Path:

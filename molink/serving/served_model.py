@@ -94,6 +94,12 @@ def load_tokenizer(description: ModelDescription) -> ChatTokenizer | None:
             f"The tokenizer of {description.name} cannot be read ({type(error).__name__}): "
             "repair its files, or remove them to serve token ids."
         ) from error
+    names = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else {"default"}
+    if "default" not in names:
+        raise CheckpointError(
+            f"{description.name} has chat templates named {', '.join(names)} and no default one: "
+            "name the usual one so in its tokenizer_config.json"
+        )
     checked: ChatTokenizer = tokenizer
     return checked
 

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from molink.api.chat import ChatFormat
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.errors import CheckpointError
 from molink.models import DEMO_MODEL_DIR
@@ -89,3 +90,37 @@ def test_a_tokenizer_with_more_words_than_rows_is_told_at_start(tmp_path, caplog
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
     read_served_model(str(folder), None)
     assert "the model only 300 rows of words" in caplog.text
+
+
+def named(tmp_path, *names: str):
+    folder = shutil.copytree(DEMO_MODEL_DIR, tmp_path / "demo")
+    says = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    templates = {
+        "rag": f"RAG <|tool_call|></think>{says}",
+        "default": f"D:{says}",
+        "tool_use": f"T:{says}{{{{ tools | length }}}}<tool_call>",
+    }
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = [{"name": one, "template": templates[one]} for one in names]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_of_several_templates_the_one_that_is_used_tells_the_parser(tmp_path):
+    tokenizer = read_served_model(
+        str(named(tmp_path, "rag", "tool_use", "default")), None
+    ).card.tokenizer
+    found = ChatFormat.of(tokenizer)
+    assert (found.tool_parser, found.reasoning_parser, found.takes_tools) == (
+        "hermes",
+        "none",
+        True,
+    )
+    turns = [{"role": "user", "content": "hi"}]
+    for tools, expected in ((None, "D:hi"), ([{}], "T:hi1<tool_call>")):
+        assert tokenizer.apply_chat_template(turns, tools=tools, tokenize=False) == expected
+
+
+def test_templates_without_a_default_one_are_one_sentence_at_start(tmp_path):
+    with pytest.raises(CheckpointError, match="named rag, tool_use and no default one"):
+        read_served_model(str(named(tmp_path, "rag", "tool_use")), None)
