@@ -28,6 +28,7 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.ignored_fields import note_ignored
 from molink.api.schemas import Body
 from molink.api.workers import in_worker
+from molink.utf8 import utf8_text
 
 __all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]
 
@@ -152,7 +153,7 @@ def parse_json_object(raw: bytes | bytearray) -> dict[str, Any]:
     """The JSON object in `raw`."""
     _check_containers(raw)
     try:
-        text = raw.decode()
+        text = utf8_text(raw)
         parsed = json.loads(text, parse_constant=_refuse_constant)
         if "\\u" in text:
             json.dumps(parsed, ensure_ascii=False).encode()
@@ -210,12 +211,11 @@ def _not_json(error: Exception) -> ApiError:
     match error:
         case json.JSONDecodeError():
             why = f"{error.msg} at character {error.pos}"
-        case UnicodeDecodeError():
-            why = "it is not UTF-8"
         case RecursionError():
             why = "it is nested too deeply"
         case _:
-            why = "a number in it is too long"
+            is_encoded = "UTF-8" in str(error)
+            why = str(error) if is_encoded else "a number in it is too long"
     return ApiError(f"The body is not valid JSON ({why}): send one JSON object.")
 
 

@@ -21,7 +21,7 @@ from molink.api.schemas import SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
-from molink_scheduler.request import SamplingParams
+from molink_scheduler.request import CONTEXT_TOKENS_MAX, SamplingParams
 from molink_scheduler.routing.admission import Targets
 
 __all__ = [
@@ -204,23 +204,24 @@ def generation_requests(
     skip_special_tokens: bool = True,
     quiet: tuple[tuple[str, str], ...] = (),
     prompt_logprobs: int | None = None,
+    continues: bool = True,
 ) -> list[GenerationRequest]:
     """One request for each choice of a prompt; without a seed, each prompt draws its own.
     `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's; `quiet`: where stop
-    strings end nothing."""
+    strings end nothing; `continues`: whether answers go on with the prompt's text."""
     card.check_words(prompt_token_ids)
     seed = secrets.randbits(64) if body.seed is None else body.seed
-    stop_token_ids = _stop_token_ids(body, card)
+    stop_token_ids, usual = _stop_token_ids(body, card), card.sampling
     _check_stop_text(body, card)
     sampling = SamplingParams(
         max_tokens=max_tokens,
-        temperature=_or(body.temperature, 1.0),
-        top_p=max(_or(body.top_p, 1.0), TOP_P_MIN),
-        top_k=body.top_k or 0,
-        min_p=_or(body.min_p, 0.0),
+        temperature=_or(body.temperature, usual.temperature),
+        top_p=max(_or(body.top_p, usual.top_p), TOP_P_MIN),
+        top_k=usual.top_k if body.top_k is None else body.top_k,
+        min_p=_or(body.min_p, usual.min_p),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         presence_penalty=_or(body.presence_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        repetition_penalty=_or(body.repetition_penalty, usual.repetition_penalty),
         logit_bias=_logit_bias(body, card),
         stop=tuple(body.stop or ()),
         stop_token_ids=stop_token_ids,
@@ -229,6 +230,7 @@ def generation_requests(
         min_tokens=_min_tokens(body, max_tokens),
         grammar=grammar,
         quiet=quiet if body.stop else (),
+        context=prompt_token_ids[-CONTEXT_TOKENS_MAX:] if continues else (),
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )
     seeds = (choice_seed(seed, choice) for choice in range(choices))

@@ -206,19 +206,19 @@ class SamplingBody(Body):
     min_tokens: int | None = Field(default=None, ge=0)
     """Default 0. Before so many tokens nothing but max_tokens ends the answer."""
     temperature: float | None = Field(default=None, ge=0, le=100)
-    """Default 1.0; 0 is greedy."""
+    """Default: the model's own, else 1.0; 0 is greedy."""
     top_p: float | None = Field(default=None, ge=0, le=1)
-    """Default 1.0; 0 keeps the likeliest token alone."""
+    """Default: the model's own, else 1.0; 0 keeps the likeliest token alone."""
     top_k: int | None = Field(default=None, ge=0, le=2**31)
-    """Default 0, or -1: every token is kept."""
+    """Default: the model's own, else 0, or -1: every token is kept."""
     min_p: float | None = Field(default=None, ge=0, le=1)
-    """Default 0.0."""
+    """Default: the model's own, else 0.0."""
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     """Default 0.0."""
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     """Default 0.0."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
-    """Default 1.0."""
+    """Default: the model's own, else 1.0."""
     logit_bias: LogitBias | None = None
     """Default: none. By token id, in quotes: what to add to its logit, from -100 to 100."""
     response_format: ResponseFormat | None = None

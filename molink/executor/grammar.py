@@ -30,6 +30,7 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 
 from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.end_tokens import end_token_ids
 from molink.errors import MolinkError
 from molink.wire.grammar import parser_limits
 from molink_scheduler.batch import Admission
@@ -79,7 +80,8 @@ class Grammars:
         self._compiling = ThreadPoolExecutor(1, "grammar-compiler", _give_way)
         self._masking = ThreadPoolExecutor(1, "grammar-mask", _give_way)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        words, eos = max(model.vocabulary_size, len(tokenizer)), list(model.eos_token_ids) or None
+        words = max(model.vocabulary_size, len(tokenizer))
+        eos = list(end_token_ids(model, tokenizer)) or None
         self._tokenizer = self._compiling.submit(_vocabulary, tokenizer, words, eos)
 
     def constrain(self, admission: Admission) -> "Constraint":

@@ -8,9 +8,12 @@ from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
+from molink.checkpoint.end_tokens import end_token_ids
+from molink.config.parsers import AUTO, NONE
 from molink.errors import CheckpointError, UserError
 from molink.models import DEMO_MODEL_DIR
-from molink.serving.service import ChatTokenizer, ModelCard
+from molink.serving.published_sampling import published_sampling
+from molink.serving.service import ChatTokenizer, ModelCard, SamplingDefaults
 
 __all__ = ["DEMO_MODEL", "ServedModel", "load_tokenizer", "public_name", "read_served_model"]
 
@@ -36,10 +39,13 @@ class ServedModel:
 
 
 def read_served_model(
-    model: str, model_len_max: int | None, served_names: tuple[str, ...] = ()
+    model: str,
+    model_len_max: int | None,
+    served_names: tuple[str, ...] = (),
+    generation_config: str = AUTO,
 ) -> ServedModel:
-    """The model that MODEL names, tokenizer included, which users call `served_names`. Takes
-    seconds.
+    """The model that MODEL names, tokenizer included, which users call `served_names`.
+    `generation_config`: whether its makers' sampling settings hold, auto or none. Takes seconds.
 
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) when it cannot
     be served, or not for so many tokens.
@@ -54,9 +60,12 @@ def read_served_model(
         created_unix_s=int(time.time()),
         vocabulary_size=description.vocabulary_size,
         model_len_max=_checked_length(model_len_max, description),
-        eos_token_ids=description.eos_token_ids,
+        eos_token_ids=end_token_ids(description, tokenizer),
         tokenizer=tokenizer,
         served_names=tuple(dict.fromkeys(served_names)),
+        sampling=SamplingDefaults()
+        if generation_config == NONE
+        else published_sampling(checkpoint),
     )
     return ServedModel(path, checkpoint, description, card)
 
@@ -85,6 +94,12 @@ def load_tokenizer(description: ModelDescription) -> ChatTokenizer | None:
             f"The tokenizer of {description.name} cannot be read ({type(error).__name__}): "
             "repair its files, or remove them to serve token ids."
         ) from error
+    names = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else {"default"}
+    if "default" not in names:
+        raise CheckpointError(
+            f"{description.name} has chat templates named {', '.join(names)} and no default one: "
+            "name the usual one so in its tokenizer_config.json"
+        )
     checked: ChatTokenizer = tokenizer
     return checked
 
@@ -111,11 +126,17 @@ def _path(model: str) -> str:
 
 
 def _checked_length(wanted: int | None, description: ModelDescription) -> int:
-    if wanted is None:
-        return description.model_len_max
-    if wanted > description.model_len_max:
+    longest = description.model_len_max
+    stated = description.stated_len_max or longest
+    if wanted is not None and wanted > longest:
         raise UserError(
-            f"--max-model-len {wanted} is over the model's own {description.model_len_max}: "
-            "use that or less."
+            f"--max-model-len {wanted} is over the model's own {longest}: use that or less."
         )
-    return wanted
+    length = stated if wanted is None else wanted
+    if stated < longest:
+        log.warning(
+            "%s states %d positions, and its rope is stretched to %d: %d are served, and "
+            "--max-model-len takes up to %d.",
+            *(description.name, stated, longest, length, longest),
+        )
+    return length

@@ -29,6 +29,7 @@ __all__ = [
     "Generator",
     "ModelCard",
     "PromptLogprob",
+    "SamplingDefaults",
     "TokenEvent",
     "TokenLogprob",
     "cache_salt",
@@ -65,6 +66,17 @@ class ChatTokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """How tokens are drawn where a request does not say; `SamplingParams` explains the fields."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
     """Card of a served model, as API users see it."""
 
@@ -80,6 +92,8 @@ class ModelCard:
     """None for a checkpoint without one: it is served for token ids."""
     served_names: tuple[str, ...] = ()
     """What users call the model, where the operator says so; none: its own name."""
+    sampling: SamplingDefaults = SamplingDefaults()
+    """As its makers publish it."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class TextStream:
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
     min_tokens: int = 0
-    """Stop strings within so many first tokens end nothing."""
+    """Stop strings within so many first tokens, context among them, end nothing."""
     quiet: tuple[tuple[str, str], ...] = ()
     """Marks between which stop strings end nothing (`SamplingParams.quiet`)."""
     stopped_at: str | None = None
@@ -55,7 +55,15 @@ class TextStream:
     def of(cls, tokenizer: ChatTokenizer, sampling: SamplingParams) -> "TextStream":
         """The text of a sequence that is sampled so."""
         skips = sampling.skip_special_tokens
-        return cls(tokenizer, sampling.stop, skips, sampling.min_tokens, sampling.quiet)
+        least = sampling.min_tokens + len(sampling.context)
+        stream = cls(tokenizer, sampling.stop, skips, least, sampling.quiet)
+        stream._begin_behind(sampling.context)
+        return stream
+
+    def _begin_behind(self, context: tuple[int, ...]) -> None:
+        """Take tokens of which the text is known, but for half a character at their end."""
+        self._token_ids, self._shown_to = list(context), len(context)
+        self._context = self._decode(0).rstrip(INCOMPLETE) if context else ""
 
     def of_token(self, token_id: int, sampling: SamplingParams, *, is_last: bool) -> str:
         """Text that became final with one token; a stop token's own text is never shown."""

@@ -52,6 +52,7 @@ async def post_messages(
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
             quiet=prompt.quiet,
+            continues=prompt.conversation.continue_final_message,
         )
         writer = MessageWriter(
             f"msg_{request_id_of(request)}",

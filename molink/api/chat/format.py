@@ -67,6 +67,9 @@ TAGS: Mapping[str, ThinkTags] = {
     "seed_oss": ThinkTags("<seed:think>", "</seed:think>"),
 }
 
+DEFAULT = "default"
+"""Name of the usual template where there are several."""
+
 HARMONY_MARK = "<|channel|>"
 
 MARKS_OF_CALLS = (
@@ -122,13 +125,13 @@ class ChatFormat:
         cls, tokenizer: ChatTokenizer | None, tool_parser: str = AUTO, reasoning_parser: str = AUTO
     ) -> "ChatFormat":
         """The format of the model with this tokenizer, as far as no parser is named."""
-        template = _template(tokenizer)
+        template = _template(tokenizer, "tool_use")
         if tool_parser == AUTO:
             tool_parser = _found(template, MARKS_OF_CALLS)
             if tool_parser == "deepseek_v31" and DEEPSEEK_V3_MARK in template:
                 tool_parser = "deepseek_v3"
         if reasoning_parser == AUTO:
-            reasoning_parser = _found(template, MARKS_OF_REASONING)
+            reasoning_parser = _found(_template(tokenizer), MARKS_OF_REASONING)
         marks = _of_one_token(_marks(tool_parser, reasoning_parser), tokenizer)
         hidden = {mark for mark, token_id in marks.items() if _is_hidden(token_id, tokenizer)}
         special = {
@@ -263,12 +266,11 @@ class ChatFormat:
         )
 
 
-def _template(tokenizer: ChatTokenizer | None) -> str:
-    """A tokenizer's template; where it has several, the one that is used with tools."""
+def _template(tokenizer: ChatTokenizer | None, name: str = DEFAULT) -> str:
+    """A tokenizer's template; of several the one of this name, as the library takes it with tools,
+    else the default one."""
     found = tokenizer.chat_template if tokenizer is not None else None
-    if isinstance(found, dict):
-        return str(found.get("tool_use") or found.get("default") or "")
-    return found or ""
+    return found.get(name, found[DEFAULT]) if isinstance(found, dict) else found or ""
 
 
 def _found(template: str, marks: tuple[tuple[str, str], ...]) -> str:

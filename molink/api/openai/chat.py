@@ -80,6 +80,7 @@ def _requests(
         choices=body.n or 1,
         skip_special_tokens=prompt.skip_special_tokens,
         quiet=prompt.quiet,
+        continues=prompt.conversation.continue_final_message,
     )
     scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
     return [replace(first, sampling=scored), *others]

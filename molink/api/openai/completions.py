@@ -30,6 +30,7 @@ from molink.serving.service import (
     TokenEvent,
     TokenLogprob,
 )
+from molink_scheduler.request import CONTEXT_TOKENS_MAX
 
 __all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "post_completions"]
 
@@ -139,6 +140,8 @@ class CompletionDialect:
         self._logprobs = logprobs
         self._offsets: dict[int, int] = {}
         """Of each choice that has begun."""
+        self._before: dict[int, tuple[int, ...]] = {}
+        """The last tokens of each, in the prompt where that is not echoed."""
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
@@ -161,6 +164,8 @@ class CompletionDialect:
         prompt = self._prompts[index // self._choices]
         is_begin = prompt.is_echoed and index not in self._offsets
         self._offsets.setdefault(index, 0)
+        unechoed = () if prompt.is_echoed else prompt.token_ids[-CONTEXT_TOKENS_MAX:]
+        self._before.setdefault(index, unechoed)
         lists = None
         if self._logprobs is not None:
             unscored = prompt.token_ids[:1] if is_begin else ()
@@ -180,11 +185,12 @@ class CompletionDialect:
         one."""
         token_ids = [*unscored, *(one.token_id for one in logprobs)]
         nothing = [None] * len(unscored)
-        offset, offsets = self._offsets[index], []
+        offset, offsets, before = self._offsets[index], [], self._before[index]
         for token_id in token_ids:
             offsets.append(offset)
-            offset += len(self._texts.shown(token_id))
-        self._offsets[index] = offset
+            offset += self._texts.shown_chars(before, token_id)
+            before = (*before, token_id)[-CONTEXT_TOKENS_MAX:]
+        self._offsets[index], self._before[index] = offset, before
         return {
             "tokens": [self._texts.text(token_id) for token_id in token_ids],
             "token_logprobs": [*nothing, *(finite(one.logprob) for one in logprobs)],

@@ -54,10 +54,13 @@ class TokenTexts:
             known = self._texts[token_id] = self._decode(token_id)
         return known
 
-    def shown(self, token_id: int) -> str:
-        """What the token adds to an answer's text; nothing for special tokens."""
-        tokenizer = self._service.card.tokenizer
-        return "" if tokenizer is None else tokenizer.decode([token_id], skip_special_tokens=True)
+    def shown_chars(self, before: Sequence[int], token_id: int) -> int:
+        """How many characters the token adds to a text behind others; none if it is special."""
+        if (tokenizer := self._service.card.tokenizer) is None:
+            return 0
+        without = tokenizer.decode(list(before), skip_special_tokens=True)
+        text = tokenizer.decode([*before, token_id], skip_special_tokens=True)
+        return max(0, len(text) - len(without))
 
     def _decode(self, token_id: int) -> str:
         tokenizer = self._service.card.tokenizer

@@ -281,6 +281,8 @@ class ModelEntry(_Answer):
     context_length: int = Field(ge=1)
     """The same."""
     vocabulary_size: int = Field(ge=1)
+    default_sampling_params: dict[str, float]
+    """How tokens are drawn where a request does not say."""
 
 
 class ModelList(_Answer):

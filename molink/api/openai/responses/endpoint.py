@@ -20,7 +20,7 @@ from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import check_model, generation_requests, token_budget
 from molink.serving.kept_answer import KeptAnswer
-from molink.serving.service import GenerationService
+from molink.serving.service import GenerationService, SamplingDefaults
 
 __all__ = ["delete_response", "get_response", "post_input_tokens", "post_responses"]
 
@@ -56,13 +56,14 @@ async def post_responses(
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
             quiet=prompt.quiet,
+            continues=prompt.conversation.continue_final_message,
         )
         answer_id = f"resp_{request_id_of(request)}"
         if body.store is not False:
             job = logged(
                 request, job, answer_id, body.model_dump_json(exclude_unset=True, by_alias=True)
             )
-        repeated = _repeated(body) | {"store": job.log is not None}
+        repeated = _repeated(body, card.sampling) | {"store": job.log is not None}
         tools = offered_tools(body.tools or ())
         writer = ResponseWriter(answer_id, card.shown_name, repeated, texts, tools)
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
@@ -114,7 +115,10 @@ async def _written_again(
 ) -> dict[str, Any]:
     """The answer to `body`, as far as it is kept."""
     prompt = await chat_prompt(conversation_of(body), service.card, format)
-    repeated = _repeated(body) | {"store": True, "created_at": int(kept.created_unix_s)}
+    repeated = _repeated(body, service.card.sampling) | {
+        "store": True,
+        "created_at": int(kept.created_unix_s),
+    }
     tools = offered_tools(body.tools or ())
     writer = ResponseWriter(kept.answer_id, service.card.shown_name, repeated, texts, tools)
     await write_kept(prompt, kept, service.card, writer)
@@ -159,7 +163,7 @@ def _format_asked_for(body: ResponsesBody) -> Question | None:
     return schema_question(format.schema_, "text.format")
 
 
-def _repeated(body: ResponsesBody) -> dict[str, Any]:
+def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
     """What of the request the response repeats, defaults filled in."""
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
@@ -171,10 +175,10 @@ def _repeated(body: ResponsesBody) -> dict[str, Any]:
         "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
         "service_tier": "default",
-        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "temperature": usual.temperature if body.temperature is None else body.temperature,
         "text": {"format": format, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "top_p": usual.top_p if body.top_p is None else body.top_p,
     }
