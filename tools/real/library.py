@@ -23,12 +23,13 @@ WINDOW_TOKENS = 512
 
 PLAIN_SHARD = "500MB"
 
+disable_progress_bar()
+
 NIBBLES = torch.arange(0, 32, 4, dtype=torch.int32)
 
 
 def save_plain(gguf: Path, folder: Path) -> None:
     """Write the weights of a GGUF file, multiplied out to fp32, as a checkpoint."""
-    disable_progress_bar()
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
