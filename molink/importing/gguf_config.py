@@ -78,7 +78,7 @@ class Metadata:
     def floats(self, name: str) -> np.ndarray | None:
         """The numbers of a small tensor in F32; None where there is none."""
         tensor = self.tensor(name)
-        if tensor is None or tensor.type.name != "F32":
+        if tensor is None or tensor.type.name != "F32" or tensor.stored is not None:
             return None
         data = np.memmap(tensor.path, np.uint8, "r")[tensor.start : tensor.stop]
         return data.view(np.float32).astype(np.float64)

@@ -1,25 +1,46 @@
 """From a GGUF file to a checkpoint that nodes fetch by layers."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, open_checkpoint
-from molink.checkpoint.gguf.header import GgufHeader
+from molink.checkpoint.gguf.header import TAKE_INSTEAD, GgufArray, GgufHeader
 from molink.checkpoint.gguf.split_files import read_gguf_parts
-from molink.errors import CheckpointError
+from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import (
     NewTensors,
     Progress,
     files_identity,
     write_checkpoint,
 )
-from molink.importing.gguf_config import QUANTIZATION, gguf_model, model_settings
+from molink.importing.gguf_config import QUANTIZATION, Metadata, gguf_model, model_settings
 from molink.importing.gguf_tensors import GgufModel, checkpoint_tensors
 from molink.importing.gguf_tokenizer import KEY, end_tokens, tokenizer_files
+from molink.printable import printable_line
 
-__all__ = ["import_gguf", "small_files_of", "with_scheme"]
+__all__ = ["import_gguf", "read_model", "recoded_line", "small_files_of", "with_scheme"]
+
+OTHER_KINDS = {
+    "clip": "the part of a model that sees or hears (mmproj)",
+    "bert": "a model of embeddings",
+    "nomic-bert": "a model of embeddings",
+}
+"""What is no language model, by `general.architecture`."""
+
+SAMPLING = {
+    "temp": ("temperature", 0.0, 100.0),
+    "top_k": ("top_k", 0, 2**31),
+    "top_p": ("top_p", 0.0, 1.0),
+    "min_p": ("min_p", 0.0, 1.0),
+    "penalty_repeat": ("repetition_penalty", 0.01, 100.0),
+}
+"""Keys under `general.sampling.`: the library's names, and their least and greatest values."""
+
+DIGITS = 6
+"""Of a setting that the file has in fp32."""
 
 COMPARED = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads")
 """Settings by which another model's config is told from this one's."""
@@ -31,8 +52,8 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
 
     Raises UserError with one sentence for what cannot be imported, before anything is written.
     """
-    header = read_gguf_parts(path)
-    model, metadata = gguf_model(header)
+    model, metadata = read_model(path)
+    header = model.header
     tensors = checkpoint_tensors(model)
     settings = model_settings(model, metadata) if config is None else {}
     if config is None:
@@ -43,6 +64,55 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
     small["config.json"] = _json(with_scheme(settings))
     write_checkpoint(folder, tensors, small, progress, files_identity(_files(header, path)))
     return _size(tensors)
+
+
+def read_model(path: Path) -> tuple[GgufModel, Metadata]:
+    """The model in a file, from its table alone. Raises UnsupportedModelError with all that is
+    missing here, CheckpointError for a file that is damaged."""
+    header = read_gguf_parts(path)
+    missing = [_missing_types(header)] if header.unread else []
+    try:
+        _check_kind(header)
+        found = gguf_model(header)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError("; ".join([*missing, str(error)])) from error
+    if missing:
+        raise UnsupportedModelError(f"{missing[0]}: {TAKE_INSTEAD}")
+    return found
+
+
+def _check_kind(header: GgufHeader) -> None:
+    """Whether it is a language model, and its table no bomb."""
+    name = header.metadata.get("general.architecture")
+    if name in OTHER_KINDS:
+        raise UnsupportedModelError(
+            f"{header.path} is {OTHER_KINDS[str(name)]}: give the file of the model itself"
+        )
+    layers = header.metadata.get(f"{name}.block_count")
+    if isinstance(layers, int) and layers > len(header.tensors) + header.unread.total():
+        raise CheckpointError(
+            f"{header.path} promises {layers} layers and holds {len(header.tensors)} tensors: "
+            "fetch it again"
+        )
+
+
+def _missing_types(header: GgufHeader) -> str:
+    counts = ", ".join(f"{count} of {name}" for name, count in sorted(header.unread.items()))
+    return f"{header.path} holds tensors of types that MoLink does not read ({counts})"
+
+
+def recoded_counts(header: GgufHeader) -> dict[str, int]:
+    """Types that an import writes anew, with the numbers of their tensors."""
+    stored = (tensor.stored for tensor in header.tensors)
+    return dict(sorted(Counter(one.type.name for one in stored if one is not None).items()))
+
+
+def recoded_line(path: Path) -> str | None:
+    """What an import of a file writes anew, in a sentence; None where that is nothing."""
+    if not (counts := recoded_counts(read_gguf_parts(path))):
+        return None
+    named = ", ".join(f"{count} in {name}" for name, count in counts.items())
+    return f"Written anew in 8 bits, which takes more room than in the file: tensors {named}."
 
 
 def with_scheme(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +138,25 @@ def _made_files(header: GgufHeader, settings: dict[str, Any]) -> dict[str, bytes
         tokens[f"{name}_token_id"] = header.metadata.get(f"{KEY}{key}_token_id")
     settings |= tokens
     known = {name: value for name, value in tokens.items() if value is not None}
-    return files | {"generation_config.json": _json(known)}
+    return files | {"generation_config.json": _json(known | sampling_settings(header))}
+
+
+def sampling_settings(header: GgufHeader) -> dict[str, Any]:
+    """What the makers say of sampling, in the library's names. Raises CheckpointError for what no
+    setting can be."""
+    found: dict[str, Any] = {}
+    for key, (name, least, most) in SAMPLING.items():
+        value: Any = header.metadata.get(f"general.sampling.{key}")
+        if value is None:
+            continue
+        if isinstance(value, bool | str | GgufArray) or not least <= value <= most:
+            raise CheckpointError(
+                f"{header.path} gives {printable_line(repr(value))[:40]} as general.sampling."
+                f"{key}, which is no number from {least:g} to {most:g}: fetch it again, or name "
+                "the folder of the original model with --config"
+            )
+        found[name] = int(value) if name == "top_k" else round(value, DIGITS)
+    return found | ({"do_sample": found.get("temperature") != 0} if found else {})
 
 
 def small_files_of(folder: Path) -> dict[str, bytes]:

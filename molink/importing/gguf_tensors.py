@@ -1,10 +1,10 @@
 """The tensors of a GGUF file as those of a safetensors checkpoint, blocks byte for byte.
 
-Blocks keep their bytes: a packed weight becomes U8 [rows, bytes of a row] under the plain name with
-the type at its end, and nothing is rounded a second time. What the file has in another order (see
-`gguf_architectures`) is moved in whole rows, which blocks never cross. A tied embedding in blocks
-is written once more as the head: the first stage looks up its rows, the last multiplies by it, and
-on a ring these are different PCs.
+Blocks that kernels read keep their bytes (`gguf_recoding` has the others): a packed weight becomes
+U8 [rows, bytes of a row] under the plain name with the type at its end. What the file has in
+another order (see `gguf_architectures`) is moved in whole rows, which blocks never cross. A tied
+embedding in blocks is written once more as the head: the first stage looks up its rows, the last
+multiplies by it, and on a ring these are different PCs.
 """
 
 import math
@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from molink.checkpoint.safetensors_header import StoredTensor
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
 from molink.importing.gguf_architectures import AROUND, Architecture
+from molink.importing.gguf_recoding import pieces_of, whole
 from molink.printable import printable_line
 
 __all__ = ["GgufModel", "checkpoint_tensors"]
@@ -30,9 +30,6 @@ OTHER_TENSOR = re.compile(r"(\w+)\.(weight|bias)", re.ASCII)
 
 OF_THE_CONFIG = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 """Parts that are settings, not weights."""
-
-PIECE_BYTES = 16 * 2**20
-"""Read and written at a time."""
 
 HALF_BYTES = 16
 """Of the codes in a block of MXFP4."""
@@ -128,7 +125,7 @@ def _copy(
 ) -> NewTensors:
     path, size = model.header.path, tensor.stop - tensor.start
     if rotary_heads is None:
-        pieces = partial(_read, tensor.path, tensor.start, tensor.stop)
+        pieces = partial(pieces_of, tensor, tensor.start, tensor.stop)
     else:
         pieces = partial(_unrotated, tensor, rotary_heads)
     if tensor.is_plain:
@@ -139,25 +136,10 @@ def _copy(
     return one_tensor(f"{name}_{tensor.type.name}", "U8", shape, size, pieces)
 
 
-def _read(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(start)
-        while start < stop:
-            piece = file.read(min(PIECE_BYTES, stop - start))
-            if not piece:
-                raise CheckpointError(f"{path} has become shorter: fetch it again")
-            start += len(piece)
-            yield piece
-
-
-def _whole(path: Path, start: int, stop: int) -> np.ndarray:
-    return np.frombuffer(b"".join(_read(path, start, stop)), np.uint8)
-
-
 def _unrotated(tensor: GgufTensor, heads: int) -> Iterator[bytes]:
     """Rows of q or k with the halves of each head one above the other, which the file has in
     turns."""
-    raw = _whole(tensor.path, tensor.start, tensor.stop)
+    raw = whole(tensor)
     rows = raw.reshape(heads, tensor.shape[0] // heads // 2, 2, -1)
     yield rows.transpose(0, 2, 1, 3).tobytes()
 
@@ -170,7 +152,7 @@ def _one_taken(model: GgufModel, tensor: GgufTensor, name: str) -> NewTensors:
         )
 
     def pieces() -> Iterator[bytes]:
-        yield (_whole(tensor.path, tensor.start, tensor.stop).view(np.float32) - 1).tobytes()
+        yield (whole(tensor).view(np.float32) - 1).tobytes()
 
     return one_tensor(name, "F32", tensor.shape, tensor.stop - tensor.start, pieces)
 
@@ -231,7 +213,7 @@ def _joined_biases(model: GgufModel, sources: list[GgufTensor], name: str) -> Ne
         raise UnsupportedModelError(f"{sources[0].name} of {model.header.path} is in blocks.")
 
     def pieces() -> Iterator[bytes]:
-        raw = [_whole(one.path, one.start, one.stop).reshape(experts, rows, -1) for one in sources]
+        raw = [whole(one).reshape(experts, rows, -1) for one in sources]
         yield np.stack(raw, 2).tobytes()
 
     shape = (experts, rows * len(sources))
@@ -270,7 +252,7 @@ def _rows_in_turns(sources: list[GgufTensor], expert: int, blocks: int) -> np.nd
     parts = []
     for source in sources:
         start = source.start + expert * blocks * size
-        raw = _whole(source.path, start, start + blocks * size)
+        raw = np.frombuffer(b"".join(pieces_of(source, start, start + blocks * size)), np.uint8)
         parts.append(raw.reshape(rows, blocks // rows, size))
     return np.stack(parts, 1)
 

@@ -65,6 +65,10 @@ def import_(
     new folder is what `molink serve` and `molink up` take as MODEL, and nodes fetch their layers of
     it.
     """
+    from molink.importing.gguf_file import recoded_line
+    from molink.importing.planned import gguf_of
+
+    source = gguf_of(source) if weights is None else source
     folder = out or _beside(source, weights)
     if source == Path("demo") and not source.exists():
         source = DEMO_MODEL_DIR
@@ -75,6 +79,8 @@ def import_(
         click.echo(json.dumps({"folder": str(folder), "weight_bytes": size}))
     elif not quiet:
         click.echo(f"{folder} holds {bytes_text(size)} of weights: molink serve {folder}")
+        if weights is None and (line := recoded_line(source)):
+            click.echo(line)
 
 
 def _check(
