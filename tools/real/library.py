@@ -7,6 +7,8 @@ makers say, so that the library computes with the very weights that MoLink serve
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,9 @@ def save_plain(gguf: Path, folder: Path) -> None:
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    tensors = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
+    with redirect_stderr(StringIO()):  # Its progress bar asks nobody.
+        read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)
+    tensors = read["tensors"]
     missing, unexpected = model.load_state_dict(tensors, strict=False, assign=True)
     tied = set(model._tied_weights_keys or ())
     assert not unexpected and set(missing) <= tied, (missing, unexpected)
