@@ -26,7 +26,7 @@ from tools.real.published import (
 
 __all__ = ["main"]
 
-SHORT_S = 300.0
+SHORT_S = 240.0
 """After so long no further setting is begun, so that the whole ends within six minutes."""
 
 MODELS = read_manifest()
