@@ -153,7 +153,7 @@ class _Run:
 
     def __init__(self, gguf: Path, work: Path, extent: Extent, say: Say) -> None:
         self._gguf, self._work, self._extent, self._say = gguf, work, extent, say
-        if not (work / "plain" / "config.json").exists():
+        if not (work / "plain").exists():
             say("the library multiplies the weights out")
             save_plain(gguf, work / "plain")
         self._vocabulary = Vocabulary(work / "plain")

@@ -6,6 +6,7 @@ makers say, so that the library computes with the very weights that MoLink serve
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
@@ -31,7 +32,12 @@ NIBBLES = torch.arange(0, 32, 4, dtype=torch.int32)
 
 
 def save_plain(gguf: Path, folder: Path) -> None:
-    """Write the weights of a GGUF file, multiplied out to fp32, as a checkpoint."""
+    """Write the weights of a GGUF file, multiplied out to fp32, as a checkpoint.
+
+    The folder is there only when it is whole: the next run takes it as it is.
+    """
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -42,8 +48,9 @@ def save_plain(gguf: Path, folder: Path) -> None:
     tied = set(model._tied_weights_keys or ())
     assert not unexpected and set(missing) <= tied, (missing, unexpected)
     model.tie_weights()
-    model.save_pretrained(folder, max_shard_size=PLAIN_SHARD)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    model.save_pretrained(partial, max_shard_size=PLAIN_SHARD)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(partial)
+    partial.rename(folder)
 
 
 class Vocabulary:
