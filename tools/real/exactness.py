@@ -7,7 +7,7 @@ memory.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ class _Run:
 
     def __init__(self, gguf: Path, work: Path, extent: Extent, say: Say) -> None:
         self._gguf, self._work, self._extent, self._say = gguf, work, extent, say
-        if not (work / "plain" / "config.json").exists():
+        if not (work / "plain").exists():
             say("the library multiplies the weights out")
             save_plain(gguf, work / "plain")
         self._vocabulary = Vocabulary(work / "plain")
@@ -234,7 +234,7 @@ class _Run:
         rounded = self._folder(form) if form.words else None
         return list(_scores(Library(self._work / "plain", torch.bfloat16, rounded), self._windows))
 
-    def _compare_windows(self, library: Library, own: Mapping[str, list[Scores]]) -> None:
+    def _compare_windows(self, library: Library, own: dict[str, list[Scores]]) -> None:
         scored = {name: one.windows for name, one in self._served.items() if one.windows} | own
         sums: dict[str, list[torch.Tensor]] = {name: [] for name in scored}
         losses: list[torch.Tensor] = []

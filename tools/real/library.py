@@ -6,7 +6,10 @@ makers say, so that the library computes with the very weights that MoLink serve
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +26,31 @@ WINDOW_TOKENS = 512
 
 PLAIN_SHARD = "500MB"
 
+disable_progress_bar()
+
 NIBBLES = torch.arange(0, 32, 4, dtype=torch.int32)
 
 
 def save_plain(gguf: Path, folder: Path) -> None:
-    """Write the weights of a GGUF file, multiplied out to fp32, as a checkpoint."""
-    disable_progress_bar()
+    """Write the weights of a GGUF file, multiplied out to fp32, as a checkpoint.
+
+    The folder is there only when it is whole: the next run takes it as it is.
+    """
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    tensors = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
+    with redirect_stderr(StringIO()):  # Its progress bar asks nobody.
+        read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)
+    tensors = read["tensors"]
     missing, unexpected = model.load_state_dict(tensors, strict=False, assign=True)
     tied = set(model._tied_weights_keys or ())
     assert not unexpected and set(missing) <= tied, (missing, unexpected)
     model.tie_weights()
-    model.save_pretrained(folder, max_shard_size=PLAIN_SHARD)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    model.save_pretrained(partial, max_shard_size=PLAIN_SHARD)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(partial)
+    partial.rename(folder)
 
 
 class Vocabulary:
