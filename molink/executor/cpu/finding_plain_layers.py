@@ -345,16 +345,15 @@ def _trouble(
         if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
             return "the layer returns something else"
         # The sum is rounded in the size of the row that it is added to.
-        rounded = x.double().abs() * ROUNDING
-        pairs = [(got.double() - x, wanted.double() - x, rounded)]
-        written = zip(_written(kept, step.plan), wanted_rows, strict=True)
-        pairs += [
-            (one.flatten(1).double(), other.flatten(1).double(), 0.0) for one, other in written
-        ]
-        for one, truth, rounding in pairs:
-            trouble = Reference(truth, truth + rounding, LAYER_ROUNDINGS).trouble(one)
-            if trouble is not None:
-                return trouble
+        added, truth = got.double() - x, wanted.double() - x
+        reference = Reference(truth, truth + x.double().abs() * ROUNDING, LAYER_ROUNDINGS)
+        troubles = [reference.trouble(added)]
+        for one, other in zip(_written(kept, step.plan), wanted_rows, strict=True):
+            rows_kept = other.flatten(1).double()
+            reference = Reference(rows_kept, rows_kept, LAYER_ROUNDINGS)
+            troubles.append(reference.trouble(one.flatten(1).double()))
+        if any(troubles):
+            return next(filter(None, troubles))
     return None
 
 

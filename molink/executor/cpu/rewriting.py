@@ -77,7 +77,7 @@ def rewrite(
 def _tried(model: nn.Module, tokens: Callable[[], object]) -> Swaps:
     """The rows that modules are given; attention is tried with its own at once."""
     names = {module: name for name, module in model.named_modules()}
-    calls = {}
+    calls: dict[str, Any] = {}
 
     def note(module: nn.Module, *rows: torch.Tensor, **settings: Any) -> None:
         calls[names[module]] = call_of(module, *rows, **settings), rows
@@ -85,8 +85,8 @@ def _tried(model: nn.Module, tokens: Callable[[], object]) -> Swaps:
     with observed_attention(note):
         swaps = Swaps.seen(model, tokens)
     for name, ((*_, window, variant), rows) in calls.items():
-        inner = (one[0].transpose(0, 1).contiguous() for one in rows[:3])
-        if not swaps.note(name, rows_trouble(*inner, window, variant)):
+        query, key, value = (one[0].transpose(0, 1).contiguous() for one in rows[:3])
+        if not swaps.note(name, rows_trouble(query, key, value, window, variant)):
             refuse_kernels()
     return swaps
 
