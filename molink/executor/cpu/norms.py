@@ -52,7 +52,8 @@ class RootMeanSquareNorm(nn.Module):
         """The normalised input, in its own format."""
         size = self._shape[0]
         if x.numel() > MIRROR_ROWS_MAX * size:
-            return torch.rms_norm(x, self._shape, self.weight, self.epsilon)
+            wide = x.to(self.weight.dtype)
+            return torch.rms_norm(wide, self._shape, self.weight, self.epsilon).to(x.dtype)
         mirrored = torch.cat((x, x.neg()), -1)
         normed = torch.layer_norm(
             mirrored, self._mirror_shape, self._mirror_weight, None, self.epsilon

@@ -198,6 +198,6 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
 def _replace_norms(model: nn.Module, swaps: Swaps) -> None:
     for name, module in list(model.named_modules()):
         if "norm" in type(module).__name__.lower() and not isinstance(module, Skip):
-            fast = replacement_for(module)
+            fast = replacement_for(module, weight_dtype=torch.float32)  # 1 + w is not rounded.
             if fast is not None and swaps.holds(name, partial(norm_trouble, module, fast)):
                 replace_module(model, name, fast)
