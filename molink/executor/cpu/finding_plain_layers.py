@@ -92,7 +92,8 @@ def use_plain_layers(model: Any, trial: Callable[[], object], swaps: Swaps) -> i
     """Replace what plain layers of `model` compute with; how many they are. `trial` runs the model
     once on some input. Decoders with other kinds of layers beside attention stay as they are."""
     library = native_library()
-    if library is None or next(model.parameters()).dtype is not torch.bfloat16:
+    products = (one for one in model.modules() if isinstance(one, PackedLinear))
+    if library is None or not any(one.weight.dtype is torch.bfloat16 for one in products):
         return 0
     decoder = model.get_decoder()
     with _watched(decoder) as seen, _decoder_called(decoder) as call:
