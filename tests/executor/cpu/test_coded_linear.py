@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from molink.executor.cpu import coded_linear as room
+from molink.executor.cpu import packed_linear
 from molink.executor.cpu.coded_linear import CodedLinear, coded_linear
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
 from molink.executor.quantized.packed import (
@@ -106,7 +107,7 @@ def test_groups_that_no_kernel_sums_are_left_to_torch():
 @needs_avx2
 def test_a_kernel_that_is_wrong_is_not_used(monkeypatch):
     weight = random_weight("int8", 40, 48, 48)
-    monkeypatch.setattr(room, "_proven", {})
+    monkeypatch.setattr(packed_linear, "_proven", {})
     monkeypatch.setattr(room, "_kernel", lambda dtype: lambda *arguments: 0)
     assert coded_linear(weight, None, torch.float32) is None
 
