@@ -83,31 +83,28 @@ class Reference:
     allowance: float = 0.0
     """Share of a row's size allowed beside the rest, for a reason that the caller names."""
 
+    @torch.no_grad()
     def trouble(self, got: torch.Tensor, first: int = 0) -> str | None:
         """Why `got`, which begins at row `first`, does not hold; None: it does."""
-        library = self.library.flatten(0, -2)[first:][: got.shape[:-1].numel()]
-        if got.shape[-1:] != library.shape[-1:] or got.dtype != library.dtype:
-            return f"gives {tuple(got.shape)} {got.dtype} for {library.dtype}"
-        truth = self.truth.flatten(0, -2)
+        got, truth = got.flatten(0, -2), self.truth.flatten(0, -2)
+        library = self.library.flatten(0, -2)[first:][: len(got)]
+        if got.shape != library.shape or got.dtype != library.dtype:
+            return f"gives {tuple(got.shape)} {got.dtype}, not {library.dtype}"
         column_N = _sizes(truth / _sizes(truth, -1), 0)
         column_N = column_N.clamp(min=float(column_N.median()) * COLUMN_MIN)
-        truth = truth[first:][: len(library)]
-        size, of_library, of_got = (
-            (x.to(truth.dtype) - y) / column_N
-            for x, y in ((truth, 0), (library, truth), (got.flatten(0, -2), truth))
-        )
+        truth = truth[first:][: len(got)]
+        parts = truth, got.to(truth.dtype) - truth, library.to(truth.dtype) - truth
         unit = torch.finfo(got.dtype).eps / 2
-        sentence = None
         for norm in (_root_mean_square, _largest):
-            row_T, got_T, library_T = map(norm, (size, of_got, of_library))
-            allowed_T = ROUNDINGS * library_T + (UNITS * unit + self.allowance) * row_T
+            size_T, got_T, library_T = (norm(part / column_N) for part in parts)
+            allowed_T = ROUNDINGS * library_T + (UNITS * unit + self.allowance) * size_T
             fails_T = ~(got_T <= allowed_T) & library_T.isfinite()
-            for row in fails_T.nonzero()[:1].flatten().tolist():
-                apart, usual = float(got_T[row] / row_T[row]), float(library_T[row] / row_T[row])
-                sentence = sentence or (
-                    f"is off by {apart:.1e} of row {first + row}, the library's by {usual:.1e}"
-                )
-        return sentence
+            if fails_T.any():
+                row = int(fails_T.nonzero()[0])
+                apart, usual = (float(one[row] / size_T[row]) for one in (got_T, library_T))
+                of = f"row {first + row}, the library's by {usual:.1e}"
+                return f"is off by {apart:.1e} of {of}"
+        return None
 
     def trouble_of(
         self, candidate: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor

@@ -18,8 +18,9 @@ def save_with_outliers(directory):
     for name, module in model.named_modules():
         if name.endswith("norm"):
             weight = probe_weights(len(module.weight), torch.float32)
-            # Queries and keys are normed to what attention can still weigh.
-            module.weight.data = weight / 100 if "q_norm" in name or "k_norm" in name else weight
+            # What is normed to be weighed by a softmax keeps to its range.
+            is_weighed = name.endswith(("q_norm", "k_norm")) or name == "model.norm"
+            module.weight.data = weight / 100 if is_weighed else weight
     model.bfloat16().save_pretrained(directory)
 
 
@@ -42,8 +43,8 @@ def stage_logprobs(directory, dtype, tokens):
     return torch.log_softmax(logits.float(), -1)
 
 
-def divergence(of, wanted) -> float:
-    return float((wanted.exp() * (wanted - of)).sum(-1).mean())
+def error(of, wanted) -> float:
+    return float((wanted - of).square().mean().sqrt())
 
 
 def test_a_gemma_3_with_outliers_is_as_near_to_fp32_as_the_library_is(tmp_path):
@@ -51,6 +52,6 @@ def test_a_gemma_3_with_outliers_is_as_near_to_fp32_as_the_library_is(tmp_path):
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(1, COMMON["vocab_size"], (TOKENS,), generator=generator).tolist()
     wanted = library_logprobs(tmp_path, torch.float32, tokens)
-    library = divergence(library_logprobs(tmp_path, torch.bfloat16, tokens), wanted)
-    assert divergence(stage_logprobs(tmp_path, "bfloat16", tokens), wanted) <= 1.2 * library
-    assert divergence(stage_logprobs(tmp_path, "float32", tokens), wanted) <= 1e-4 * library
+    library = error(library_logprobs(tmp_path, torch.bfloat16, tokens), wanted)
+    assert error(stage_logprobs(tmp_path, "bfloat16", tokens), wanted) <= 1.2 * library
+    assert error(stage_logprobs(tmp_path, "float32", tokens), wanted) <= 1e-2 * library

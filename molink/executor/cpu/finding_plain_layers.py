@@ -92,7 +92,8 @@ def use_plain_layers(model: Any, trial: Callable[[], object], swaps: Swaps) -> i
     """Replace what plain layers of `model` compute with; how many they are. `trial` runs the model
     once on some input. Decoders with other kinds of layers beside attention stay as they are."""
     library = native_library()
-    if library is None or next(model.parameters()).dtype is not torch.bfloat16:
+    products = (one for one in model.modules() if isinstance(one, PackedLinear))
+    if library is None or not any(one.weight.dtype is torch.bfloat16 for one in products):
         return 0
     decoder = model.get_decoder()
     with _watched(decoder) as seen, _decoder_called(decoder) as call:
@@ -345,16 +346,15 @@ def _trouble(
         if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
             return "the layer returns something else"
         # The sum is rounded in the size of the row that it is added to.
-        rounded = x.double().abs() * ROUNDING
-        pairs = [(got.double() - x, wanted.double() - x, rounded)]
-        written = zip(_written(kept, step.plan), wanted_rows, strict=True)
-        pairs += [
-            (one.flatten(1).double(), other.flatten(1).double(), 0.0) for one, other in written
-        ]
-        for one, truth, rounding in pairs:
-            trouble = Reference(truth, truth + rounding, LAYER_ROUNDINGS).trouble(one)
-            if trouble is not None:
-                return trouble
+        added, truth = got.double() - x, wanted.double() - x
+        reference = Reference(truth, truth + x.double().abs() * ROUNDING, LAYER_ROUNDINGS)
+        troubles = [reference.trouble(added)]
+        for one, other in zip(_written(kept, step.plan), wanted_rows, strict=True):
+            rows_kept = other.flatten(1).double()
+            reference = Reference(rows_kept, rows_kept, LAYER_ROUNDINGS)
+            troubles.append(reference.trouble(one.flatten(1).double()))
+        if any(troubles):
+            return next(filter(None, troubles))
     return None
 
 

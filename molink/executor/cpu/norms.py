@@ -25,6 +25,9 @@ SIMPLE = (bool, int, float, str)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
+SUMS = 16.0
+"""Sums of squares in fp32 that a few large channels dominate, in the usual allowance."""
+
 READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a norm by its weights": lambda weight: weight,
     "a norm by one more than its weights": lambda weight: 1 + weight,
@@ -52,7 +55,8 @@ class RootMeanSquareNorm(nn.Module):
         """The normalised input, in its own format."""
         size = self._shape[0]
         if x.numel() > MIRROR_ROWS_MAX * size:
-            return torch.rms_norm(x, self._shape, self.weight, self.epsilon)
+            wide = x.to(self.weight.dtype)
+            return torch.rms_norm(wide, self._shape, self.weight, self.epsilon).to(x.dtype)
         mirrored = torch.cat((x, x.neg()), -1)
         normed = torch.layer_norm(
             mirrored, self._mirror_shape, self._mirror_weight, None, self.epsilon
@@ -122,7 +126,7 @@ def norm_trouble(
     if rows is None:
         rows = probe_rows(MIRROR_ROWS_MAX + 1, len(weight), weight.dtype).to(weight.device)
     try:
-        reference = reference_of(module, rows, summed(len(weight)))
+        reference = reference_of(module, rows, SUMS * summed(len(weight)))
     except (RuntimeError, TypeError) as error:
         return first_line(error)
     return reference.trouble_of(candidate, rows)

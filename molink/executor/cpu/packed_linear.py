@@ -174,7 +174,7 @@ def _try_layout(
 
 def joined_weight(linears: Sequence[Any]) -> torch.Tensor | None:
     """The weights of layers one above the other; None where their formats differ."""
-    weights = [linear.weight.detach() for linear in linears]
+    weights: list[torch.Tensor] = [linear.weight.detach() for linear in linears]
     if len(weights) == 1:
         return weights[0]
     return torch.cat(weights) if len({weight.dtype for weight in weights}) == 1 else None

@@ -77,7 +77,7 @@ def rewrite(
 def _tried(model: nn.Module, tokens: Callable[[], object]) -> Swaps:
     """The rows that modules are given; attention is tried with its own at once."""
     names = {module: name for name, module in model.named_modules()}
-    calls = {}
+    calls: dict[str, Any] = {}
 
     def note(module: nn.Module, *rows: torch.Tensor, **settings: Any) -> None:
         calls[names[module]] = call_of(module, *rows, **settings), rows
@@ -85,8 +85,8 @@ def _tried(model: nn.Module, tokens: Callable[[], object]) -> Swaps:
     with observed_attention(note):
         swaps = Swaps.seen(model, tokens)
     for name, ((*_, window, variant), rows) in calls.items():
-        inner = (one[0].transpose(0, 1).contiguous() for one in rows[:3])
-        if not swaps.note(name, rows_trouble(*inner, window, variant)):
+        query, key, value = (one[0].transpose(0, 1).contiguous() for one in rows[:3])
+        if not swaps.note(name, rows_trouble(query, key, value, window, variant)):
             refuse_kernels()
     return swaps
 
@@ -198,6 +198,6 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
 def _replace_norms(model: nn.Module, swaps: Swaps) -> None:
     for name, module in list(model.named_modules()):
         if "norm" in type(module).__name__.lower() and not isinstance(module, Skip):
-            fast = replacement_for(module)
+            fast = replacement_for(module, weight_dtype=torch.float32)  # 1 + w is not rounded.
             if fast is not None and swaps.holds(name, partial(norm_trouble, module, fast)):
                 replace_module(model, name, fast)

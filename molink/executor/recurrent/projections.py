@@ -162,7 +162,10 @@ def _rows_stand_alone(mixer: Any, name: str, like: torch.Tensor) -> bool:
     x = probe_rows(4, like.shape[-1], like.dtype).to(like.device)[None]
     with torch.inference_mode():
         try:
-            whole, alone = part(x), torch.cat([part(row) for row in x.split(1, 1)], 1)
+            whole, alone = (
+                part(x),
+                torch.cat([part(row) for row in x.tensor_split(x.shape[1], 1)], 1),
+            )
         except RuntimeError:
             return False
     if whole.shape[:2] != x.shape[:2] or alone.shape != whole.shape:
