@@ -264,9 +264,11 @@ class ChatFormat:
 
 
 def _template(tokenizer: ChatTokenizer | None) -> str:
-    """A tokenizer's template; all of them together, where it has several."""
+    """A tokenizer's template; where it has several, the one that is used with tools."""
     found = tokenizer.chat_template if tokenizer is not None else None
-    return "\n".join(found.values()) if isinstance(found, dict) else found or ""
+    if isinstance(found, dict):
+        return str(found.get("tool_use") or found.get("default") or "")
+    return found or ""
 
 
 def _found(template: str, marks: tuple[tuple[str, str], ...]) -> str:

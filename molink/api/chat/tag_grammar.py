@@ -64,9 +64,10 @@ def free_call(number: int, tool: Tool, shape: TagShape, lark: LarkWriter) -> str
     """Rules for a call of one tool with any arguments, the first called `call_{number}`."""
     end = lark.literal(shape.line_break + shape.end if shape.end else "")
     inner = (shape.key, shape.key_end, shape.value, shape.value_end)
-    return f"call_{number}: {lark.literal(_begin(tool, shape))} body_{number} {end}\n" + lark.up_to(
-        f"body_{number}", shape.close, among=inner
-    )
+    body = f"({lark.literal(shape.key)} body_{number} | {lark.literal(shape.close)})"
+    begin = lark.literal(_begin(tool, shape))
+    rest = lark.up_to(f"body_{number}", shape.close, among=inner)
+    return f"call_{number}: {begin} {body} {end}\n{rest}"
 
 
 def _begin(tool: Tool, shape: TagShape) -> str:

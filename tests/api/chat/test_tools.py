@@ -189,7 +189,7 @@ async def test_a_demanded_call_goes_before_a_form(client, service):
 
 
 async def test_whole_calls_of_an_answer_that_is_cut_off(client, service):
-    service.answers, service.finish_reason = [SAMPLES["hermes-two"].text[:-20]], "length"
+    service.answers, service.finish_reason = [SAMPLES["hermes-two"].text[:-15]], "length"
     choice = (await ask(client)).choices[0]
     assert [one.function.name for one in choice.message.tool_calls] == ["get_weather"]
     assert (choice.finish_reason, choice.message.content) == ("length", None)
