@@ -196,6 +196,8 @@ def test_where_text_is_cut_does_not_matter(pieces):
 
 def test_quiet_parts_leave_the_least_length_alone():
     assert quiet("<call>.</call>a.b.c", ".", min_tokens=17)[0] == "<call>.</call>a.b"
+
+
 def sentencepiece() -> ChatTokenizer:
     """As Llama 2's and Mistral's: the decoder drops the space that begins a text."""
     words = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
