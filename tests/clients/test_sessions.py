@@ -1,5 +1,7 @@
 """The runner with a small agent and a small library in the place of real ones."""
 
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from tools.clients.cache import Installed
 from tools.clients.libraries import Library
 from tools.clients.model import Trouble
 from tools.clients.session import FINAL
-from tools.clients.sessions import run_library, run_session
+from tools.clients.sessions import run_library, run_session, scratch
 
 SMALL = str(Path(__file__).with_name("small_agent.py"))
 CLIENT = Installed(Path(sys.prefix), (Path(sys.executable).parent,))
@@ -62,3 +64,14 @@ def test_a_library_s_trials_are_told():
     assert run_library(good, CLIENT).line() == f"pass    {'l==2':48} health"
     bad = Library("l", ("l==2",), lambda place: [[sys.executable, "-c", "print('ok a'); 1 / 0"]])
     assert run_library(bad, CLIENT).why == "after a: ZeroDivisionError: division by zero"
+
+
+def test_a_service_that_a_client_leaves_behind_is_ended():
+    with scratch() as (home, _):
+        program = "import time; print('up', flush=True); time.sleep(600)"
+        service = subprocess.Popen(
+            [sys.executable, "-c", program], env={"HOME": str(home)}, stdout=subprocess.PIPE
+        )
+        assert service.stdout.readline() == b"up\n"
+    assert service.wait(timeout=60) == -signal.SIGKILL
+    service.stdout.close()

@@ -4,8 +4,10 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from tools.clients.agents import Agent, Place
 from tools.clients.cache import Installed
@@ -16,7 +18,7 @@ from tools.clients.script import DONE, HALF_DONE
 from tools.clients.server import Server, running
 from tools.clients.session import HALF, STEPS, difference
 
-__all__ = ["run_library", "run_session"]
+__all__ = ["run_library", "run_session", "scratch"]
 
 PROMPTS = (
     "Make a small garden in this folder, step by step.",
@@ -106,12 +108,24 @@ def _place(
 
 @contextmanager
 def scratch() -> Iterator[tuple[Path, Path]]:
-    """A home and a folder to work in, which are removed."""
+    """A home and a folder to work in, which are removed, once the services that a client left
+    behind are ended."""
     with tempfile.TemporaryDirectory(prefix="molink-client-", ignore_cleanup_errors=True) as name:
         home, work = Path(name, "home"), Path(name, "work")
         home.mkdir()
         work.mkdir()
-        yield home, work
+        try:
+            yield home, work
+        finally:
+            _end_services(home)
+
+
+def _end_services(home: Path) -> None:
+    """End what still runs in a home: some agents start a service that outlives them."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("HOME") == str(home):
+                process.kill()
 
 
 def _environment(place: Place, more: Mapping[str, str]) -> dict[str, str]:
