@@ -27,6 +27,7 @@ import torch
 from molink.executor.cards.fallbacks import printed
 
 __all__ = [
+    "APART",
     "PROBE_ROWS",
     "Reference",
     "Swaps",

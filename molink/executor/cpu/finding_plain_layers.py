@@ -58,8 +58,8 @@ LAYER_ROUNDINGS = 5e-2
 """Share of a row's size by which two ways of a layer may differ: bfloat16 rounds after each of a
 dozen operations, in either of them."""
 
-ROUNDING = 2.0**-8
-"""Of a sum, relative to what is added to."""
+ROUNDING = 1.5 * 2.0**-8
+"""Of the two sums that a layer adds to its rows, relative to these, in either way."""
 
 VECTOR = 16
 """Numbers that the kernel takes at a time; sizes must be multiples."""
@@ -345,10 +345,11 @@ def _trouble(
         got = layer.compute(x, seen.kwargs.get("position_embeddings"), step.plan, kept)
         if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
             return "the layer returns something else"
-        # The sum is rounded in the size of the row that it is added to.
-        added, truth = got.double() - x, wanted.double() - x
-        reference = Reference(truth, truth + x.double().abs() * ROUNDING, LAYER_ROUNDINGS)
-        troubles = [reference.trouble(added)]
+        truth, error = wanted.double() - x, got.double() - wanted.double()
+        # Each sum is rounded in the size of the number that it is added to, which is no error.
+        rounding = ROUNDING * x.double().abs()
+        reference = Reference(truth, truth, LAYER_ROUNDINGS)
+        troubles = [reference.trouble(truth + error - error.clamp(-rounding, rounding))]
         for one, other in zip(_written(kept, step.plan), wanted_rows, strict=True):
             rows_kept = other.flatten(1).double()
             reference = Reference(rows_kept, rows_kept, LAYER_ROUNDINGS)

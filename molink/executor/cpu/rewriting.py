@@ -50,18 +50,19 @@ LINEARS = 0.5
 def rewrite(
     model: Any,
     trial: Callable[[], object],
-    tokens: Callable[[], object] = lambda: None,
+    tokens: Callable[[], object] | None = None,
     *,
     embeds: bool,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Swaps:
     """Rewrite `model` in place; `trial` runs it once on some input, `embeds` says whether it takes
-    token ids. What is swapped is tried once more with the rows that `tokens` runs it on.
+    token ids. What is swapped is tried once more with the rows that `tokens` runs it on, or `trial`.
     """
-    swaps = _tried(model, tokens)
     if not embeds:
         _untie_embedding(model)
-    groups = linear_groups(model, trial)
+    tried: list[Swaps] = []
+    groups = linear_groups(model, lambda: tried.append(_tried(model, tokens or trial)))
+    swaps = tried[0]
     for done, names in enumerate(groups):
         _pack_group(model, names, swaps)
         progress(LINEARS * (done + 1) / len(groups))

@@ -227,7 +227,12 @@ static void multiply_rows(long rows, enum layout layout, struct panel panel, str
     switch (layout) {
     case NIBBLES: FOR_FEW_ROWS(rows, NIBBLES) break;
     case FIVES: FOR_FEW_ROWS(rows, FIVES) break;
-    case SPLIT: FOR_FEW_ROWS(rows, SPLIT) break;
+    case SPLIT:
+        if (rows == 1)
+            multiply(1, SPLIT, panel, at);
+        else
+            multiply(2, SPLIT, panel, at);
+        break;
     case BYTES: FOR_FEW_ROWS(rows, BYTES) break;
     }
 }
@@ -248,13 +253,10 @@ static int bits_of(enum kind kind)
     return kind == INT4 || kind == FP4 ? 4 : kind == INT5 ? 5 : 8;
 }
 
-/* Rows for the next pass: every number that there is code for costs the compiler half a second. Sixteen are two passes
- * of eight, which take turns better than twelve and four. */
+/* Rows for the next pass: every number that there is code for costs the compiler half a second. */
 static long few_rows_for_pass(long left)
 {
-    if (left >= ROWS_MAX && left != 16)
-        return ROWS_MAX;
-    return left >= 8 ? 8 : left >= 6 ? 6 : left;
+    return left >= ROWS_MAX ? ROWS_MAX : left >= 8 ? 8 : left >= 6 ? 6 : left;
 }
 
 /* Scaled values of a step: 16 columns of a pair of inputs. */
