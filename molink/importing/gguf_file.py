@@ -15,8 +15,10 @@ from molink.importing.checkpoint_folder import (
     files_identity,
     write_checkpoint,
 )
+from molink.importing.gguf_architectures import Architecture
 from molink.importing.gguf_config import QUANTIZATION, gguf_model, model_settings
-from molink.importing.gguf_tensors import GgufModel, checkpoint_tensors
+from molink.importing.gguf_metadata import GgufModel
+from molink.importing.gguf_tensors import checkpoint_tensors
 from molink.importing.gguf_tokenizer import KEY, end_tokens, tokenizer_files
 
 __all__ = ["import_gguf", "small_files_of", "with_scheme"]
@@ -32,14 +34,14 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
     Raises UserError with one sentence for what cannot be imported, before anything is written.
     """
     header = read_gguf_parts(path)
-    model, metadata = gguf_model(header)
-    tensors = checkpoint_tensors(model)
-    settings = model_settings(model, metadata) if config is None else {}
+    model, architecture = gguf_model(header)
+    tensors = checkpoint_tensors(model, architecture)
+    settings = model_settings(model, architecture) if config is None else {}
     if config is None:
         small = _made_files(header, settings)
     else:
         small = small_files_of(config)
-        settings = _given_settings(model, config)
+        settings = _given_settings(model, architecture, config)
     small["config.json"] = _json(with_scheme(settings))
     write_checkpoint(folder, tensors, small, progress, files_identity(_files(header, path)))
     return _size(tensors)
@@ -81,11 +83,11 @@ def small_files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths if path.name != INDEX}
 
 
-def _given_settings(model: GgufModel, folder: Path) -> dict[str, Any]:
+def _given_settings(model: GgufModel, architecture: Architecture, folder: Path) -> dict[str, Any]:
     """The config of the original model, which must be that of the same one."""
     settings = open_checkpoint(str(folder)).config()
     metadata_of: Mapping[str, Any] = {
-        "model_type": model.architecture.model_type,
+        "model_type": architecture.model_type,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
     }
@@ -96,8 +98,8 @@ def _given_settings(model: GgufModel, folder: Path) -> dict[str, Any]:
                 f"{folder} is of another model: its {key} is {settings[key]}, that of "
                 f"{model.header.path.name} {wanted}."
             )
-    embeddings = next(one for one in model.header.tensors if one.name == "token_embd.weight")
-    return settings | {"tie_word_embeddings": model.tied and embeddings.is_plain}
+    tied = model.tied and model.tensors["token_embd.weight"].is_plain
+    return settings | {"tie_word_embeddings": tied}
 
 
 def _json(value: Any) -> bytes:

@@ -38,9 +38,9 @@ def is_gguf(path: Path) -> bool:
 def planned_gguf(path: Path, kv_dtype: KvDtype = "auto") -> PlannedModel:
     """The costs of the checkpoint that a GGUF file would become. Raises UserError for one that
     cannot be imported."""
-    model, metadata = gguf_model(read_gguf_parts(path))
-    settings = with_scheme(model_settings(model, metadata))
-    return _planned(path.name, checkpoint_tensors(model), settings, kv_dtype)
+    model, architecture = gguf_model(read_gguf_parts(path))
+    settings = with_scheme(model_settings(model, architecture))
+    return _planned(path.name, checkpoint_tensors(model, architecture), settings, kv_dtype)
 
 
 def planned_rounded(

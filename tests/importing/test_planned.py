@@ -4,7 +4,7 @@ import pytest
 
 from molink.checkpoint.layer_sizes import planned_model
 from molink.errors import UserError
-from molink.importing import gguf_tensors
+from molink.importing import gguf_changes
 from molink.importing.gguf_file import import_gguf
 from molink.importing.plain_model import import_plain
 from molink.importing.planned import is_gguf, planned_gguf, planned_rounded
@@ -33,7 +33,7 @@ def test_no_weights_of_a_gguf_file_are_read(tmp_path, monkeypatch):
     def read(*_):
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(gguf_tensors, "_read", read)
+    monkeypatch.setattr(gguf_changes, "pieces_of", read)
     assert planned_gguf(tmp_path / "m.gguf").cost.layers > 1
 
 

@@ -1,0 +1,1 @@
+"""Checks against what others made: published models, and other projects' own programs."""
