@@ -5,7 +5,6 @@ its class. Some are also stored otherwise: see `gguf_changes`. Names of the form
 no help: it maps many names of the library to one of the format's, and this is the way back.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from molink.importing import gguf_orders as orders
@@ -29,17 +28,17 @@ from molink.importing.gguf_mxfp4 import biases_in_turns, codes, codes_in_turns
 
 __all__ = ["ARCHITECTURES", "Architecture"]
 
-Parts = Mapping[str, str]
-Changes = Mapping[str, Change]
+Parts = dict[str, str]
+Changes = dict[str, Change]
 
 
-def _names(text: str) -> dict[str, str]:
+def _names(text: str) -> Parts:
     """Parts and paths from words of the form PART=PATH."""
     pairs = (word.split("=") for word in text.split())
     return {part: path for part, path in pairs}
 
 
-def _shared(path: str) -> dict[str, str]:
+def _shared(path: str) -> Parts:
     """Names of experts that see every token."""
     return {f"ffn_{one}_shexp": f"{path}.{one}_proj" for one in ("gate", "up", "down")}
 

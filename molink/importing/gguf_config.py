@@ -6,6 +6,7 @@ value is right for all models of an architecture, and where none is, the import 
 of the original model.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from molink.checkpoint.gguf.header import GgufHeader
@@ -21,7 +22,7 @@ __all__ = ["QUANTIZATION", "gguf_model", "model_settings"]
 QUANTIZATION = {"quant_method": "gguf"}
 """What the new config.json says of its weights; the rest is in the names of the tensors."""
 
-VARIANTS = {
+VARIANTS: dict[str, tuple[str, Callable[[GgufModel], bool]]] = {
     "llama": ("with experts", lambda model: bool(model.find("expert_count"))),
     "deepseek2": ("without bias", lambda model: not model.has("exp_probs_b.bias")),
     "olmo2": ("with windows", lambda model: model.find("attention.sliding_window") is not None),
@@ -45,8 +46,10 @@ def gguf_model(header: GgufHeader) -> tuple[GgufModel, Architecture]:
             f"{known}: take a safetensors version of this model"
         )
     model = GgufModel(header, name)
-    variant, holds = VARIANTS.get(name, ("", lambda model: False))
-    return model, ARCHITECTURES[f"{name} {variant}" if holds(model) else name]
+    if name in VARIANTS:
+        variant, holds = VARIANTS[name]
+        name = f"{name} {variant}" if holds(model) else name
+    return model, ARCHITECTURES[name]
 
 
 def model_settings(model: GgufModel, architecture: Architecture) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def generated(model: GgufModel, architecture: Architecture) -> list[NewTensors]:
     for key, shape in XIELU.items() if architecture.model_type == "apertus" else ():
         values = model.header.array(f"xielu.{key}") or []
         for layer, value in enumerate(values[: model.layers]):
-            raw = np.float32(value).tobytes()
+            raw = np.array(value, np.float32).tobytes()
             name = f"{architecture.layers}.{layer}.mlp.act_fn.{key}"
             new.append(one_tensor(name, "F32", shape, len(raw), partial(iter, [raw])))
     return new
