@@ -44,7 +44,7 @@ class GgufModel:
         """Heads of keys, in the layers that have attention."""
         counts = self.each("attention.head_count_kv")
         if counts is not None:
-            return max([1, *counts])
+            return max([1, *map(int, counts)])
         if self.find("attention.head_count_kv") is None:
             return self.heads
         return self.number("attention.head_count_kv")

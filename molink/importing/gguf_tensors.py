@@ -8,13 +8,15 @@ a ring these are different PCs.
 """
 
 import re
+from functools import partial
+
+import numpy as np
 
 from molink.checkpoint.gguf.header import GgufTensor
 from molink.errors import CheckpointError, UnsupportedModelError
-from molink.importing.checkpoint_folder import NewTensors
+from molink.importing.checkpoint_folder import NewTensors, one_tensor
 from molink.importing.gguf_architectures import Architecture
 from molink.importing.gguf_changes import copied
-from molink.importing.gguf_generated import generated
 from molink.importing.gguf_metadata import GgufModel
 from molink.printable import printable_line
 
@@ -27,6 +29,9 @@ OF_THE_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_
 
 NAME_CHARACTERS_MAX = 80
 
+XIELU = {"alpha_n": (1,), "alpha_p": (1,), "beta": (), "eps": ()}
+"""Parameters of Apertus' activation, and their shapes in the library."""
+
 
 def checkpoint_tensors(model: GgufModel, architecture: Architecture) -> list[NewTensors]:
     """All tensors of the new checkpoint. Raises CheckpointError for a file that lacks some, and
@@ -37,7 +42,7 @@ def checkpoint_tensors(model: GgufModel, architecture: Architecture) -> list[New
         new += _new_tensors(model, architecture, tensor)
         if tensor.name == "token_embd.weight" and model.tied and not tensor.is_plain:
             new += copied(model, tensor, "lm_head.weight")
-    return new + generated(model, architecture)
+    return new + _generated(model, architecture)
 
 
 def _new_tensors(
@@ -68,3 +73,15 @@ def _check_complete(model: GgufModel, architecture: Architecture) -> None:
             f"{model.header.path} lacks {missing[0]} and {len(missing) - 1} other tensors of a "
             f"{architecture.model_type} model of {model.layers} layers: fetch it again"
         )
+
+
+def _generated(model: GgufModel, architecture: Architecture) -> list[NewTensors]:
+    """Tensors that a file has among its settings: one number of each kind for each layer."""
+    new = []
+    for key, shape in XIELU.items() if architecture.model_type == "apertus" else ():
+        values = model.header.array(f"xielu.{key}") or []
+        for layer, value in enumerate(values[: model.layers]):
+            raw = np.array(value, np.float32).tobytes()
+            name = f"{architecture.layers}.{layer}.mlp.act_fn.{key}"
+            new.append(one_tensor(name, "F32", shape, len(raw), partial(iter, [raw])))
+    return new
