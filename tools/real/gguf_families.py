@@ -371,8 +371,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
     ),
 }
-"""By the name of a trial: the library's model type, where the settings name no other. gpt-oss is not
-among them: its experts are read in MXFP4, which the converter makes of nothing but MXFP4."""
+"""By the name of a trial: the library's model type, where the settings name no other. gpt-oss is
+not among them: its experts are read in MXFP4, which the converter makes of nothing but MXFP4."""
 
 
 def miniature_settings(name: str) -> dict[str, Any]:
