@@ -199,7 +199,7 @@ class Architecture:
     tensor with its ending. "" where another part brings it along."""
     changes: Changes = field(default_factory=lambda: STACKS)
     """What is done to parts that are stored otherwise."""
-    every: tuple[str, ...] = DENSE
+    every: tuple[str, ...] = (*DENSE, "ffn_gate")
     """Parts that each layer has."""
     around: Parts = field(default_factory=lambda: AROUND)
     layers: str = "model.layers"
@@ -311,7 +311,7 @@ ARCHITECTURES = {
     "olmoe": Architecture("olmoe", every=SPARSE),
     "command-r": Architecture("cohere", every=PARALLEL),
     "cohere2": Architecture("cohere2", every=PARALLEL),
-    "starcoder2": Architecture("starcoder2", STARCODER),
+    "starcoder2": Architecture("starcoder2", STARCODER, every=DENSE),
     "stablelm": Architecture(
         "stablelm", STABLELM, {"attn_q_norm": of_each, "attn_k_norm": of_each}, PARALLEL
     ),
@@ -319,9 +319,9 @@ ARCHITECTURES = {
     "exaone4": Architecture("exaone4", FOUR_NORMS, every=NORMED_AFTER),
     "exaone-moe": Architecture("exaone_moe", EXAONE_MOE, every=PARALLEL[:5]),
     "seed_oss": Architecture("seed_oss", POST_NORM, every=PARALLEL),
-    "apertus": Architecture("apertus", APERTUS),
-    "arcee": Architecture("arcee", {}, ROTARY),
-    "nemotron": Architecture("nemotron", {}, ONE_ADDED),
+    "apertus": Architecture("apertus", APERTUS, every=DENSE),
+    "arcee": Architecture("arcee", {}, ROTARY, DENSE),
+    "nemotron": Architecture("nemotron", {}, ONE_ADDED, DENSE),
     "ernie4_5": Architecture("ernie4_5"),
     "ernie4_5-moe": Architecture("ernie4_5_moe", MOE_STATICS, every=PARALLEL[:5]),
     "hunyuan-dense": Architecture("hunyuan_v1_dense", HUNYUAN),
