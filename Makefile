@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEVICE ?= cuda:0
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests pages docs models families formats gpu fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests pages docs models families formats real clients gpu fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -50,6 +50,16 @@ families: venv
 # Every format of quantized weights in four architectures, and their table in the page; a quarter of an hour.
 formats: venv
 	$(BIN)/python -m pytest -m formats --page docs/benchmarks/quantized.md tests/end_to_end/sweeps
+
+# Published models beside the library, and their tables in the page: 750 MB to fetch, then an hour or two. REAL names options.
+real: venv
+	$(BIN)/python -m tools.real --page $(REAL)
+
+# Runs unmodified agents, libraries and tools against the API, from the npm and Python indexes; half an hour, and a
+# gigabyte in ~/.cache/molink-clients (MOLINK_CLIENTS_CACHE). CLIENTS names some: make clients CLIENTS="codex llm"
+clients: venv
+	$(BIN)/python -m tools.clients $(CLIENTS)
+	$(BIN)/python -m tools.clients --ring $(CLIENTS)
 
 # Ten minutes with a graphics card, and their figures in the page: make gpu DEVICE=cuda:1
 gpu: venv

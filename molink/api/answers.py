@@ -5,10 +5,13 @@ sequence's events, and leaving that loop closes the service's generator, which i
 learns of it.
 
 A streamed answer is server-sent events: one JSON object for each, then `[DONE]`. The response
-starts with the first event, not before it: a request that fails until then still gets a proper
-status. A failure after that is sent as an event with an error object, which OpenAI's clients raise,
-and the stream ends without `[DONE]`. Each event is one write, and asyncio's sockets send small
-writes at once (TCP_NODELAY is on).
+starts with the first event, or OPENS_AFTER_S after the request was taken: what is refused until
+then still gets a proper status, and no client waits for its headers as long as a long prompt takes.
+A failure after that is sent as an event with an error object, which OpenAI's clients raise, and the
+stream ends without `[DONE]`. While nothing comes, because a prompt is computed or a ring is mended,
+something that clients pass over is sent each SILENCE_S: proxies close connections that are silent
+for a minute. Each event is one write, and asyncio's sockets send small writes at once (TCP_NODELAY
+is on).
 
 Of some endpoints an answer can be read again by its id. Kept are the request and its tokens, not
 what was sent: it is written again from them, so that one whose stream broke, or that another
@@ -20,7 +23,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -34,6 +37,7 @@ from molink.api.errors import (
     ApiError,
     as_api_error,
     error_body,
+    is_anthropic,
 )
 from molink.api.headers.serving import cached_tokens, note_sequences
 from molink.control.api_keys.store import KeyUsage
@@ -49,7 +53,7 @@ from molink.serving.service import (
     TokenLogprob,
     cache_salt,
 )
-from molink.tasks import gathered
+from molink.tasks import cancel, gathered, spawn
 
 __all__ = [
     "LIVE",
@@ -85,6 +89,16 @@ LOGPROB_MIN = -9999.0
 
 LIVE = web.AppKey("live", LiveState)
 """Where answers are kept; absent: they are not."""
+
+OPENS_AFTER_S = 0.5
+"""From when a request is taken until its stream sends its headers, if there is no event before:
+rings refuse within milliseconds."""
+
+SILENCE_S = 10.0
+"""Longest silence of a stream. Proxies wait for 60 s, some of them for 30."""
+
+COMMENT, PING = b": waiting\n\n", b'event: ping\ndata: {"type": "ping"}\n\n'
+"""What clients pass over: those of OpenAI's dialects, and Anthropic's."""
 
 EVENTS_AT_ONCE = 256
 """Of an answer that is written again, before other requests have their turn: a millisecond."""
@@ -170,16 +184,23 @@ async def _counted(events: AsyncIterator[TokenEvent], usage: KeyUsage) -> AsyncI
 
 
 class EventStream:
-    """Context manager that writes the events of one response.
+    """Context manager that writes the events of one response, and a keep-alive in between.
 
-    A failure before the first event is raised, a later one is sent to the client.
+    A failure before the response has started is raised, a later one is sent to the client.
     """
 
+    first: Sequence[Mapping[str, Any]] = ()
+    """Events that are sent as soon as the response starts."""
     last = b"data: [DONE]\n\n"
     """What follows the events of an answer that did not fail."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
+        self._keep_alive = PING if is_anthropic(request.path) else COMMENT
+        self._loop = asyncio.get_running_loop()
+        self._starting = asyncio.Lock()
+        self._sent_at = 0.0
+        self._beat: asyncio.Task[None] | None = None
         self.response = web.StreamResponse(headers=HEADERS)
 
     def encode(self, event: Mapping[str, Any]) -> bytes:
@@ -193,12 +214,42 @@ class EventStream:
     async def __aenter__(self) -> "EventStream":
         return self
 
+    def taken(self) -> None:
+        """The request was taken: from now on its client is told that it waits."""
+        if self._beat is None:
+            self._beat = spawn(self._until_ended())
+
     async def send(self, *events: Mapping[str, Any]) -> None:
-        """Write events at once; the first one starts the response."""
+        """Write events at once; the first ones start the response."""
         encoded = b"".join(map(self.encode, events))
         if not self.response.prepared:
-            await self.response.prepare(self._request)
+            await self._start()
+        await self._write(encoded)
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if not self.response.prepared:
+                encoded = b"".join(map(self.encode, self.first))
+                await self.response.prepare(self._request)
+                if encoded:
+                    await self._write(encoded)
+
+    async def _write(self, encoded: bytes) -> None:
+        self._sent_at = self._loop.time()
         await self.response.write(encoded)
+
+    async def _until_ended(self) -> None:
+        await asyncio.sleep(OPENS_AFTER_S)
+        with suppress(ClientConnectionResetError):  # Its handler learns of it, too.
+            if not self.response.prepared:
+                self._sent_at = self._loop.time()
+                await self._start()
+            while True:
+                silence_s = self._loop.time() - self._sent_at
+                if silence_s >= SILENCE_S:
+                    await self._write(self._keep_alive)
+                else:
+                    await asyncio.sleep(SILENCE_S - silence_s)
 
     async def __aexit__(
         self,
@@ -206,6 +257,8 @@ class EventStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        async with self._starting:  # A response that starts has started when its beat ends.
+            await cancel(self._beat)
         if error is None:
             await self.response.write_eof(self.last)
             return False
@@ -246,10 +299,10 @@ def logged(
     return replace(job, log=live.log(answer_id, owner, asked, job, deadline))
 
 
-async def kept_answer(request: web.Request) -> KeptAnswer:
-    """The answer of which the path names the id. Raises ApiError: 404 when the caller has none of
-    this id, 503 when it cannot be read now."""
-    live, answer_id = request.app.get(LIVE), request.match_info["id"]
+async def kept_answer(request: web.Request, answer_id: str = "") -> KeptAnswer:
+    """The answer with this id, or of which the path names the id. Raises ApiError: 404 when the
+    caller has none of this id, 503 when it cannot be read now."""
+    live, answer_id = request.app.get(LIVE), answer_id or request.match_info["id"]
     if live is None:
         raise ApiError(
             "Answers are not kept here: send the whole conversation with each request.",

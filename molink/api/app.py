@@ -22,7 +22,12 @@ from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
 from molink.api.openai.logprobs import TokenTexts
-from molink.api.openai.responses.endpoint import get_response, post_responses
+from molink.api.openai.responses.endpoint import (
+    delete_response,
+    get_response,
+    post_input_tokens,
+    post_responses,
+)
 from molink.api.openapi.routes import add_openapi_routes
 from molink.api.page.routes import add_page_routes
 from molink.api.status import (
@@ -93,7 +98,9 @@ def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.Rou
             "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
         ),
         web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
+        web.post("/v1/responses/input_tokens", partial(post_input_tokens, service, chat_format)),
         web.get("/v1/responses/{id:.+}", partial(get_response, service, texts, chat_format)),
+        web.delete("/v1/responses/{id:.+}", delete_response),
         web.post("/v1/messages", partial(post_messages, service, chat_format)),
         web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
         web.post("/tokenize", partial(post_tokenize, service, chat_format)),

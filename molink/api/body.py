@@ -26,9 +26,9 @@ from pydantic import ValidationError
 from molink.api.callers import CALLERS, caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.ignored_fields import note_ignored
-from molink.api.openai.refused_fields import OF_MESSAGES
 from molink.api.schemas import Body
 from molink.api.workers import in_worker
+from molink.utf8 import utf8_text
 
 __all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]
 
@@ -143,9 +143,6 @@ async def _next_piece(request: web.Request, deadline: float) -> bytes:
 
 def _checked(raw: bytearray, schema: type[Checked]) -> Checked:
     fields = _drop_unsupported(parse_json_object(raw), schema.unsupported)
-    messages = fields.get("messages")
-    if isinstance(messages, list):
-        fields["messages"] = [_plain_message(*one) for one in enumerate(messages)]
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
@@ -156,7 +153,7 @@ def parse_json_object(raw: bytes | bytearray) -> dict[str, Any]:
     """The JSON object in `raw`."""
     _check_containers(raw)
     try:
-        text = raw.decode()
+        text = utf8_text(raw)
         parsed = json.loads(text, parse_constant=_refuse_constant)
         if "\\u" in text:
             json.dumps(parsed, ensure_ascii=False).encode()
@@ -214,29 +211,22 @@ def _not_json(error: Exception) -> ApiError:
     match error:
         case json.JSONDecodeError():
             why = f"{error.msg} at character {error.pos}"
-        case UnicodeDecodeError():
-            why = "it is not UTF-8"
         case RecursionError():
             why = "it is nested too deeply"
         case _:
-            why = "a number in it is too long"
+            is_encoded = "UTF-8" in str(error)
+            why = str(error) if is_encoded else "a number in it is too long"
     return ApiError(f"The body is not valid JSON ({why}): send one JSON object.")
 
 
-def _plain_message(index: int, message: Any) -> Any:
-    if not isinstance(message, dict):
-        return message
-    return _drop_unsupported(message, OF_MESSAGES, where=f"messages.{index}.")
-
-
 def _drop_unsupported(
-    body: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]], where: str = ""
+    body: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, Any]:
     """`body` without unsupported fields that carry their default. Raises ApiError for others."""
     kept = {}
     for name, value in body.items():
         if name in unsupported:
-            _check_default(where + name, value, unsupported[name])
+            _check_default(name, value, unsupported[name])
         else:
             kept[name] = value
     return kept
@@ -260,7 +250,8 @@ def _is_same(value: Any, other: Any) -> bool:
 def _first_mistake(error: ValidationError) -> ApiError:
     """The answer for the first mistake that was found."""
     first = error.errors(include_url=False, include_input=False)[0]
-    param = ".".join(str(part) for part in first["loc"])[:NAME_CHARS_SHOWN] or None
+    path = (str(part) for part in first["loc"])
+    param = ".".join(one for one in path if not one.startswith("<"))[:NAME_CHARS_SHOWN] or None
     if first["type"] == "extra_forbidden":
         return ApiError(
             f"'{param}' is not a field of this request: leave it out or correct its name.",

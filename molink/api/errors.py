@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import ClientConnectionResetError, hdrs, web
 from aiohttp.typedefs import Handler
 
 from molink.errors import (
@@ -66,6 +66,7 @@ UNSERVED: Mapping[str, str] = {
     "/v1/moderations": "Moderation is",
     "/v1/realtime": "Realtime sessions are",
     "/v1/rerank": "Reranking is",
+    "/v1/responses/compact": "Compaction is",
     "/v1/score": "Scoring is",
     "/v1/skills": "Skills are",
     "/v1/threads": "Threads are",
@@ -170,6 +171,8 @@ async def errors_in_shape(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _response(request: web.Request, error: ApiError) -> web.Response:
+    if request.method == hdrs.METH_OPTIONS:  # Its answer is in the headers.
+        return web.Response(status=error.status, headers=error.headers)
     body = anthropic_error_body(error) if is_anthropic(request.path) else error_body(error)
     return web.json_response(body, status=error.status, headers=error.headers)
 
@@ -186,7 +189,7 @@ def _is_below(path: str, places: Iterable[str]) -> bool:
 def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiError:
     """aiohttp's own refusals: unknown path, wrong method."""
     match error:
-        case web.HTTPMethodNotAllowed():
+        case web.HTTPMethodNotAllowed() if request.path not in UNSERVED:
             allowed = ", ".join(sorted(error.allowed_methods))
             return ApiError(
                 f"{request.path} does not take {request.method}: use {allowed}.",
@@ -194,7 +197,7 @@ def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiErr
                 code="method_not_allowed",
                 headers={"Allow": allowed},
             )
-        case web.HTTPNotFound():
+        case web.HTTPNotFound() | web.HTTPMethodNotAllowed():
             return _nothing_at(request.path)
         case _:
             return ApiError(f"The request was refused: {error.reason}.", status=error.status)

@@ -105,6 +105,7 @@ async def post_generate(
 
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with EventStream(request) as stream:
+            stream.taken()
             async for event in events:
                 stopwatch.tokens_came(len(event.token_ids))
                 is_last = event.finish_reason is not None
@@ -158,7 +159,7 @@ async def _job_of(request: web.Request, body: GenerateBody, card: ModelCard) -> 
     else:
         prompt = await tokens_of_prompt(body.prompt, card)
     max_tokens = token_budget(
-        body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
+        body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="prompt"
     )
     grammar = await grammar_of(request, body, card)
     check_scores(body.prompt_logprobs, len(prompt), stream=body.stream)

@@ -21,7 +21,7 @@ from molink.api.schemas import SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
-from molink_scheduler.request import SamplingParams
+from molink_scheduler.request import CONTEXT_TOKENS_MAX, SamplingParams
 from molink_scheduler.routing.admission import Targets
 
 __all__ = [
@@ -50,6 +50,15 @@ batched all the same."""
 
 TOKEN_ID_DIGITS_MAX = 9
 """No vocabulary has a billion words, and long numbers take long to read."""
+
+TOO_LONG = (
+    "This model's maximum context length is {length} tokens. However, your prompt has "
+    "{prompt_tokens} tokens: shorten it."
+)
+"""Clients of OpenAI's API look for the first sentence, and shorten the conversation themselves."""
+
+TOP_P_MIN = 1e-9
+"""What 0 means: the likeliest token alone."""
 
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15
@@ -117,9 +126,10 @@ def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int,
     if not token_ids:
         raise _empty(param)
     if min(token_ids) < 0 or max(token_ids) >= card.vocabulary_size:
+        wrong = next(one for one in token_ids if not 0 <= one < card.vocabulary_size)
         raise ApiError(
-            f"'{param}' holds a token id outside the vocabulary: use 0 to "
-            f"{card.vocabulary_size - 1}.",
+            f"'{param}' holds the token id {str(wrong)[:NAME_CHARS_SHOWN]}, which is outside the "
+            f"vocabulary: use 0 to {card.vocabulary_size - 1}.",
             param=param,
         )
     return tuple(token_ids)
@@ -159,28 +169,26 @@ def choice_seed(seed: int, choice: int) -> int:
 
 
 def token_budget(
-    asked: int | None, prompt_tokens: int, card: ModelCard, *, default: int | None, param: str
+    asked: int | None,
+    prompt_tokens: int,
+    card: ModelCard,
+    *,
+    param: str,
+    default: int | None = None,
+    too_long: str = TOO_LONG,
 ) -> int:
-    """max_tokens of a request; `default` is cut to what is left of the model's length (None: all
-    that is left)."""
+    """max_tokens of a request: what is `asked` for, or the `default`, cut to what is left of the
+    model's length (None: all that is left). `param` holds the prompt. Raises ApiError, in the
+    words `too_long` of the dialect, where nothing is left."""
     left = card.model_len_max - prompt_tokens
-    if asked is None and left > 0:
-        return left if default is None else min(default, left)
-    if asked is None:
+    if left <= 0:
         raise ApiError(
-            f"The prompt's {prompt_tokens} tokens leave no room to answer in the model's length "
-            f"of {card.model_len_max}: shorten the prompt.",
+            too_long.format(prompt_tokens=prompt_tokens, length=card.model_len_max),
             param=param,
             code="context_length_exceeded",
         )
-    if asked <= left:
-        return asked
-    raise ApiError(
-        f"The prompt's {prompt_tokens} tokens and {asked} tokens to generate are over the model's "
-        f"length of {card.model_len_max}: shorten the prompt or lower '{param}'.",
-        param=param,
-        code="context_length_exceeded",
-    )
+    wanted = default if asked is None else asked
+    return left if wanted is None else min(wanted, left)
 
 
 def generation_requests(
@@ -194,22 +202,26 @@ def generation_requests(
     grammar: str = "",
     choices: int = 1,
     skip_special_tokens: bool = True,
+    quiet: tuple[tuple[str, str], ...] = (),
     prompt_logprobs: int | None = None,
+    continues: bool = True,
 ) -> list[GenerationRequest]:
     """One request for each choice of a prompt; without a seed, each prompt draws its own.
-    `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's."""
+    `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's; `quiet`: where stop
+    strings end nothing; `continues`: whether answers go on with the prompt's text."""
+    card.check_words(prompt_token_ids)
     seed = secrets.randbits(64) if body.seed is None else body.seed
-    stop_token_ids = _stop_token_ids(body, card)
+    stop_token_ids, usual = _stop_token_ids(body, card), card.sampling
     _check_stop_text(body, card)
     sampling = SamplingParams(
         max_tokens=max_tokens,
-        temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
-        top_k=body.top_k or 0,
-        min_p=_or(body.min_p, 0.0),
+        temperature=_or(body.temperature, usual.temperature),
+        top_p=max(_or(body.top_p, usual.top_p), TOP_P_MIN),
+        top_k=usual.top_k if body.top_k is None else body.top_k,
+        min_p=_or(body.min_p, usual.min_p),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         presence_penalty=_or(body.presence_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        repetition_penalty=_or(body.repetition_penalty, usual.repetition_penalty),
         logit_bias=_logit_bias(body, card),
         stop=tuple(body.stop or ()),
         stop_token_ids=stop_token_ids,
@@ -217,6 +229,8 @@ def generation_requests(
         prompt_logprobs=prompt_logprobs,
         min_tokens=_min_tokens(body, max_tokens),
         grammar=grammar,
+        quiet=quiet if body.stop else (),
+        context=prompt_token_ids[-CONTEXT_TOKENS_MAX:] if continues else (),
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )
     seeds = (choice_seed(seed, choice) for choice in range(choices))

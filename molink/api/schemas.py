@@ -1,7 +1,8 @@
 """What a request's JSON may hold: strict types, named limits, and null for "the default".
 
 Strict means that "5" is no number and true is no integer: a client with a bug learns of it here,
-not from odd text. Unknown fields are kept apart, to be named in the answer's headers; `unsupported`
+not from odd text. 5.0 is the integer 5, and -1 is "no limit" where clients of other servers write
+it so. Unknown fields are kept apart, to be named in the answer's headers; `unsupported`
 has those that would change the answer and are not served (`openai.refused_fields`). Fields that can
 take several shapes (`prompt`) are typed `Any` here and read by `requests`, which can name the one
 thing that is wrong where a union of types would list every shape that did not match.
@@ -45,12 +46,12 @@ __all__ = [
     "Body",
     "CompletionBody",
     "GenerateBody",
+    "LeftOut",
     "Part",
     "SamplingBody",
     "StopTexts",
     "StreamOptions",
     "list_only",
-    "only_type",
     "type_tag",
 ]
 
@@ -74,17 +75,24 @@ CACHE_SALT_CHARS_MAX = 256
 TIMEOUT_S_MAX = 86_400.0
 """A day."""
 
-TOOLS_MAX = 128
-"""OpenAI's limit; each is shown to the model."""
+TOOLS_MAX = 1024
+"""Agents with some MCP servers bring hundreds; each is shown to the model."""
 
+
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+NO_LIMIT = 2**31 - 1
+"""What -1 asks for as a length: more than any model has, cut to what is left."""
 
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
 """Signed and unsigned 64-bit seeds are both taken; negative ones wrap around."""
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else list_only(value)
+def _stops(value: Any) -> Any:
+    """Nothing and the empty text stop nothing."""
+    texts = list_only([value] if isinstance(value, str) else value)
+    return [one for one in texts if one not in (None, "")]
 
 
 def list_only(value: Any) -> Any:
@@ -92,6 +100,10 @@ def list_only(value: Any) -> Any:
     if not isinstance(value, list):
         raise ValueError("must be a string or a list: send one of them")
     return value
+
+
+def _is_minus_one(value: Any) -> bool:
+    return isinstance(value, int | float) and value == -1
 
 
 def _few_biases(value: Any) -> Any:
@@ -102,7 +114,7 @@ def _few_biases(value: Any) -> Any:
 
 StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
 StopList = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX)]
-StopTexts = Annotated[StopList, BeforeValidator(_as_list, StopText | StopList)]
+StopTexts = Annotated[StopList, BeforeValidator(_stops, str | list[str | None])]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
 Bias = Annotated[float, Field(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]
 LogitBias = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
@@ -145,16 +157,16 @@ def type_tag(otherwise: str) -> Callable[[Any], str]:
     return tag
 
 
-def only_type(served: str) -> BeforeValidator:
-    """Validator that refuses an object of another `type` by its name."""
-    tag = type_tag(served)
+class LeftOut(Part):
+    """Part of a request of a type that is not served: the model is not shown it, and its type is
+    among the names of what is ignored."""
 
-    def check(value: Any) -> Any:
-        if (given := tag(value)) != served:
-            raise ValueError(f"is of the type '{given}', which is not served: use '{served}'")
-        return value
+    type: str
 
-    return BeforeValidator(check)
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it is; a part of content may hold text."""
+        return True
 
 
 class StreamOptions(_Strict):
@@ -177,6 +189,12 @@ class Body(_Strict):
     model: str | None = None
     """The served model; any other name is answered with 404."""
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole_number(cls, value: Any) -> Any:
+        """5.0 is 5: clients in JavaScript and Lua have one kind of number."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
 
 class SamplingBody(Body):
     """Fields that all endpoints share which generate in OpenAI's words or our own."""
@@ -184,23 +202,23 @@ class SamplingBody(Body):
     unsupported = OF_ALL_ENDPOINTS
     max_tokens: int | None = Field(default=None, ge=1)
     """Default: 16 for completions, 128 for /generate, what is left of the model's length for
-    chat."""
+    chat, which -1 means everywhere. More than is left is cut to it."""
     min_tokens: int | None = Field(default=None, ge=0)
     """Default 0. Before so many tokens nothing but max_tokens ends the answer."""
     temperature: float | None = Field(default=None, ge=0, le=100)
-    """Default 1.0; 0 is greedy."""
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Default 1.0."""
+    """Default: the model's own, else 1.0; 0 is greedy."""
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    """Default: the model's own, else 1.0; 0 keeps the likeliest token alone."""
     top_k: int | None = Field(default=None, ge=0, le=2**31)
-    """Default 0: every token is kept."""
+    """Default: the model's own, else 0, or -1: every token is kept."""
     min_p: float | None = Field(default=None, ge=0, le=1)
-    """Default 0.0."""
+    """Default: the model's own, else 0.0."""
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     """Default 0.0."""
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     """Default 0.0."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
-    """Default 1.0."""
+    """Default: the model's own, else 1.0."""
     logit_bias: LogitBias | None = None
     """Default: none. By token id, in quotes: what to add to its logit, from -100 to 100."""
     response_format: ResponseFormat | None = None
@@ -216,7 +234,7 @@ class SamplingBody(Body):
     guided_grammar: GrammarText | None = None
     """A grammar in Lark's syntax, or llama.cpp's GBNF."""
     seed: int | None = Field(default=None, ge=SEED_MIN, le=SEED_MAX)
-    """Default: drawn afresh for each request."""
+    """Default, or -1: drawn afresh for each request."""
     stop: StopTexts | None = None
     """Default: none. A string or a list of strings; the answer ends before the first that
     appears."""
@@ -244,6 +262,16 @@ class SamplingBody(Body):
     tpot_target_ms: float | None = Field(default=None, gt=0, le=TPOT_TARGET_MS_MAX)
     """Default: the operator's. Milliseconds between two tokens, in the same way."""
 
+    @field_validator("top_k", "seed", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return None if _is_minus_one(value) else value
+
+    @field_validator(*LENGTHS, mode="before", check_fields=False)
+    @classmethod
+    def _no_limit(cls, value: Any) -> Any:
+        return NO_LIMIT if _is_minus_one(value) else value
+
 
 class GenerateBody(SamplingBody):
     """Body of `POST /generate`, with one of `prompt` and `prompt_token_ids`."""
@@ -266,6 +294,8 @@ class CompletionBody(SamplingBody):
     unsupported = OF_COMPLETIONS
     prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)] = None
     """A string, a list of strings, a list of token ids, or a list of such lists."""
+    suffix: str | None = None
+    """Default: none. What comes behind the answer, for a model that was trained to fill gaps."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
     """Default 1: answers for each prompt."""
     max_tokens: int | None = Field(default=None, ge=0)

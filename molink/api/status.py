@@ -1,5 +1,6 @@
 """What is served, whether it can serve now, and on which nodes: the GET endpoints."""
 
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -73,7 +74,8 @@ async def get_events(service: GenerationService, request: web.Request) -> web.Re
 
 def _entry(card: ModelCard, name: str) -> dict[str, Any]:
     """OpenAI's model object with vLLM's fields, the length under the names that clients look for
-    (vLLM's, OpenRouter's), and what a client of token ids needs."""
+    (vLLM's, OpenRouter's), what a client of token ids needs, and how tokens are drawn where a
+    request does not say."""
     return {
         "id": name,
         "object": "model",
@@ -84,4 +86,5 @@ def _entry(card: ModelCard, name: str) -> dict[str, Any]:
         "max_model_len": card.model_len_max,
         "context_length": card.model_len_max,
         "vocabulary_size": card.vocabulary_size,
+        "default_sampling_params": asdict(card.sampling),
     }

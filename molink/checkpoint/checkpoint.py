@@ -11,7 +11,6 @@ refused.
 No torch here: the coordinator asks these questions too, and does not load it.
 """
 
-import json
 import os
 import re
 import socket
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from molink.checkpoint.model_folder import model_folder, read_object
 from molink.checkpoint.safetensors_header import read_header
 from molink.errors import CheckpointError
 
@@ -38,6 +38,9 @@ SINGLE = "model.safetensors"
 
 HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 """owner/name, or a name of the hub's first years."""
+
+PART = re.compile(r"(?P<begin>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors")
+"""Name of one weight file of several."""
 
 SMALL_FILES = (
     "*.json",
@@ -68,14 +71,17 @@ class Checkpoint:
 
     def small_file(self, name: str) -> dict[str, Any]:
         """The JSON object in one of its small files."""
-        return _read_json(self.directory / name, self.name)
+        return read_object(self.directory / name, self.name)
 
     def weight_map(self) -> dict[str, str]:
         """File name of every tensor."""
         if (self.directory / INDEX).is_file():
             return _index_weight_map(self.directory / INDEX, self.name)
-        table = read_header(self.weight_file(SINGLE))
-        return {tensor.name: SINGLE for tensor in table.tensors}
+        files = [SINGLE]
+        if self.hub_id is None and not (self.directory / SINGLE).is_file():
+            files = _unindexed_files(self.directory, self.name)
+        tables = {file: read_header(self.weight_file(file)) for file in files}
+        return {one.name: file for file, table in tables.items() for one in table.tensors}
 
     def weight_file(self, name: str, bar: type[Any] | None = None, *, again: bool = False) -> Path:
         """Path of one weight file, downloaded if need be, or `again` in any case. `bar` is the
@@ -85,12 +91,9 @@ class Checkpoint:
             return path
         if self.hub_id is not None:
             return _download(self.hub_id, name, self._options(bar, again))
-        if name == SINGLE:
-            raise CheckpointError(
-                f"{self.name} holds neither {SINGLE} nor {INDEX}; "
-                "MoLink reads safetensors checkpoints only"
-            )
-        raise CheckpointError(f"{self.name} lacks the weight file {name} that its index names")
+        raise CheckpointError(
+            f"{self.name} lacks the weight file {name} that its index names: fetch it again"
+        )
 
     def _options(self, bar: type[Any] | None, again: bool) -> dict[str, Any]:
         """Options for the hub's client; only those that differ from its own."""
@@ -104,13 +107,19 @@ def open_checkpoint(model: str, cache: Path | None = None) -> Checkpoint:
     """
     directory = Path(model).expanduser()
     if directory.is_dir():
-        _check_readable(directory, model)
-        return Checkpoint(model, directory, None)
+        return Checkpoint(model, model_folder(directory, model), None)
+    if directory.is_file():
+        is_gguf = directory.suffix == ".gguf"
+        does = "run `molink import` with it and give the folder that it makes"
+        raise CheckpointError(
+            f"{model} is a file: {does if is_gguf else 'give the folder with the whole model'}"
+        )
     if not _looks_like_hub_id(model):
         raise CheckpointError(
             f"there is no model directory {model}; give a directory or a hub id such as owner/name"
         )
-    return Checkpoint(model, _fetch_small_files(model, cache), model, cache)
+    folder = model_folder(_fetch_small_files(model, cache), model)
+    return Checkpoint(model, folder, model, cache)
 
 
 def open_hub_checkpoint(hub_id: str, cache: Path) -> Checkpoint:
@@ -118,18 +127,8 @@ def open_hub_checkpoint(hub_id: str, cache: Path) -> Checkpoint:
     CheckpointError when there is none, or it is no hub id."""
     if HUB_ID.fullmatch(hub_id) is None or ".." in hub_id:
         raise CheckpointError("The model that was asked for is no hub id such as owner/name.")
-    return Checkpoint(hub_id, _fetch_small_files(hub_id, cache), hub_id, cache)
-
-
-def _check_readable(directory: Path, model: str) -> None:
-    try:
-        names = {path.name for path in directory.iterdir()}
-    except OSError as error:
-        raise CheckpointError(
-            f"the model directory {model} cannot be read ({error.strerror})"
-        ) from error
-    if "config.json" not in names:
-        raise CheckpointError(f"{model} holds no config.json, so it is not a model directory")
+    folder = model_folder(_fetch_small_files(hub_id, cache), hub_id)
+    return Checkpoint(hub_id, folder, hub_id, cache)
 
 
 def _looks_like_hub_id(model: str) -> bool:
@@ -137,22 +136,50 @@ def _looks_like_hub_id(model: str) -> bool:
 
 
 def _index_weight_map(path: Path, name: str) -> dict[str, str]:
-    weight_map = _read_json(path, name).get("weight_map")
-    if not isinstance(weight_map, Mapping) or not all(
-        isinstance(file, str) and Path(file).name == file for file in weight_map.values()
-    ):
-        raise CheckpointError(f"{path} holds no weight map from tensor names to file names")
-    return dict(weight_map)
+    """File name of every tensor; an index that was written elsewhere may lead to it by a path."""
+    weight_map = read_object(path, name).get("weight_map")
+    named = weight_map if isinstance(weight_map, Mapping) else {"": None}
+    files = {tensor: _last_name(file) for tensor, file in named.items()}
+    if not all(files.values()):
+        raise CheckpointError(
+            f"{path.name} of {name} holds no weight map from tensor names to file names: fetch it "
+            "again"
+        )
+    return files
 
 
-def _read_json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} of {name} cannot be read ({error})") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path.name} of {name} is not a JSON object")
-    return value
+def _last_name(path: Any) -> str:
+    """The file's own name; empty: it is none."""
+    name = re.split(r"[\\/]", path)[-1] if isinstance(path, str) else ""
+    return "" if name in (".", "..") else name
+
+
+def _unindexed_files(directory: Path, name: str) -> list[str]:
+    """The weight files of a checkpoint without an index. Raises CheckpointError where there are
+    none, or not all."""
+    files = sorted(path.name for path in directory.glob("*.safetensors"))
+    parts = [found for found in map(PART.fullmatch, files) if found]
+    if parts:
+        begin, count = parts[0]["begin"], parts[0]["count"]
+        wanted = [f"{begin}-{n:05d}-of-{count}.safetensors" for n in range(1, int(count) + 1)]
+        lacking = [one for one in wanted if one not in files]
+        if lacking:
+            raise CheckpointError(f"{name} lacks the weight file {lacking[0]}: fetch it again")
+        return wanted
+    files = [one for one in files if not one.startswith(("adapter_", "consolidated"))]
+    if files:
+        return files
+    pickled = [*directory.glob("*.bin"), *directory.glob("*.pt"), *directory.glob("*.pth")]
+    remedy = "fetch its weights"
+    if pickled:
+        remedy = (
+            f"{pickled[0].name} is of a form that can run code, so load it with transformers and "
+            "write it anew with save_pretrained"
+        )
+    raise CheckpointError(
+        f"{name} holds neither {SINGLE} nor {INDEX}, and MoLink reads safetensors checkpoints "
+        f"only: {remedy}"
+    )
 
 
 # -- the hub --------------------------------------------------------------------------------------
@@ -170,10 +197,7 @@ def _fetch_small_files(hub_id: str, cache: Path | None) -> Path:
         )
     except (OSError, ValueError) as error:
         raise CheckpointError(_hub_message(hub_id, error)) from error
-    path = Path(directory)
-    if not (path / "config.json").is_file():
-        raise CheckpointError(f"{hub_id} holds no config.json, so it is not a model")
-    return path
+    return Path(directory)
 
 
 def _download(hub_id: str, name: str, options: dict[str, Any]) -> Path:

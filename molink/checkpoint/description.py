@@ -5,7 +5,6 @@ Read from config.json without torch. The same fact has several names there (`n_l
 transformers config class asked, which loads torch as a side effect.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +14,11 @@ from typing import Any
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.layers_together import Runs, layers_together
 from molink.checkpoint.model_config import COUNT_MAX, LAYERS_MAX, text_settings
+from molink.checkpoint.model_folder import check_writes_text
 from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["ModelDescription", "describe", "read_declared"]
+__all__ = ["ModelDescription", "describe", "generation_config", "read_declared"]
 
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -33,6 +33,14 @@ MODEL_LEN_UNBOUNDED = 32768
 
 OLD_GPTQ_FILE = "quantize_config.json"
 """Where the first GPTQ checkpoints keep what later ones have in config.json."""
+
+
+GENERATION_CONFIG = "generation_config.json"
+
+ORIGINAL = "original_max_position_embeddings"
+
+STRETCHED, FACTOR_MAX = ("yarn", "linear"), 10_000
+"""Kinds of rope that are the same for every length and can mean more positions than are stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +62,16 @@ class ModelDescription:
     says float16 have "bfloat16": a GPU's four-bit kernel computes in nothing else."""
     together: Runs = ()
     """Layers that stay on one stage."""
+    stated_len_max: int | None = None
+    """Positions that are served where nobody asks for more: those that the config states, where its
+    rope is stretched to more. None: all."""
 
 
 def describe(model: str | Checkpoint) -> ModelDescription:
     """Describe a model directory or hub id. Raises CheckpointError or UnsupportedModelError."""
     checkpoint = open_checkpoint(model) if isinstance(model, str) else model
     facts = ConfigFacts(checkpoint)
+    check_writes_text(checkpoint.directory, checkpoint.name, checkpoint.config())
     quantized = read_declared(checkpoint).method is not None  # Refuses what is not read.
     return ModelDescription(
         name=checkpoint.name,
@@ -69,6 +81,7 @@ def describe(model: str | Checkpoint) -> ModelDescription:
         hidden_size=facts.number("hidden_size"),
         vocabulary_size=facts.number("vocab_size"),
         model_len_max=facts.model_len_max(),
+        stated_len_max=facts.stated_len_max(),
         eos_token_ids=facts.eos_token_ids(),
         dtype="bfloat16" if quantized and facts.dtype() == "float16" else facts.dtype(),
         together=layers_together(facts.text, facts.number("num_hidden_layers")),
@@ -118,6 +131,15 @@ class ConfigFacts:
         return value
 
     def model_len_max(self) -> int:
+        """The stated length, or the longer one to which YaRN and its kin stretch the original:
+        makers write the factor down and leave the length."""
+        ropes = [rope for rope in _rope_dicts(self.text) if _rope_kind(rope) in STRETCHED]
+        factors = [self._factor(rope) for rope in ropes]
+        lengths = [self._original_length(rope) for rope in ropes]
+        stretched = (int(factor * length) for factor, length in zip(factors, lengths, strict=True))
+        return max(self.stated_len_max(), *stretched, 0)
+
+    def stated_len_max(self) -> int:
         """The stated length; where rope factors change with the length, only up to where they do.
 
         `longrope` switches every position to other factors once a sequence is longer than the
@@ -128,14 +150,35 @@ class ConfigFacts:
         stated = self._find("max_position_embeddings") or MODEL_LEN_UNBOUNDED
         return min([int(stated), *self._rope_switch_lengths(int(stated))])
 
+    def _factor(self, rope: Mapping[str, Any]) -> float:
+        factor = rope.get("factor", 1.0)
+        if type(factor) not in (int, float) or not 1 <= factor <= FACTOR_MAX:
+            raise CheckpointError(
+                f"config.json of {self._checkpoint.name} stretches its rope ({_rope_kind(rope)}) "
+                f"by {factor!r:.40}: give its 'factor' as a number from 1 on, as its makers do"
+            )
+        return float(factor)
+
+    def _original_length(self, rope: Mapping[str, Any]) -> int:
+        """That is stretched. Of linear ropes few name it, as they have stretched what is stated."""
+        length = rope.get(ORIGINAL) or self.text.get(ORIGINAL)
+        if length is None and _rope_kind(rope) == "linear":
+            return 0
+        if type(length) is not int or not 1 <= length <= COUNT_MAX:
+            raise CheckpointError(
+                f"config.json of {self._checkpoint.name} stretches its rope ({_rope_kind(rope)}) "
+                f"from {length!r:.40} positions: give '{ORIGINAL}' as its makers do"
+            )
+        return length
+
     def eos_token_ids(self) -> tuple[int, ...]:
-        """End tokens of generation_config.json where it names some, else of the config."""
-        generation = self._checkpoint.directory / "generation_config.json"
-        value = _json_or_empty(generation).get("eos_token_id")
+        """End tokens of generation_config.json where it names some, else of the config; those that
+        the model has rows for."""
+        value = generation_config(self._checkpoint).get("eos_token_id")
         if value is None:
             value = self._whole.get("eos_token_id", self.text.get("eos_token_id"))
-        ids = value if isinstance(value, list) else [value]
-        return tuple(token for token in ids if isinstance(token, int))
+        ids, rows = value if isinstance(value, list) else [value], self.number("vocab_size")
+        return tuple(one for one in ids if type(one) is int and 0 <= one < rows)
 
     def dtype(self) -> str:
         """What config.json says of the stored weights."""
@@ -167,12 +210,23 @@ class ConfigFacts:
     def _rope_switch_lengths(self, stated: int) -> list[int]:
         lengths = []
         for rope in _rope_dicts(self.text):
-            kind = str(rope.get("rope_type") or rope.get("type") or "default")
+            kind = _rope_kind(rope)
             if kind == "longrope" or "dynamic" in kind:
-                original = rope.get("original_max_position_embeddings")
-                original = original or self.text.get("original_max_position_embeddings")
+                original = rope.get(ORIGINAL)
+                original = original or self.text.get(ORIGINAL)
                 lengths.append(int(original or stated))
         return lengths
+
+
+def generation_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What its generation_config.json says; nothing where there is none. Raises CheckpointError
+    when it cannot be read."""
+    there = (checkpoint.directory / GENERATION_CONFIG).is_file()
+    return checkpoint.small_file(GENERATION_CONFIG) if there else {}
+
+
+def _rope_kind(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type") or rope.get("type") or "default")
 
 
 def _rope_dicts(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -184,11 +238,3 @@ def _rope_dicts(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
             found.append(value)
             found += [part for part in value.values() if isinstance(part, Mapping)]
     return found
-
-
-def _json_or_empty(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -18,6 +18,7 @@ from molink.checkpoint.model_shape import PLAIN, ModelShape, WeightBits, WeightF
 from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
+from molink.utf8 import utf8_text
 
 __all__ = [
     "GGUF_GROUP",
@@ -158,7 +159,7 @@ def _read(path: Path) -> Config:
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
             raise UserError(f"{path} is too large for a config.json: give that of a model.")
-        config = json.loads(path.read_text())
+        config = json.loads(utf8_text(path.read_bytes()))
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): check the path.") from error
     except (ValueError, RecursionError) as error:

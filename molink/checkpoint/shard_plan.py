@@ -92,6 +92,7 @@ TOKEN_INPUTS = frozenset({TOKEN_TABLE, "per_layer_model_projection", "per_layer_
 own layers' part of them, and the token embeddings."""
 
 TEXT_NAMES = {
+    r"^(_orig_mod|module)\.": "",
     r"^model\.language_model\.": "model.",
     r"^language_model\.model\.": "model.",
     r"^model\.text_model\.": "model.",
@@ -99,8 +100,8 @@ TEXT_NAMES = {
     r"^thinker\.model\.": "model.",
     r"^(language_model|llm|thinker)\.lm_head\.": "lm_head.",
 }
-"""How checkpoints that take more than text begin the names of their text model's tensors (a
-pattern), and how a checkpoint of text alone begins them."""
+"""How checkpoints that take more than text, or that were saved within what trained them, begin the
+names of their text model's tensors (a pattern), and how a checkpoint of text alone begins them."""
 
 BESIDE_TEXT = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|talker|mtp|mtp_\w+)\."
@@ -223,9 +224,7 @@ def _text_names(names: Iterable[str]) -> dict[str, str | None]:
 
 def _text_name(name: str) -> str:
     for pattern, beginning in TEXT_NAMES.items():
-        renamed = re.sub(pattern, beginning, name)
-        if renamed != name:
-            return renamed
+        name = re.sub(pattern, beginning, name)
     return name
 
 

@@ -20,6 +20,7 @@ from molink.cli.command_line import quiet_option
 from molink.cli.options import key_option
 from molink.errors import UserError
 from molink.printable import printable
+from molink.utf8 import utf8_text
 
 if TYPE_CHECKING:
     from molink.bench.load import Settings
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["bench", "chat", "chat_with", "generate", "url_option"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+PROMPT_BYTES_MAX = 2**20
+"""As much as the server takes."""
 
 STAGE_ENVIRONMENT = {
     "GOMP_SPINCOUNT": "0",
@@ -67,10 +71,23 @@ def sampling_options(command: Command) -> Command:
 @key_option
 @sampling_options
 def generate(prompt: str, url: str, key: str | None, **sampling: Any) -> None:
-    """Continue PROMPT, streaming the text to standard output."""
-    body = {"prompt": prompt, **_given(sampling)}
+    """Continue PROMPT, streaming the text to standard output. With - it is read from standard
+    input."""
+    body = {"prompt": _read_prompt() if prompt == "-" else prompt, **_given(sampling)}
     asyncio.run(_print_stream((url, key), "/generate", body, lambda event: event["text"], []))
     click.echo()
+
+
+def _read_prompt() -> str:
+    """What a pipe or a file holds, but for the end of its last line."""
+    raw = sys.stdin.buffer.read(PROMPT_BYTES_MAX + 1)
+    if len(raw) > PROMPT_BYTES_MAX:
+        raise UserError(f"The prompt is over {PROMPT_BYTES_MAX} bytes: give a shorter one.")
+    try:
+        text = utf8_text(raw)
+    except ValueError as error:
+        raise UserError(f"The prompt cannot be read, {error}: save it as UTF-8.") from None
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 @click.command()

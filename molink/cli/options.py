@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from molink.config.parsers import AUTO, REASONING_PARSERS, TOOL_PARSERS
+from molink.config.parsers import AUTO, NONE, REASONING_PARSERS, TOOL_PARSERS
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
@@ -230,6 +230,14 @@ _ACCESS_OPTIONS = (
         metavar="NAME",
         help="What users call the model; may be given again: the first stands in answers, "
         "without any the model's own name.",
+    ),
+    click.option(
+        "--generation-config",
+        type=click.Choice([AUTO, NONE]),
+        default=AUTO,
+        show_default=True,
+        help="Sampling settings of a request that gives none: auto takes those that the model's "
+        "makers publish in generation_config.json.",
     ),
 )
 

@@ -43,7 +43,9 @@ def only_one(what: str, lock: Path) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = lock.open("w")
     except OSError as error:
-        raise UserError(f"{lock.parent} cannot be written: {error.strerror}.") from None
+        raise UserError(
+            f"{lock.parent} cannot be written ({error.strerror}): give another --data-dir."
+        ) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
+from molink.utf8 import utf8_text
 
 __all__ = ["LOCAL_ADDRESS", "RingHosts", "StageAddress"]
 
@@ -75,9 +76,9 @@ class RingHosts:
     def read(cls, path: str) -> "RingHosts":
         """From a TOML file. Raises UserError when it cannot be read or says something else."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            text = utf8_text(Path(path).read_bytes())
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UserError(f"--hosts {path} cannot be read: {reason}.") from None
         return cls.from_text(text, path)
 

@@ -103,6 +103,8 @@ class ServeSettings:
     """As are those with a longer time between two tokens."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
+    generation_config: str = AUTO
+    """Whether its makers' sampling settings hold where a request is silent, auto or none."""
     tool_parser: str = AUTO
     reasoning_parser: str = AUTO
     event_log: Path | None = None
@@ -196,6 +198,8 @@ class UpSettings:
     """As are those with a longer time between two tokens."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
+    generation_config: str = AUTO
+    """Whether its makers' sampling settings hold where a request is silent, auto or none."""
     tool_parser: str = AUTO
     reasoning_parser: str = AUTO
     min_nodes: int = 1

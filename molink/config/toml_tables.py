@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
+from molink.utf8 import utf8_text
 
 __all__ = ["ABOVE_0", "number", "read_toml", "refuse_unknown", "tables", "text", "whole"]
 
@@ -18,8 +19,8 @@ ABOVE_0 = math.ulp(0.0)
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Read a file. Raises UserError, which names it as `what`, for one that is no TOML."""
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(utf8_text(path.read_bytes()))
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {what} {path} ({error}): give a TOML file.") from error
 
 

@@ -81,7 +81,11 @@ async def start_coordinator(
     """
     # Before there is a broker, which gives up a client that is silent for seconds.
     model = await asyncio.to_thread(
-        read_served_model, settings.model, settings.model_len_max, settings.served_model_names
+        read_served_model,
+        settings.model,
+        settings.model_len_max,
+        settings.served_model_names,
+        settings.generation_config,
     )
     planner = await asyncio.to_thread(_planner, settings, model)
     async with AsyncExitStack() as stack:

@@ -128,12 +128,13 @@ class ExtendedExecutor:
 
     @property
     def fallbacks(self) -> Fallbacks:
-        """What its card computes in a slower way than it could, and why."""
+        """What it computes in a slower way than it could, and why."""
         slower = [part.fallbacks for part in self.parts]
         return Fallbacks(
             next((one.attention for one in slower if one.attention), None),
             next((one.fusion for one in slower if one.fusion), None),
             next((one.decode for one in slower if one.decode), None),
+            next((one.swaps for one in slower if one.swaps), None),
         )
 
     def go_on(

@@ -16,6 +16,7 @@ batch as the layers.
 Shapes: W words of the vocabulary.
 """
 
+import json
 import os
 import threading
 from collections import OrderedDict
@@ -26,10 +27,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from llguidance import LLMatcher
-from llguidance.hf import from_tokenizer
+from llguidance import LLMatcher, LLTokenizer
 
 from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.end_tokens import end_token_ids
 from molink.errors import MolinkError
 from molink.wire.grammar import parser_limits
 from molink_scheduler.batch import Admission
@@ -79,8 +80,9 @@ class Grammars:
         self._compiling = ThreadPoolExecutor(1, "grammar-compiler", _give_way)
         self._masking = ThreadPoolExecutor(1, "grammar-mask", _give_way)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        words, eos = max(model.vocabulary_size, len(tokenizer)), list(model.eos_token_ids) or None
-        self._tokenizer = self._compiling.submit(from_tokenizer, tokenizer, words, eos)
+        words = max(model.vocabulary_size, len(tokenizer))
+        eos = list(end_token_ids(model, tokenizer)) or None
+        self._tokenizer = self._compiling.submit(_vocabulary, tokenizer, words, eos)
 
     def constrain(self, admission: Admission) -> "Constraint":
         """Begin to compile the grammar of a sequence and to replay its output."""
@@ -145,6 +147,49 @@ class Constraint:
             return self._turn.result()
         except (ValueError, RuntimeError) as error:  # Of the library, and of its tokenizer.
             raise GrammarError(str(error)) from error
+
+
+def _vocabulary(tokenizer: Any, words: int, eos: list[int] | None) -> LLTokenizer:
+    """The library's view of a model's vocabulary, in which no text is made of special tokens.
+
+    For the library every added token that looks like `<...>` is special: no text, whatever it is
+    for the tokenizer. But where a grammar leaves one text only it asks the tokenizer for that
+    text's tokens, and would offer a special one and refuse it when it comes. Under a name that no
+    text holds a special token is offered only where a grammar names it by its id."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is None:
+        raise ValueError("only fast tokenizers are supported")
+    whole = json.loads(fast.to_str())
+    whole |= {"padding": None, "truncation": None}
+    names = {
+        token["content"]: f"<\ue000{token['id']}>"
+        for token in whole["added_tokens"]
+        if token["special"] or (token["content"][:1], token["content"][-1:]) == ("<", ">")
+    }
+    for token in whole["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    _rename(whole["model"], names)
+    eos = eos or [tokenizer.eos_token_id]
+    return LLTokenizer(json.dumps(whole), n_vocab=words, eos_token=eos)
+
+
+def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
+    """Call words of a tokenizer's model by other names, which no merges make."""
+    words = model["vocab"]
+    if isinstance(words, dict):
+        model["vocab"] = {names.get(word, word): at for word, at in words.items()}
+    else:
+        model["vocab"] = [[names.get(word, word), score] for word, score in words]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if names.keys().isdisjoint(_made(pair))]
+
+
+def _made(pair: str | list[str]) -> tuple[str, str, str]:
+    """Both parts of a merge, and what they make."""
+    left, right = pair.split(" ") if isinstance(pair, str) else pair
+    return left, right, left + right
 
 
 def _give_way() -> None:

@@ -44,6 +44,7 @@ from molink.executor.grammar import Grammars
 from molink.executor.graphs.decode_graphs import DecodeGraphs
 from molink.executor.graphs.recording import Recorder
 from molink.executor.graphs.static_inputs import StaticInputs
+from molink.executor.proof import Swaps
 from molink.executor.quantized.linear import use_cuda_kernels
 from molink.executor.recurrent.finding import TRIAL_TOKENS, stage_mixers
 from molink.executor.recurrent.library_mixers import settle_mixers
@@ -58,7 +59,7 @@ from molink.executor.recurrent.state_pool import StatePool
 from molink.executor.sampling.history import SequenceHistory
 from molink.executor.sampling.tail_rows import TailRows
 from molink.executor.step_output import StepOutput
-from molink.executor.warm_up import run_span
+from molink.executor.warm_up import run_span, run_tokens
 from molink.executor.weights import Progress, StagePart, held_bytes
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
@@ -105,6 +106,7 @@ class StageExecutor:
     _tile_sizes: tuple[TileRows, ...] = ()
     """That layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
+    _swaps: Swaps = field(default_factory=Swaps)
     _forward: Forward = field(init=False)
     _transfers: Transfers = field(init=False)
 
@@ -154,10 +156,11 @@ class StageExecutor:
 
     @property
     def fallbacks(self) -> Fallbacks:
-        """What its card computes in a slower way than it could, and why."""
+        """What it computes in a slower way than it could, and why."""
         kernels, graphs = self.attention, self._graphs
         by_kernels = (kernels.fallback, kernels.fusion_fallback) if kernels else (None, None)
-        return Fallbacks(*by_kernels, graphs.fallback if graphs else None)
+        decode = graphs.fallback if graphs else None
+        return Fallbacks(*by_kernels, decode, self._swaps.fallback)
 
     def prepare(
         self,
@@ -185,7 +188,13 @@ class StageExecutor:
             )
         elif self.device.type == "cpu":
             embeds = self.is_head or self.takes_token_ids
-            rewrite(self.model, self._warm_up, embeds=embeds, progress=progress)
+            self._swaps = rewrite(
+                self.model,
+                self._warm_up,
+                lambda: run_tokens(self),
+                embeds=embeds,
+                progress=progress,
+            )
         else:
             use_cuda_kernels(self.model)
         hoist(self._mixers, self._warm_up)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from molink.executor.proof import probe_rows
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.request import SamplingParams
 
@@ -11,21 +12,40 @@ if TYPE_CHECKING:
     from molink.executor.stage import StageExecutor
 from molink.executor.step_output import StepOutput
 
-__all__ = ["WARM_UP_REQUEST_ID", "run_span"]
+__all__ = ["WARM_UP_REQUEST_ID", "run_span", "run_tokens"]
 
 WARM_UP_REQUEST_ID = -1
 """No request has it: the coordinator counts from zero."""
 
 
+TOKENS_TRIED = 8
+"""Tokens, spread over the vocabulary, that a stage's own weights are tried with."""
+
+
 def run_span(stage: "StageExecutor", start: int, end: int) -> "StepOutput":
     """Compute tokens [start, end) of nobody's request; those before them may be anything."""
+    rows = end - start
+    hidden_TD = torch.zeros(rows, stage.hidden_size, dtype=stage.dtype)
+    return _computed(stage, start, [0] * rows, hidden_TD)
+
+
+def run_tokens(stage: "StageExecutor") -> "StepOutput":
+    """Compute some tokens of the vocabulary; a stage that is not the head gets rows such as layers
+    hand on."""
+    step = max(1, stage.description.vocabulary_size // TOKENS_TRIED)
+    ids = [token * step % stage.description.vocabulary_size for token in range(TOKENS_TRIED)]
+    return _computed(stage, 0, ids, probe_rows(TOKENS_TRIED, stage.hidden_size, stage.dtype))
+
+
+def _computed(
+    stage: "StageExecutor", start: int, token_ids: list[int], hidden_TD: torch.Tensor
+) -> "StepOutput":
+    end = start + len(token_ids)
     sampling = SamplingParams(max_tokens=1, temperature=0.0)
     admission = Admission(WARM_UP_REQUEST_ID, end, end, sampling)
     span = Span(WARM_UP_REQUEST_ID, start, end, samples=True)
-    kind = DECODE if span.tokens == 1 else PREFILL
-    batch = Batch(0, kind, 0, (span,), (admission,))
-    hidden = torch.zeros(span.tokens, stage.hidden_size, dtype=stage.dtype)
+    batch = Batch(0, DECODE if span.tokens == 1 else PREFILL, 0, (span,), (admission,))
     try:
-        return stage.step(batch, [0] * span.tokens, hidden)
+        return stage.step(batch, token_ids, hidden_TD)
     finally:
         stage.release(Release(WARM_UP_REQUEST_ID))

@@ -28,6 +28,7 @@ from molink.checkpoint.description import read_declared
 from molink.checkpoint.shard_plan import TEXT_NAMES, stores_output_matrix
 from molink.errors import CheckpointError, MolinkError, UnsupportedModelError, UserError
 from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, stage_class
+from molink.executor.architecture.tensor_names import TensorNames
 from molink.executor.architecture.text_model import causal_class, text_part
 from molink.executor.architecture.token_inputs import keep_own_columns
 from molink.executor.architecture.token_table import StoredTable
@@ -35,7 +36,6 @@ from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.quantized.filling import fill, stage_weights, with_shells
-from molink.executor.tensor_names import TensorNames
 
 __all__ = [
     "Progress",

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from molink.checkpoint.gguf.header import GgufTensor
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
 from molink.importing.gguf_metadata import GgufModel
+from molink.importing.gguf_recoding import blocks_of_8, numbers, pieces_of, whole
 
 __all__ = [
     "Change",
@@ -33,19 +33,14 @@ __all__ = [
     "moved_columns",
     "of_each",
     "one_less",
-    "pieces_of",
     "split_rows",
-    "whole",
 ]
 
 PIECE_BYTES = 16 * 2**20
-"""Read and written at a time."""
+"""Written at a time."""
 
 RECODED = "q8_0"
 """Blocks of what cannot stay as it is."""
-
-RECODED_ROWS = 256
-"""Made at a time."""
 
 Change = Callable[[GgufModel, GgufTensor, str], list[NewTensors]]
 """From a tensor, and the new name, to new tensors."""
@@ -75,29 +70,12 @@ class Rows:
         """Their bytes, rows in the order."""
         if order is None:
             for one in self.sources:
-                yield from pieces_of(one.path, one.start, one.stop)
+                yield from pieces_of(one, one.start, one.stop)
             return
         raw = np.concatenate([whole(one) for one in self.sources]).reshape(-1, self.size)
         step = max(1, PIECE_BYTES // self.size)
         for start in range(0, len(order), step):
             yield raw[order[start : start + step]].tobytes()
-
-
-def pieces_of(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """The bytes of a part of a file. Raises CheckpointError where it has become shorter."""
-    with path.open("rb") as file:
-        file.seek(start)
-        while start < stop:
-            piece = file.read(min(PIECE_BYTES, stop - start))
-            if not piece:
-                raise CheckpointError(f"{path} has become shorter: fetch it again")
-            start += len(piece)
-            yield piece
-
-
-def whole(tensor: GgufTensor) -> np.ndarray:
-    """All bytes of a tensor."""
-    return np.frombuffer(b"".join(pieces_of(tensor.path, tensor.start, tensor.stop)), np.uint8)
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -291,23 +269,17 @@ def moved_columns(order: Order) -> Change:
         columns = order(model, tensor)
         if np.array_equal(columns, np.arange(len(columns))):
             return copied(model, tensor, name)
-        if tensor.type.name == "F32":
-            return [_computed(model, tensor, name, tensor.shape, lambda one: one[:, columns])]
-        return [_recoded((tensor,), name, tensor.shape, None, columns)]
+        if not tensor.is_plain:
+            return [_recoded((tensor,), name, tensor.shape, None, columns)]
+
+        def pieces() -> Iterator[bytes]:
+            raw = whole(tensor).reshape(-1, len(columns), tensor.type.size)
+            yield raw[:, columns].tobytes()
+
+        size = tensor.stop - tensor.start
+        return [one_tensor(name, tensor.type.name, tensor.shape, size, pieces)]
 
     return change
-
-
-def numbers(tensor: GgufTensor) -> np.ndarray:
-    """The numbers of a tensor in fp32."""
-    from gguf import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    raw = whole(tensor).reshape(*tensor.shape[:-1], tensor.row_bytes)
-    kind = GGMLQuantizationType[tensor.type.name.upper()]
-    plain = {"F32": np.float32, "F16": np.float16}.get(tensor.type.name)
-    values = dequantize(raw, kind) if plain is None else raw.view(plain)
-    return np.asarray(values, np.float32)
 
 
 def _recoded(
@@ -317,20 +289,12 @@ def _recoded(
     order: np.ndarray | None,
     columns: np.ndarray | None = None,
 ) -> NewTensors:
-    from gguf import GGMLQuantizationType
-    from gguf.quants import quantize
-
     block = block_type_named(RECODED)
-    row_bytes = shape[-1] // block.values * block.size
-    count = math.prod(shape[:-1])
+    new = (*shape[:-1], shape[-1] // block.values * block.size)
 
     def pieces() -> Iterator[bytes]:
         values = np.concatenate([numbers(one).reshape(-1, shape[-1]) for one in sources])
-        for start in range(0, count, RECODED_ROWS):
-            rows = slice(start, start + RECODED_ROWS)
-            part = values[rows] if order is None else values[order[rows]]
-            part = part if columns is None else part[:, columns]
-            yield quantize(np.ascontiguousarray(part), GGMLQuantizationType.Q8_0).tobytes()
+        values = values if order is None else values[order]
+        yield blocks_of_8(values if columns is None else values[:, columns])
 
-    size = count * row_bytes
-    return one_tensor(f"{name}_{RECODED}", "U8", (*shape[:-1], row_bytes), size, pieces)
+    return one_tensor(f"{name}_{RECODED}", "U8", new, math.prod(new), pieces)

@@ -1,14 +1,15 @@
 """From a GGUF file to a checkpoint that nodes fetch by layers."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, open_checkpoint
-from molink.checkpoint.gguf.header import GgufHeader
+from molink.checkpoint.gguf.header import TAKE_INSTEAD, GgufArray, GgufHeader
 from molink.checkpoint.gguf.split_files import read_gguf_parts
-from molink.errors import CheckpointError
+from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import (
     NewTensors,
     Progress,
@@ -20,8 +21,24 @@ from molink.importing.gguf_config import QUANTIZATION, gguf_model, model_setting
 from molink.importing.gguf_metadata import GgufModel
 from molink.importing.gguf_tensors import checkpoint_tensors
 from molink.importing.gguf_tokenizer import KEY, end_tokens, tokenizer_files
+from molink.printable import printable_line
 
-__all__ = ["import_gguf", "small_files_of", "with_scheme"]
+__all__ = ["import_gguf", "read_model", "recoded_line", "small_files_of", "with_scheme"]
+
+MMPROJ = "clip"
+"""The `general.architecture` of what sees or hears for a model."""
+
+SAMPLING = {
+    "temp": ("temperature", 0.0, 100.0),
+    "top_k": ("top_k", 0, 2**31),
+    "top_p": ("top_p", 0.0, 1.0),
+    "min_p": ("min_p", 0.0, 1.0),
+    "penalty_repeat": ("repetition_penalty", 0.01, 100.0),
+}
+"""Keys under `general.sampling.`: the library's names, and their least and greatest values."""
+
+DIGITS = 6
+"""Of a setting that the file has in fp32."""
 
 COMPARED = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads")
 """Settings by which another model's config is told from this one's."""
@@ -33,8 +50,8 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
 
     Raises UserError with one sentence for what cannot be imported, before anything is written.
     """
-    header = read_gguf_parts(path)
-    model, architecture = gguf_model(header)
+    model, architecture = read_model(path)
+    header = model.header
     tensors = checkpoint_tensors(model, architecture)
     settings = model_settings(model, architecture) if config is None else {}
     if config is None:
@@ -45,6 +62,50 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
     small["config.json"] = _json(with_scheme(settings))
     write_checkpoint(folder, tensors, small, progress, files_identity(_files(header, path)))
     return _size(tensors)
+
+
+def read_model(path: Path) -> tuple[GgufModel, Architecture]:
+    """The model in a file, from its table alone. Raises UnsupportedModelError with all that is
+    missing here, CheckpointError for a file that is damaged."""
+    header = read_gguf_parts(path)
+    counts = ", ".join(f"{count} of {name}" for name, count in sorted(header.unread.items()))
+    missing = f"{path} holds tensors of types that MoLink does not read ({counts})"
+    try:
+        _check_kind(header)
+        found = gguf_model(header)
+    except UnsupportedModelError as error:
+        if not counts:
+            raise
+        raise UnsupportedModelError(f"{missing}; {error}") from error
+    if counts:
+        raise UnsupportedModelError(f"{missing}: {TAKE_INSTEAD}")
+    return found
+
+
+def _check_kind(header: GgufHeader) -> None:
+    """Whether it is a language model, and its table no bomb."""
+    name = header.metadata.get("general.architecture")
+    if name == MMPROJ:
+        raise UnsupportedModelError(
+            f"{header.path} is what sees or hears for a model (mmproj): give the model's own file"
+        )
+    layers = header.metadata.get(f"{name}.block_count")
+    if isinstance(layers, int) and layers > len(header.tensors) + header.unread.total():
+        raise CheckpointError(
+            f"{header.path} promises {layers} layers and holds {len(header.tensors)} tensors: "
+            "fetch it again"
+        )
+
+
+def recoded_line(path: Path) -> str | None:
+    """Types that an import of a file writes anew with the numbers of their tensors, in a sentence;
+    None where there are none."""
+    stored = (tensor.stored for tensor in read_gguf_parts(path).tensors)
+    counts = sorted(Counter(one.type.name for one in stored if one is not None).items())
+    named = ", ".join(f"{count} in {name}" for name, count in counts)
+    if not named:
+        return None
+    return f"Written anew in 8 bits, which takes more room than in the file: tensors {named}."
 
 
 def with_scheme(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +131,25 @@ def _made_files(header: GgufHeader, settings: dict[str, Any]) -> dict[str, bytes
         tokens[f"{name}_token_id"] = header.metadata.get(f"{KEY}{key}_token_id")
     settings |= tokens
     known = {name: value for name, value in tokens.items() if value is not None}
-    return files | {"generation_config.json": _json(known)}
+    return files | {"generation_config.json": _json(known | sampling_settings(header))}
+
+
+def sampling_settings(header: GgufHeader) -> dict[str, Any]:
+    """What the makers say of sampling, in the library's names. Raises CheckpointError for what no
+    setting can be."""
+    found: dict[str, Any] = {}
+    for key, (name, least, most) in SAMPLING.items():
+        value: Any = header.metadata.get(f"general.sampling.{key}")
+        if value is None:
+            continue
+        if isinstance(value, bool | str | GgufArray) or not least <= value <= most:
+            raise CheckpointError(
+                f"{header.path} gives {printable_line(repr(value))[:40]} as general.sampling."
+                f"{key}, which is no number from {least:g} to {most:g}: fetch it again, or name "
+                "the folder of the original model with --config"
+            )
+        found[name] = int(value) if name == "top_k" else round(value, DIGITS)
+    return found | ({"do_sample": found.get("temperature") != 0} if found else {})
 
 
 def small_files_of(folder: Path) -> dict[str, bytes]:

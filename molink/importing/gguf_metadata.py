@@ -8,6 +8,7 @@ import numpy as np
 
 from molink.checkpoint.gguf.header import GgufArray, GgufHeader, GgufTensor
 from molink.errors import CheckpointError
+from molink.importing.gguf_recoding import whole
 from molink.printable import printable_line
 
 __all__ = ["WITH_CONFIG", "GgufModel"]
@@ -114,5 +115,4 @@ class GgufModel:
         tensor = self.tensors.get(name)
         if tensor is None or tensor.type.name != "F32":
             return None
-        data = np.memmap(tensor.path, np.uint8, "r")[tensor.start : tensor.stop]
-        return data.view(np.float32).astype(np.float64)
+        return whole(tensor).view(np.float32).astype(np.float64)

@@ -9,8 +9,8 @@ from molink.checkpoint.gguf.header import GgufTensor
 from molink.checkpoint.safetensors_header import StoredTensor
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
-from molink.importing.gguf_changes import pieces_of, whole
 from molink.importing.gguf_metadata import GgufModel
+from molink.importing.gguf_recoding import pieces_of, whole
 
 __all__ = ["biases_in_turns", "codes", "codes_in_turns"]
 
@@ -93,7 +93,7 @@ def _rows_in_turns(sources: list[GgufTensor], expert: int, blocks: int) -> np.nd
     parts = []
     for source in sources:
         start = source.start + expert * blocks * size
-        raw = b"".join(pieces_of(source.path, start, start + blocks * size))
+        raw = b"".join(pieces_of(source, start, start + blocks * size))
         parts.append(np.frombuffer(raw, np.uint8).reshape(rows, blocks // rows, size))
     return np.stack(parts, 1)
 

@@ -1,10 +1,10 @@
 """The tensors of a GGUF file as those of a safetensors checkpoint, blocks byte for byte.
 
-Blocks keep their bytes: a packed weight becomes U8 [rows, bytes of a row] under the plain name with
-the type at its end, and nothing is rounded a second time. What the file has in another order (see
-`gguf_changes`) is moved in whole rows, which blocks never cross. A tied embedding in blocks is
-written once more as the head: the first stage looks up its rows, the last multiplies by it, and on
-a ring these are different PCs.
+Blocks that kernels read keep their bytes (`recoding` has the others): a packed weight becomes U8
+[rows, bytes of a row] under the plain name with the type at its end. What the file has in another
+order (see `changes`) is moved in whole rows, which blocks never cross. A tied embedding in blocks
+is written once more as the head: the first stage looks up its rows, the last multiplies by it, and
+on a ring these are different PCs.
 """
 
 import re

@@ -1,19 +1,21 @@
 """tokenizer.json and its config from the metadata of a GGUF file.
 
-Two kinds of vocabulary are known: pairs of bytes ("gpt2"), where the file has tokens and merges and
-names the pattern that cuts text into words, and SentencePiece's ("llama"), where merges follow from
-the scores of the tokens. A pattern that is not known here is refused: a tokenizer that is almost
-right makes a model that is almost right. The library's own conversion was rejected, because it
-guesses then, and adds a token of its own beyond the vocabulary.
+Four kinds of vocabulary are known: pairs of bytes ("gpt2"), where the file has tokens and merges
+and names the patterns that cut text into words, SentencePiece's ("llama"), where merges follow from
+the scores of the tokens, pairs of characters ("gemma4"), and SentencePiece's other model, which
+takes the likeliest pieces of a text ("t5"). The library's own conversion was rejected, because it
+guesses where it does not know a pattern, and adds a token of its own beyond the vocabulary.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from molink.checkpoint.gguf.header import GgufHeader
 from molink.errors import CheckpointError, UnsupportedModelError
+from molink.importing.gguf_patterns import LINES, WORDS
 from molink.printable import printable_line
 
 __all__ = ["end_tokens", "tokenizer_files"]
@@ -25,47 +27,29 @@ SPACE = "\u2581"
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens that are no pieces of text."""
 
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-_BEFORE = r"[^\r\n\p{L}\p{N}]?"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-GPT_4O = (
-    rf"{_BEFORE}{_UPPER}*{_LOWER}+{_ENDING}|{_BEFORE}{_UPPER}+{_LOWER}*{_ENDING}"
-    rf"|\p{{N}}{{1,3}}|{_REST}"
-)
-TEKKEN = rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}|{_REST}"
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """How a vocabulary of bytes cuts text into words."""
-
-    pattern: str | None
-    """None: GPT-2's own."""
-    whole_first: bool = False
-    """Whether a word that is a token itself is not put together by merges."""
-    composed: bool = False
-    """Whether text is brought into Unicode's composed form before."""
-
-
-PATTERNS = {
-    "gpt-2": Words(None),
-    "llama-bpe": Words(LLAMA3, whole_first=True),
-    "llama3": Words(LLAMA3, whole_first=True),
-    "llama-v3": Words(LLAMA3, whole_first=True),
-    "qwen2": Words(QWEN2, composed=True),
-    "deepseek-r1-qwen": Words(QWEN2, composed=True),
-    "tekken": Words(TEKKEN, whole_first=True),
-    "gpt-4o": Words(GPT_4O, whole_first=True),
-}
-"""By `tokenizer.ggml.pre`."""
-
 WITH_CONFIG = "name the folder of the original model with --config"
+
+END_NAMES = (
+    *(
+        "<eos>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+        "[EOS]",
+    ),
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "[e~["),
+    *("<EOT>", "_<EOT>", "[EOT]", "<end_of_utterance>", "<|return|>", "<|call|>", "<|calls|>"),
+    *("<|flush|>", "<|tool_response>"),
+)
+"""Tokens that end a turn whatever the metadata say: files rarely name more than one."""
+
+RIGHT_STRIPPED = ("phi-3", "phi3")
+"""Names of models whose control tokens take the spaces behind them; files do not say it."""
+
+NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")
+
+DEFAULT_NUMBERS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
+"""Of tokens with a meaning, by kind of vocabulary, where a file leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +58,47 @@ class Vocabulary:
 
     header: GgufHeader
     tokens: Sequence[str]
-    types: Sequence[int]
+    """Each by a name of its own."""
+    types: Sequence[float]
 
     def value(self, key: str) -> Any:
         """A setting of the tokenizer, or None."""
         return self.header.metadata.get(KEY + key)
 
-    def texts(self, key: str) -> list[str] | None:
-        """A list of texts, or None."""
-        values = self.header.array(KEY + key)
-        if values is None or not all(isinstance(one, str) for one in values):
-            return None
-        return [str(one) for one in values]
+    def scores(self) -> list[float]:
+        """One for each token. Raises CheckpointError when there are more or fewer."""
+        scores = _figures(self.header, "scores")
+        if len(scores) != len(self.tokens):
+            raise CheckpointError(
+                f"{self.header.path} has {len(self.tokens)} tokens and {len(scores)} scores of "
+                "them: fetch it again"
+            )
+        return scores
+
+    def number(self, key: str) -> int | None:
+        """The number of a token with a meaning, or None."""
+        defaults = DEFAULT_NUMBERS.get(str(self.value("model")), {})
+        number = self.value(f"{key}_token_id")
+        number = defaults.get(key) if number is None else number
+        known = isinstance(number, int) and 0 <= number < len(self.tokens)
+        return number if known else None
 
     def token(self, key: str) -> str | None:
         """The token whose number a setting gives."""
-        number = self.value(f"{key}_token_id")
-        known = isinstance(number, int) and 0 <= number < len(self.tokens)
-        return self.tokens[number] if known else None
+        number = self.number(key)
+        return None if number is None else self.tokens[number]
+
+    def unknown(self) -> int | None:
+        """The number of the token for what no other one spells."""
+        first = (at for at, kind in enumerate(self.types) if kind == UNKNOWN)
+        return next(first, None) if (given := self.number("unknown")) is None else given
 
     def added(self) -> list[tuple[str, bool]]:
         """Tokens that text is searched for as a whole, and whether they are special."""
         return [
             (token, kind != USER_DEFINED)
             for token, kind in zip(self.tokens, self.types, strict=True)
-            if kind in (UNKNOWN, CONTROL, USER_DEFINED) and token
+            if kind in (UNKNOWN, CONTROL, USER_DEFINED)
         ]
 
 
@@ -107,14 +107,12 @@ def tokenizer_files(header: GgufHeader, length_max: int) -> dict[str, bytes]:
     vocabulary that is not known, CheckpointError for one that does not hold together."""
     vocabulary = _vocabulary(header)
     kind = vocabulary.value("model")
-    if kind == "gpt2":
-        tokenizer = _byte_pairs(vocabulary)
-    elif kind == "llama":
-        tokenizer = _sentencepiece(vocabulary)
-    else:
+    make = KINDS.get(kind) if isinstance(kind, str) else None
+    if make is None:
         raise _unknown(header, f"the kind {printable_line(str(kind))[:40]}")
+    tokenizer, begins = make(vocabulary)
     _add_tokens(tokenizer, vocabulary)
-    _begin(tokenizer, vocabulary, default=kind == "llama")
+    _begin(tokenizer, vocabulary, default=begins)
     return {
         "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
         "tokenizer_config.json": json.dumps(_config(vocabulary, length_max), indent=2).encode(),
@@ -123,21 +121,50 @@ def tokenizer_files(header: GgufHeader, length_max: int) -> dict[str, bytes]:
 
 def end_tokens(header: GgufHeader) -> list[int]:
     """Numbers of the tokens that end an answer: of a text, of a turn, of a message."""
-    keys = ("eos", "eot", "eom")
-    found = [header.metadata.get(f"{KEY}{key}_token_id") for key in keys]
-    return list(dict.fromkeys(one for one in found if isinstance(one, int)))
+    vocabulary = _vocabulary(header)
+    given = [vocabulary.number(key) for key in ("eos", "eot", "eom")]
+    named = [
+        number
+        for number, (token, kind) in enumerate(
+            zip(vocabulary.tokens, vocabulary.types, strict=True)
+        )
+        if token in END_NAMES and kind in (CONTROL, USER_DEFINED)
+    ]
+    return list(dict.fromkeys(one for one in [*given, *named] if one is not None))
 
 
 def _vocabulary(header: GgufHeader) -> Vocabulary:
     tokens = header.array(f"{KEY}tokens")
     if not tokens or not all(isinstance(token, str) for token in tokens):
         raise CheckpointError(f"{header.path} holds no tokens: {WITH_CONFIG}")
-    types = header.array(f"{KEY}token_type") or [1] * len(tokens)
+    types = _figures(header, "token_type") or [1.0] * len(tokens)
     if len(types) != len(tokens):
         raise CheckpointError(
             f"{header.path} has {len(tokens)} tokens and {len(types)} types of them: fetch it again"
         )
-    return Vocabulary(header, [str(one) for one in tokens], [int(one) for one in types])
+    return Vocabulary(header, _names(tokens), types)
+
+
+def _figures(header: GgufHeader, key: str) -> list[float]:
+    """A list of numbers, empty where there is none."""
+    values = header.array(KEY + key) or []
+    if any(isinstance(one, str) or not math.isfinite(one) for one in values):
+        raise CheckpointError(
+            f"{header.path} has what is no number in {KEY}{key}: fetch it again, or {WITH_CONFIG}"
+        )
+    return [float(one) for one in values]
+
+
+def _names(tokens: Sequence[object]) -> list[str]:
+    """The tokens, where one without text or with that of another has a name of its own: it can be
+    in no text, but keeps its number."""
+    names: dict[str, None] = {}
+    for number, token in enumerate(tokens):
+        name = str(token) or f"[EMPTY_{number}]"
+        while name in names:
+            name = f"[AGAIN_{number}]{name}"
+        names[name] = None
+    return list(names)
 
 
 def _unknown(header: GgufHeader, what: str) -> UnsupportedModelError:
@@ -146,40 +173,17 @@ def _unknown(header: GgufHeader, what: str) -> UnsupportedModelError:
     )
 
 
-# -- pairs of bytes -------------------------------------------------------------------------------
-
-
-def _byte_pairs(vocabulary: Vocabulary) -> Any:
-    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-    from tokenizers.models import BPE
-
-    name = vocabulary.value("pre") or "gpt-2"
-    words = PATTERNS.get(name)
-    if words is None:
-        raise _unknown(vocabulary.header, f"the pattern {printable_line(str(name))[:40]}")
-    numbers = {token: number for number, token in enumerate(vocabulary.tokens)}
-    merges = [_pair(vocabulary, merge) for merge in vocabulary.texts("merges") or ()]
-    model = _model(vocabulary, lambda: BPE(numbers, merges, ignore_merges=words.whole_first))
-    tokenizer = Tokenizer(model)
-    if words.composed:
-        tokenizer.normalizer = normalizers.NFC()
-    if words.pattern is None:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    else:
-        split = pre_tokenizers.Split(Regex(words.pattern), behavior="isolated")
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-def _pair(vocabulary: Vocabulary, merge: str) -> tuple[str, str]:
-    first, space, second = merge.partition(" ")
-    if not space or " " in second:
-        raise CheckpointError(
-            f"{vocabulary.header.path} has merges that are no pairs: fetch it again"
-        )
-    return first, second
+def _pairs(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """The merges of a file."""
+    pairs = []
+    for merge in map(str, vocabulary.header.array(f"{KEY}merges") or ()):
+        first, space, second = merge[1:].partition(" ")  # A part may begin with a space.
+        if not space or not second:
+            raise CheckpointError(
+                f"{vocabulary.header.path} has merges that are no pairs: fetch it again"
+            )
+        pairs.append((merge[:1] + first, second))
+    return pairs
 
 
 def _model(vocabulary: Vocabulary, make: Any) -> Any:
@@ -193,73 +197,132 @@ def _model(vocabulary: Vocabulary, make: Any) -> Any:
         ) from error
 
 
-# -- SentencePiece --------------------------------------------------------------------------------
+def _numbers(vocabulary: Vocabulary) -> dict[str, int]:
+    return {token: number for number, token in enumerate(vocabulary.tokens)}
 
 
-def _sentencepiece(vocabulary: Vocabulary) -> Any:
-    from tokenizers import Tokenizer, decoders, normalizers
+# -- kinds: each gives a tokenizer, and whether texts begin with a token unless a key says it -----
+
+
+def _byte_pairs(vocabulary: Vocabulary) -> tuple[Any, bool]:
+    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
     from tokenizers.models import BPE
 
-    tokens = [_spelled(token) for token in vocabulary.tokens]
-    numbers = {token: number for number, token in enumerate(tokens)}
-    merges = _merges(vocabulary, tokens, numbers)
-    unknown = vocabulary.token("unknown") or next(
-        (one for one, kind in zip(tokens, vocabulary.types, strict=True) if kind == UNKNOWN), None
-    )
-    options = {"unk_token": unknown, "byte_fallback": True, "fuse_unk": True}
+    name = vocabulary.value("pre") or "default"
+    if name == "sarvam-moe":
+        return _sentencepiece(vocabulary)
+    words = WORDS.get(name) if isinstance(name, str) else None
+    if words is None:
+        raise _unknown(vocabulary.header, f"the pattern {printable_line(str(name))[:40]}")
+    numbers, merges = _numbers(vocabulary), _pairs(vocabulary)
+    model = _model(vocabulary, lambda: BPE(numbers, merges, ignore_merges=words.whole_first))
+    tokenizer = Tokenizer(model)
+    if words.composed:
+        tokenizer.normalizer = normalizers.NFC()
+    cuts = [pre_tokenizers.Split(Regex(one), "isolated") for one in words.patterns]
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, words.begins
+
+
+def _sentencepiece(vocabulary: Vocabulary) -> tuple[Any, bool]:
+    """Merges of characters, with bytes for those that are no tokens; in pairs of characters, of
+    single lines and with no space in front."""
+    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+    from tokenizers.models import BPE
+
+    numbers = _numbers(vocabulary)
+    merges = _pairs(vocabulary) or _merges(vocabulary, numbers)
+    unknown = vocabulary.unknown()
+    options: dict[str, Any] = {"byte_fallback": True, "fuse_unk": True}
+    options |= {} if unknown is None else {"unk_token": vocabulary.tokens[unknown]}
     tokenizer = Tokenizer(_model(vocabulary, lambda: BPE(numbers, merges, **options)))
+    kind = vocabulary.value("model")
+    in_front = kind == "llama" and vocabulary.value("add_space_prefix") is not False
     spaces = normalizers.Replace(" ", SPACE)
-    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if vocabulary.value("add_space_prefix") is False:
-        tokenizer.normalizer = spaces
-        tokenizer.decoder = decoders.Sequence(steps)
-    else:
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces])
-        tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    return tokenizer
+    before = [normalizers.Prepend(SPACE)] if in_front else []
+    tokenizer.normalizer = normalizers.Sequence([*before, spaces])
+    if kind != "llama":
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(LINES), "isolated")
+    tokenizer.decoder = _spaces_and_bytes(in_front=in_front)
+    return tokenizer, kind != "gpt2"
 
 
-def _spelled(token: str) -> str:
-    """Tokens of several spaces are stored as spaces."""
-    return SPACE * len(token) if token and not token.strip(" ") else token
-
-
-def _merges(
-    vocabulary: Vocabulary, tokens: list[str], numbers: dict[str, int]
-) -> list[tuple[str, str]]:
+def _merges(vocabulary: Vocabulary, numbers: dict[str, int]) -> list[tuple[str, str]]:
     """The two parts of every token that has two, the likeliest token first."""
-    stored = vocabulary.texts("merges")
-    if stored:
-        return [_pair(vocabulary, merge) for merge in stored]
-    scores = vocabulary.header.array(f"{KEY}scores") or []
-    if len(scores) != len(tokens):
-        raise CheckpointError(
-            f"{vocabulary.header.path} has {len(tokens)} tokens and {len(scores)} scores of them: "
-            "fetch it again"
-        )
+    scores = vocabulary.scores()
     found = []
     for token, number in numbers.items():
         for cut in range(1, len(token)):
             first, second = numbers.get(token[:cut]), numbers.get(token[cut:])
             if first is not None and second is not None:
-                found.append((-float(scores[number]), number, first, second))
+                found.append((-scores[number], number, first, second))
     found.sort()
+    tokens = vocabulary.tokens
     return [(tokens[first], tokens[second]) for _, _, first, second in found]
 
 
-# -- what both have -------------------------------------------------------------------------------
+def _likeliest_pieces(vocabulary: Vocabulary) -> tuple[Any, bool]:
+    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+    from tokenizers.models import Unigram
+
+    pieces = list(zip(vocabulary.tokens, vocabulary.scores(), strict=True))
+    by_bytes = "<0x00>" in vocabulary.tokens
+    unknown = vocabulary.unknown()
+    tokenizer = Tokenizer(_model(vocabulary, lambda: Unigram(pieces, unknown, by_bytes)))
+    steps: list[Any] = []
+    if characters := _figures(vocabulary.header, "precompiled_charsmap"):
+        table = bytes(int(one) & 0xFF for one in characters)
+        steps.append(_model(vocabulary, lambda: normalizers.Precompiled(table)))
+    if vocabulary.value("remove_extra_whitespaces"):
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    in_front = vocabulary.value("add_space_prefix") is True
+    scheme = "always" if in_front else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, split=False)
+    tokenizer.decoder = _spaces_and_bytes(in_front=in_front)
+    return tokenizer, False
+
+
+KINDS = {
+    "gpt2": _byte_pairs,
+    "gemma4": _sentencepiece,
+    "llama": _sentencepiece,
+    "t5": _likeliest_pieces,
+}
+"""By `tokenizer.ggml.model`; those that are left out are of encoders and of RWKV."""
+
+
+def _spaces_and_bytes(*, in_front: bool) -> Any:
+    """Decoder of SentencePiece's spelling; a space in front of all is taken away where one was put
+    there."""
+    from tokenizers import decoders
+
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if in_front else steps)
+
+
+# -- what all have --------------------------------------------------------------------------------
 
 
 def _add_tokens(tokenizer: Any, vocabulary: Vocabulary) -> None:
     from tokenizers import AddedToken
 
-    added = vocabulary.added()
-    for token, special in added:
-        tokenizer.add_tokens([AddedToken(token, normalized=False, special=special)])
-    if tokenizer.get_vocab_size() != len(vocabulary.tokens):
-        raise CheckpointError(
-            f"{vocabulary.header.path} has tokens that are there twice: {WITH_CONFIG}"
-        )
+    name = str(vocabulary.header.metadata.get("general.name", "")).lower()
+    strips = any(one in name for one in RIGHT_STRIPPED)
+    tokenizer.add_tokens(
+        [
+            AddedToken(
+                token,
+                normalized=False,
+                special=special,
+                rstrip=strips and token not in NOT_STRIPPED,
+            )
+            for token, special in vocabulary.added()
+        ]
+    )
+    assert tokenizer.get_vocab_size() == len(vocabulary.tokens)
 
 
 def _begin(tokenizer: Any, vocabulary: Vocabulary, *, default: bool) -> None:
@@ -267,10 +330,9 @@ def _begin(tokenizer: Any, vocabulary: Vocabulary, *, default: bool) -> None:
     from tokenizers import processors
 
     wanted = vocabulary.value("add_bos_token")
-    first = vocabulary.token("bos")
+    first, number = vocabulary.token("bos"), vocabulary.number("bos")
     if first is None or not (default if wanted is None else wanted):
         return
-    number = vocabulary.value("bos_token_id")
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[first, "$A"], pair=[first, "$A", first, "$B"], special_tokens=[(first, number)]
     )

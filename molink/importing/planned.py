@@ -10,21 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molink.checkpoint.gguf.header import MAGIC
-from molink.checkpoint.gguf.split_files import read_gguf_parts
+from molink.checkpoint.gguf.split_files import PART_NAME
 from molink.checkpoint.held_weights import held_weights
 from molink.checkpoint.layer_sizes import planned_of_weights
 from molink.checkpoint.model_config import shape_of_config, text_settings
 from molink.checkpoint.model_shape import KvDtype, PlannedModel
 from molink.checkpoint.quantized.declared import declared_quantization
+from molink.errors import UserError
 from molink.importing.checkpoint_folder import NewTensors
-from molink.importing.gguf_config import gguf_model, model_settings
-from molink.importing.gguf_file import with_scheme
+from molink.importing.gguf_config import model_settings
+from molink.importing.gguf_file import read_model, with_scheme
 from molink.importing.gguf_tensors import checkpoint_tensors
 
 if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
 
-__all__ = ["is_gguf", "planned_gguf", "planned_rounded"]
+__all__ = ["gguf_of", "is_gguf", "planned_gguf", "planned_rounded"]
 
 
 def is_gguf(path: Path) -> bool:
@@ -35,10 +36,24 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
+def gguf_of(path: Path) -> Path:
+    """The GGUF file of a folder that holds one model as such, for any other path the path itself;
+    further parts of it and what sees pictures (mmproj) are passed over."""
+    if not path.is_dir() or any(path.glob("*.safetensors")):
+        return path
+    found = [one for one in sorted(path.glob("*.gguf")) if "mmproj" not in one.name.lower()]
+    parts = {one: PART_NAME.fullmatch(one.name) for one in found}
+    models = [one for one, part in parts.items() if part is None or int(part["number"]) == 1]
+    if len(models) > 1:
+        names = ", ".join(one.name for one in models)
+        raise UserError(f"{path} holds the models {names}: name one of them.")
+    return models[0] if models else path
+
+
 def planned_gguf(path: Path, kv_dtype: KvDtype = "auto") -> PlannedModel:
     """The costs of the checkpoint that a GGUF file would become. Raises UserError for one that
     cannot be imported."""
-    model, architecture = gguf_model(read_gguf_parts(path))
+    model, architecture = read_model(path)
     settings = with_scheme(model_settings(model, architecture))
     return _planned(path.name, checkpoint_tensors(model, architecture), settings, kv_dtype)
 

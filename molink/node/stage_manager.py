@@ -87,6 +87,12 @@ class StageManager:
         return self.handle.health if self.handle is not None else None
 
     @property
+    def swap_fallback(self) -> str | None:
+        """What the stage computes the library's way, and why; None: nothing, or there is none."""
+        loaded = self.handle.loaded if self.handle is not None else None
+        return loaded.swap_fallback if loaded is not None else None
+
+    @property
     def weights_bytes(self) -> int:
         """What the stage holds of this PC's memory, beside its KV."""
         loaded = self.handle.loaded if self.handle is not None else None

@@ -102,7 +102,9 @@ def answer_to(question: GrammarQuestion) -> GrammarAnswer:
     except RecursionError:
         return GrammarAnswer("", "it is nested too deeply")
     except (UserError, ValueError) as error:
-        return GrammarAnswer("", _clause(str(error)))
+        clause = _clause(str(error))
+        is_pattern = question.kind in ("json", "lark") and clause.startswith(("look-", "backref"))
+        return GrammarAnswer("", f"pattern: {clause}" if is_pattern else clause)
     return GrammarAnswer(grammar, "")
 
 

@@ -200,6 +200,10 @@ class LiveState:
         ControlError when the file cannot be read, or is behind."""
         return await asyncio.to_thread(self._find, owner, answer_id)
 
+    def forget(self, owner: str, answer_id: str) -> None:
+        """Drop an answer of this owner's."""
+        self._put(Statement(_FORGET, (owner, answer_id)))
+
     def _find(self, owner: str, answer_id: str) -> KeptAnswer | None:
         barrier = Barrier()
         self._writer.put(barrier)

@@ -1,5 +1,6 @@
 """Which model is meant, what users call it, and how much of it is served."""
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,12 @@ from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
+from molink.checkpoint.end_tokens import end_token_ids
+from molink.config.parsers import AUTO, NONE
 from molink.errors import CheckpointError, UserError
 from molink.models import DEMO_MODEL_DIR
-from molink.serving.service import ChatTokenizer, ModelCard
+from molink.serving.published_sampling import published_sampling
+from molink.serving.service import ChatTokenizer, ModelCard, SamplingDefaults
 
 __all__ = ["DEMO_MODEL", "ServedModel", "load_tokenizer", "public_name", "read_served_model"]
 
@@ -18,6 +22,9 @@ DEMO_MODEL = "demo"
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "spiece.model")
 """A checkpoint with none of these is served for token ids."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +39,13 @@ class ServedModel:
 
 
 def read_served_model(
-    model: str, model_len_max: int | None, served_names: tuple[str, ...] = ()
+    model: str,
+    model_len_max: int | None,
+    served_names: tuple[str, ...] = (),
+    generation_config: str = AUTO,
 ) -> ServedModel:
-    """The model that MODEL names, tokenizer included, which users call `served_names`. Takes
-    seconds.
+    """The model that MODEL names, tokenizer included, which users call `served_names`.
+    `generation_config`: whether its makers' sampling settings hold, auto or none. Takes seconds.
 
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) when it cannot
     be served, or not for so many tokens.
@@ -43,14 +53,19 @@ def read_served_model(
     path = _path(model)
     checkpoint = open_checkpoint(path)
     description = describe(checkpoint)
+    tokenizer = load_tokenizer(description)
+    _note_words_without_rows(tokenizer, description)
     card = ModelCard(
         name=public_name(path),
         created_unix_s=int(time.time()),
         vocabulary_size=description.vocabulary_size,
         model_len_max=_checked_length(model_len_max, description),
-        eos_token_ids=description.eos_token_ids,
-        tokenizer=load_tokenizer(description),
+        eos_token_ids=end_token_ids(description, tokenizer),
+        tokenizer=tokenizer,
         served_names=tuple(dict.fromkeys(served_names)),
+        sampling=SamplingDefaults()
+        if generation_config == NONE
+        else published_sampling(checkpoint),
     )
     return ServedModel(path, checkpoint, description, card)
 
@@ -79,8 +94,29 @@ def load_tokenizer(description: ModelDescription) -> ChatTokenizer | None:
             f"The tokenizer of {description.name} cannot be read ({type(error).__name__}): "
             "repair its files, or remove them to serve token ids."
         ) from error
+    names = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else {"default"}
+    if "default" not in names:
+        raise CheckpointError(
+            f"{description.name} has chat templates named {', '.join(names)} and no default one: "
+            "name the usual one so in its tokenizer_config.json"
+        )
     checked: ChatTokenizer = tokenizer
     return checked
+
+
+def _note_words_without_rows(
+    tokenizer: ChatTokenizer | None, description: ModelDescription
+) -> None:
+    """Say so where the tokenizer has more words than the model: somebody added tokens to it."""
+    last = max(tokenizer.get_vocab().values(), default=0) if tokenizer is not None else 0
+    if last >= description.vocabulary_size:
+        log.warning(
+            "The tokenizer of %s has tokens up to %d, the model only %d rows of words: a request "
+            "that holds one of the others is refused.",
+            description.name,
+            last,
+            description.vocabulary_size,
+        )
 
 
 def _path(model: str) -> str:
@@ -90,11 +126,17 @@ def _path(model: str) -> str:
 
 
 def _checked_length(wanted: int | None, description: ModelDescription) -> int:
-    if wanted is None:
-        return description.model_len_max
-    if wanted > description.model_len_max:
+    longest = description.model_len_max
+    stated = description.stated_len_max or longest
+    if wanted is not None and wanted > longest:
         raise UserError(
-            f"--max-model-len {wanted} is over the model's own {description.model_len_max}: "
-            "use that or less."
+            f"--max-model-len {wanted} is over the model's own {longest}: use that or less."
         )
-    return wanted
+    length = stated if wanted is None else wanted
+    if stated < longest:
+        log.warning(
+            "%s states %d positions, and its rope is stretched to %d: %d are served, and "
+            "--max-model-len takes up to %d.",
+            *(description.name, stated, longest, length, longest),
+        )
+    return length

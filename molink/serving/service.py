@@ -7,10 +7,11 @@ string).
 """
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from molink.errors import InvalidRequestError
 from molink.serving.events import EventLedger
 from molink.serving.request_log import RequestLog
 from molink.serving.timeline import RequestTimeline
@@ -28,6 +29,7 @@ __all__ = [
     "Generator",
     "ModelCard",
     "PromptLogprob",
+    "SamplingDefaults",
     "TokenEvent",
     "TokenLogprob",
     "cache_salt",
@@ -45,6 +47,9 @@ class ChatTokenizer(Protocol):
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
 
+    def get_vocab(self) -> dict[str, int]:
+        """Ids of all tokens, added ones too."""
+
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         """The vocabulary's entries of token ids."""
 
@@ -58,6 +63,17 @@ class ChatTokenizer(Protocol):
     ) -> Any:
         """The prompt text of a conversation (tokenize=False); `continue_final_message`: it ends
         within the last message."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """How tokens are drawn where a request does not say; `SamplingParams` explains the fields."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +92,8 @@ class ModelCard:
     """None for a checkpoint without one: it is served for token ids."""
     served_names: tuple[str, ...] = ()
     """What users call the model, where the operator says so; none: its own name."""
+    sampling: SamplingDefaults = SamplingDefaults()
+    """As its makers publish it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,6 +104,21 @@ class ModelCard:
     def shown_name(self) -> str:
         """The name that stands in answers."""
         return self.names[0]
+
+    def check_words(self, token_ids: Iterable[int]) -> None:
+        """Raise InvalidRequestError for the largest of these where the model has no row for it: a
+        tokenizer may have more tokens."""
+        if (largest := max(token_ids, default=0)) < self.vocabulary_size:
+            return
+        raise InvalidRequestError(
+            f"The model has {self.vocabulary_size} rows of words and none for the token "
+            f"{self._shown_word(largest)}, which its tokenizer knows: leave it out."
+        )
+
+    def _shown_word(self, token_id: int) -> str:
+        """A token as it is written in a text, and its id."""
+        words = self.tokenizer.convert_ids_to_tokens([token_id]) if self.tokenizer else [None]
+        return f"{token_id}" if words[0] is None else f"{words[0]!r:.80} ({token_id})"
 
     def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
         """As served by a ring that holds so many tokens."""

@@ -1,8 +1,9 @@
 """Token ids to text, piece by piece, with stop strings.
 
 A token may end in the middle of a character, and a piece of text may turn out to be the beginning
-of a stop string; both are held back until it is clear. The tail runs this to know when a sequence
-ends, the coordinator to know what to show: the same class over the same tokens, so they agree.
+of a stop string; both are held back until it is clear. Between some marks (of thoughts and calls)
+stop strings end nothing. The tail runs this to know when a sequence ends, the coordinator to know
+what to show: the same class over the same tokens, so they agree.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +33,9 @@ class TextStream:
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
     min_tokens: int = 0
-    """Stop strings within so many first tokens end nothing."""
+    """Stop strings within so many first tokens, context among them, end nothing."""
+    quiet: tuple[tuple[str, str], ...] = ()
+    """Marks between which stop strings end nothing (`SamplingParams.quiet`)."""
     stopped_at: str | None = None
     """The stop string that has appeared."""
     _token_ids: list[int] = field(default_factory=list)
@@ -42,12 +45,25 @@ class TextStream:
     _context: str = ""
     """Text of the tokens between these two."""
     _held: str = ""
+    _quiet_to: str | None = None
+    """Mark that ends the quiet part in which the text is; None: it is in none."""
+
+    def __post_init__(self) -> None:
+        self._quiet_to = next((end for begin, end in self.quiet if not begin), None)
 
     @classmethod
     def of(cls, tokenizer: ChatTokenizer, sampling: SamplingParams) -> "TextStream":
         """The text of a sequence that is sampled so."""
         skips = sampling.skip_special_tokens
-        return cls(tokenizer, sampling.stop, skips, sampling.min_tokens)
+        least = sampling.min_tokens + len(sampling.context)
+        stream = cls(tokenizer, sampling.stop, skips, least, sampling.quiet)
+        stream._begin_behind(sampling.context)
+        return stream
+
+    def _begin_behind(self, context: tuple[int, ...]) -> None:
+        """Take tokens of which the text is known, but for half a character at their end."""
+        self._token_ids, self._shown_to = list(context), len(context)
+        self._context = self._decode(0).rstrip(INCOMPLETE) if context else ""
 
     def of_token(self, token_id: int, sampling: SamplingParams, *, is_last: bool) -> str:
         """Text that became final with one token; a stop token's own text is never shown."""
@@ -61,7 +77,7 @@ class TextStream:
 
     def finish(self) -> str:
         """What was held back, at the end of the sequence."""
-        text = self._take(self._decode_new(keep_incomplete=True))
+        text = self._take(self._decode_new(keep_incomplete=True), is_last=True)
         held, self._held = self._held, ""
         return text + held
 
@@ -82,22 +98,54 @@ class TextStream:
             self._token_ids[start:], skip_special_tokens=self.skip_special_tokens
         )
 
-    def _take(self, new: str) -> str:
+    def _take(self, new: str, *, is_last: bool = False) -> str:
         """Add new text behind what is held, and return what can no longer belong to a stop
         string."""
         if not self.stop:
             return new
         if self.stopped_at is not None:
             return ""
-        text = self._held + new
-        found = [(at, stop) for stop in self.stop if (at := text.find(stop)) >= 0]
-        if found and len(self._token_ids) > self.min_tokens:
-            at, self.stopped_at = min(found)
-            self._held = ""
-            return text[:at]
-        keep = max(overlap(text, stop) for stop in self.stop)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        taken, self._held = "", self._held + new
+        while self._held and (piece := self._next(is_last=is_last)):
+            taken += piece
+        return taken
+
+    def _next(self, *, is_last: bool) -> str:
+        """The next piece of what is held that is certain; empty where none is."""
+        if self._quiet_to is not None:
+            return self._in_quiet(self._quiet_to)
+        text, begins = self._held, [begin for begin, _ in self.quiet if begin]
+        marks = [(at, *pair) for pair in self.quiet if pair[0] and (at := text.find(pair[0])) >= 0]
+        at, begin, end = min(marks, default=(len(text), "", ""))
+        sure = (
+            at if begin or is_last else at - max((overlap(text, one) for one in begins), default=0)
+        )
+        stops = [(place, one) for one in self.stop if (place := text.find(one, 0, at)) >= 0]
+        if stops and len(self._token_ids) > self.min_tokens:
+            return self._stop(*min(stops), sure)
+        if begin:
+            self._quiet_to = end
+            return self._release(at + len(begin))
+        return self._release(at - max(overlap(text, one) for one in (*self.stop, *begins)))
+
+    def _stop(self, place: int, stop: str, sure: int) -> str:
+        """The text before a stop string, which may yet be part of a mark beyond `sure`."""
+        text = self._release(place)
+        if place + len(stop) <= sure:
+            self.stopped_at, self._held = stop, ""
+        return text
+
+    def _in_quiet(self, end: str) -> str:
+        at = self._held.find(end) if end else -1
+        if at < 0:
+            return self._release(len(self._held) - overlap(self._held, end))
+        self._quiet_to = None
+        return self._release(at + len(end))
+
+    def _release(self, count: int) -> str:
+        """The first characters of what is held, which is held no longer."""
+        text, self._held = self._held[:count], self._held[count:]
+        return text
 
 
 def overlap(text: str, stop: str) -> int:

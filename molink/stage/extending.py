@@ -175,6 +175,7 @@ def loaded_stage(
         attention_fallback=slower.attention,
         decode_fallback=slower.decode,
         fusion_fallback=slower.fusion,
+        swap_fallback=slower.swaps,
         tiers=tiers,
         state_snapshots=min((states.snapshots for states in keeping), default=0),
     )

@@ -187,6 +187,7 @@ class HealthReports:
             host_is_short=host_is_short(),
             kv_tokens_cached=executor.kv.tokens_cached,
             cache_tiers=None if head is None else _cache_tiers(head.book),
+            recent_refused=self.recent.refusals(now),
         )
 
     def _shadow(self) -> ShadowProgress | None:

@@ -58,6 +58,7 @@ from molink_scheduler.events import (
     KeepRows,
     Piece,
     Refuse,
+    RefuseRequest,
     ReleaseArrived,
     RequestCancelled,
     RequestSubmitted,
@@ -273,6 +274,8 @@ class StageLoop:
                     self.links.send_next(BlocksFetched(fetched))
                 case WaitUntil(at):
                     self._wait_until = at
+                case RefuseRequest(reason, request_id):
+                    self.reports.recent.refused(request_id, reason, time.monotonic())
                 case Refuse(reason):
                     raise FrameError(reason)
                 case _:
@@ -337,9 +340,7 @@ class StageLoop:
             if end == len(message_TD):
                 del self._rows[message], self._token_ids[message]
             rows.append(message_TD[start:end])
-        if len(rows) > 1:
-            return torch.cat(rows)
-        return rows[0] if rows else None
+        return torch.cat(rows) if len(rows) > 1 else next(iter(rows), None)
 
     def _pass_on(self, decision: SendRows | SendTokens | KeepRows, output: StepOutput) -> None:
         match decision:

@@ -13,6 +13,8 @@ from molink.executor.row_sketches import RowSketches
 from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,
+    REASON_CHARS_MAX,
+    REFUSED_MAX,
     SKETCH_NUMBERS_MAX,
     SKETCHES_MAX,
     STEPS_MAX,
@@ -101,6 +103,10 @@ class RecentWork:
         default_factory=lambda: deque(maxlen=PIECES_MAX)
     )
     """As in `StageHealth`, and when each began."""
+    _refused: deque[tuple[int, str, float]] = field(
+        default_factory=lambda: deque(maxlen=REFUSED_MAX)
+    )
+    """As in `StageHealth`, and when."""
     _held: _Presence = field(default_factory=_Presence)
     _circling: _Presence = field(default_factory=_Presence)
     """On the whole ring; only on the head."""
@@ -121,6 +127,11 @@ class RecentWork:
                 self._circling.left(micro_batch, now)
             case _:
                 pass
+
+    def refused(self, request_id: int, reason: str, now: float) -> None:
+        """The head cannot compute a request that has come."""
+        self._arrived_at.pop(request_id, None)
+        self._refused.append((request_id, reason[:REASON_CHARS_MAX], now))
 
     def begins(self, batch: Batch, now: float) -> None:
         """The stage begins to compute a batch."""
@@ -186,6 +197,10 @@ class RecentWork:
     def pieces(self, now: float) -> tuple[tuple[int, int, int, float], ...]:
         """`StageHealth.recent_pieces` as of now."""
         return tuple(piece[:4] for piece in self._pieces if now - piece[4] <= REPORTED_S)
+
+    def refusals(self, now: float) -> tuple[tuple[int, str], ...]:
+        """`StageHealth.recent_refused` as of now."""
+        return tuple(one[:2] for one in self._refused if now - one[2] <= REPORTED_S)
 
     def micro_batches(self, now: float) -> tuple[float, float | None]:
         """Those that were here since the last call, as a mean; and on the head those of the ring,

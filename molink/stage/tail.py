@@ -105,9 +105,7 @@ class EndRules:
         sampling = admission.sampling
         if not sampling.stop or self.tokenizer is None:
             return None
-        stream = TextStream(
-            self.tokenizer, sampling.stop, sampling.skip_special_tokens, sampling.min_tokens
-        )
+        stream = TextStream.of(self.tokenizer, sampling)
         stream.push(admission.output)
         return stream
 

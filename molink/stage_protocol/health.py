@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from annotated_types import Ge, MaxLen
+from annotated_types import Ge, MaxLen, Predicate
 
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
 from molink_scheduler.link.facts import LinkReport
@@ -12,6 +12,8 @@ __all__ = [
     "FIGURE_MAX",
     "PIECES_MAX",
     "PROMPTS_MAX",
+    "REASON_CHARS_MAX",
+    "REFUSED_MAX",
     "SKETCHES_MAX",
     "SKETCH_NUMBERS_MAX",
     "STEPS_MAX",
@@ -32,6 +34,10 @@ PROMPTS_MAX = 64
 PIECES_MAX = 64
 """Pieces of prompts in one report of a head: two seconds of pieces that take 40 ms each."""
 
+REFUSED_MAX, REASON_CHARS_MAX = 64, 200
+"""Requests that a head has refused, in one report, and characters of the clause why: none is, as
+the coordinator checks them by the same rules first."""
+
 STEPS_MAX = 128
 """Steps in one report: two seconds of a quick stage, 3 KB."""
 
@@ -42,6 +48,10 @@ prompt has as many in a model of 500 layers."""
 
 Sketch = Annotated[tuple[Annotated[float, Ge(-FIGURE_MAX)], ...], MaxLen(SKETCH_NUMBERS_MAX)]
 """Of the rows of a prompt."""
+
+
+Why = Annotated[str, MaxLen(REASON_CHARS_MAX), Predicate(str.isprintable)]
+"""A clause for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +141,6 @@ class StageHealth:
     """In blocks that the prefix cache holds, in use or not; None: an older version."""
     cache_tiers: CacheTiersHealth | None = None
     """Only on the head, where the ring has room below its devices' memory."""
+    recent_refused: Annotated[tuple[tuple[int, Why], ...], MaxLen(REFUSED_MAX)] = ()
+    """Of the last seconds, on the head: the ring's number of a request that it cannot compute, and
+    why."""

@@ -207,6 +207,9 @@ class StageLoaded:
     fusion_fallback: Reason | None = None
     """Why the library's operations compute, on a card, what kernels could between a layer's
     products, all of it or some; None: they do not."""
+    swap_fallback: Reason | None = None
+    """What is computed the library's way, as a faster module was off with the weights that serve,
+    and by how much; None: nothing is."""
     tiers: CacheTiers | None = None
     """Room for cached KV below the device's memory; None: there is none."""
     state_snapshots: int = 0

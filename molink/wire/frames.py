@@ -182,7 +182,7 @@ class Sampled:
 Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache
 Message = Order | Activations | Forget | BlocksFetched | Sampled
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Raised with every change of the schema; peers of another version are refused."""
 
 HEADER_BYTES_MAX = 4 * 2**20

@@ -33,6 +33,7 @@ __all__ = [
     "KeepRows",
     "Piece",
     "Refuse",
+    "RefuseRequest",
     "ReleaseArrived",
     "RequestCancelled",
     "RequestSubmitted",
@@ -169,6 +170,13 @@ class Refuse:
     """Decision: drop the message, because it cannot be carried out here."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRequest(Refuse):
+    """Decision: drop a request that cannot be computed here, and let the coordinator know."""
+
+    request_id: int
 
 
 class Piece(NamedTuple):

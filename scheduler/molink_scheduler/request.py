@@ -13,7 +13,9 @@ from molink_scheduler.token_ids import TOKEN_BYTES, tokens_of
 
 __all__ = [
     "CACHE_SALT_CHARS_MAX",
+    "CONTEXT_TOKENS_MAX",
     "GRAMMAR_CHARS_MAX",
+    "GREEDY_BELOW",
     "LOGIT_BIAS_BYTES",
     "LOGIT_BIAS_COUNT_MAX",
     "LOGIT_BIAS_MAX",
@@ -29,9 +31,12 @@ LOGPROBS_MAX = 20
 """OpenAI's limit for `top_logprobs`; each costs a token id and a float on the wire per generated
 token."""
 
-STOP_COUNT_MAX = 16
+STOP_COUNT_MAX = 64
 """The tail compares every stop string with every new piece of text; OpenAI allows 4, local servers
 usually more."""
+
+QUIET_COUNT_MAX = 8
+"""Kinds of parts of an answer: one for thoughts, and a few ways in which calls begin."""
 
 PRIORITY_MAX = 2**31 - 1
 """To either side of 0, which is the usual: people number their classes as they like, clients as 32
@@ -42,6 +47,13 @@ CACHE_SALT_CHARS_MAX = 64
 
 LOGIT_BIAS_COUNT_MAX, LOGIT_BIAS_MAX = 300, 100.0
 """OpenAI's limits. A bias of 100 decides against any honest logit, so more would mean nothing."""
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below are greedy: a logit that is less by a thousandth, as far as 16 bits tell them
+apart, is less likely by e^-100. Clients that fear 0 send 1e-6 and numbers down to 5e-324."""
+
+CONTEXT_TOKENS_MAX = 6
+"""Of the prompt: the text of a token depends on few before it."""
 
 GRAMMAR_CHARS_MAX = 2**16
 """A JSON schema of a large public API takes half of it. Every stage reads it on its way to the
@@ -89,6 +101,12 @@ class SamplingParams:
     of the k most likely ones at its place."""
     min_tokens: int = 0
     """Tokens to generate at least: before that neither a stop token nor a stop string ends it."""
+    quiet: tuple[tuple[str, str], ...] = ()
+    """Marks (begin, end) between which stop strings end nothing: around thoughts and calls. An
+    empty begin: the answer begins there; an empty end: all that follows."""
+    context: tuple[int, ...] = ()
+    """The prompt's last tokens, behind which the answer's text is read: some tokenizers leave out
+    the space in front of a text. Empty: it is a text of its own, as in a chat."""
 
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)
@@ -107,10 +125,14 @@ class SamplingParams:
             _check_range("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
         if len(self.stop) > STOP_COUNT_MAX or "" in self.stop:
             raise ValueError(f"stop takes at most {STOP_COUNT_MAX} strings, none of them empty")
+        if len(self.quiet) > QUIET_COUNT_MAX:
+            raise ValueError(f"quiet takes at most {QUIET_COUNT_MAX} pairs of marks")
         if len(self.logit_bias) > LOGIT_BIAS_COUNT_MAX:
             raise ValueError(f"logit_bias takes at most {LOGIT_BIAS_COUNT_MAX} tokens")
         for _, bias in self.logit_bias:
             _check_range("logit_bias", bias, -LOGIT_BIAS_MAX, LOGIT_BIAS_MAX)
+        if len(self.context) > CONTEXT_TOKENS_MAX:
+            raise ValueError(f"a context takes at most {CONTEXT_TOKENS_MAX} tokens")
         if len(self.grammar) > GRAMMAR_CHARS_MAX:
             raise ValueError(f"a grammar takes at most {GRAMMAR_CHARS_MAX} characters")
 
@@ -121,9 +143,16 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.prompt_logprobs is not None
 
     @property
-    def biased(self) -> tuple[int, ...]:
-        """The token ids that have a logit bias."""
-        return tuple(token_id for token_id, _ in self.logit_bias)
+    def is_greedy(self) -> bool:
+        """Whether each token is the likeliest: also at temperatures that leave no other a chance,
+        by which logits cannot be divided."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The token ids that it names: with a logit bias, as ends, as context."""
+        biased = (token_id for token_id, _ in self.logit_bias)
+        return (*biased, *self.stop_token_ids, *self.context)
 
     @property
     def bulk_bytes(self) -> int:

@@ -218,3 +218,22 @@ async def test_a_request_to_join_is_short(service, serve_app, http):
         async with http.post(url, data=b"x" * size) as response:
             assert response.status == status
         await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"\xef\xbb\xbf" + '{"a": "\u00fc"}'.encode(), None),
+        (b'\r\n\t{"a": "\xc3\xbc"}\r\n', None),
+        ('{"a": "\u00fc"}'.encode("utf-16"), "it is UTF-16, not UTF-8"),
+        ('{"a": "\u00fc"}'.encode("utf-16-le"), "it is UTF-16, not UTF-8"),
+        ('{"a": "\u00fc"}'.encode("latin-1"), "it is Latin-1 or alike, not UTF-8"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "a number in it is too long"),
+    ],
+)
+def test_bodies_that_windows_wrote(raw, said):
+    if said is None:
+        assert parse_json_object(raw) == {"a": "\u00fc"}
+    else:
+        with pytest.raises(ApiError, match=said):
+            parse_json_object(raw)

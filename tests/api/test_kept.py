@@ -167,3 +167,38 @@ async def test_only_the_key_that_asked_reads_an_answer(tmp_path, service, serve,
         admin: (404, "answer_not_found"),
         "none": (401, "invalid_api_key"),
     }
+
+
+async def test_a_conversation_goes_on_with_a_kept_answer(client, service):
+    service.says(REASONED)
+    first = await client.responses.create(model=MODEL, input="weather?", tools=[TOOL])
+    service.says("Rain.")
+    result = {"type": "function_call_output", "call_id": first.output[2].call_id, "output": "rain"}
+    second = await client.responses.create(
+        model=MODEL, input=[result], tools=[TOOL], previous_response_id=first.id
+    )
+    third = await client.responses.create(
+        model=MODEL, input="thanks", previous_response_id=second.id, stream=False
+    )
+    assert service.prompts[1] == (
+        "[weather]<user>weather?<assistant><think>Where?</think>Well."
+        '<tool_call>weather {"city": "Oslo"}</tool_call><tool>rain<assistant>'
+    )
+    assert service.prompts[2].endswith("<tool>rain<assistant>Rain.<user>thanks<assistant>")
+    assert third.previous_response_id == second.id
+    again = await client.responses.retrieve(third.id)
+    assert again.output_text == "Rain." and again.previous_response_id == second.id
+
+
+async def test_a_conversation_goes_on_with_nothing_that_is_not_kept(client, service):
+    with pytest.raises(openai.NotFoundError, match="no answer 'resp_1'"):
+        await client.responses.create(model=MODEL, input="a", previous_response_id="resp_1")
+    assert not service.requests
+
+
+async def test_a_response_is_forgotten(client):
+    answer = await client.responses.create(model=MODEL, input="hi")
+    await client.responses.delete(answer.id)
+    for call in (client.responses.retrieve, client.responses.delete):
+        with pytest.raises(openai.NotFoundError, match="There is no answer"):
+            await call(answer.id)

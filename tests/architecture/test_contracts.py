@@ -22,7 +22,8 @@ OPTIONS = {
         "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
         "--tool-parser --cache-ram-gb --cache-disk-gb "
         "--reasoning-parser --log-format --trace-file --otlp --quiet --cors-origin --strict "
-        "--shared-cache --queue-s --routing --ttft-target-s --tpot-target-ms --served-model-name"
+        "--shared-cache --queue-s --routing --ttft-target-s --tpot-target-ms --served-model-name "
+        "--generation-config"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
@@ -34,7 +35,8 @@ OPTIONS = {
         "--allowed-host --tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet "
         "--cors-origin --strict --shared-cache --queue-s --routing --ttft-target-s "
-        "--tpot-target-ms --served-model-name"
+        "--tpot-target-ms --served-model-name "
+        "--generation-config"
     ),
     "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt --quiet --json",

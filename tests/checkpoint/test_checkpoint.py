@@ -38,6 +38,8 @@ def test_a_directory_that_is_not_there():
 
 
 def test_a_directory_without_a_config(tmp_path):
+    assert "is empty" in refusal(tmp_path)
+    (tmp_path / "notes.txt").touch()
     assert "no config.json" in refusal(tmp_path)
 
 
@@ -161,12 +163,14 @@ def test_a_shard_cut_short(tmp_path, keep):
     assert "fetch it again" in refusal(tmp_path)
 
 
-def test_an_index_that_leads_out_of_the_directory(tmp_path):
+def test_an_index_never_leads_out_of_the_directory(tmp_path):
     save_tiny("llama", tmp_path)
+    shutil.copy(shard_of(tmp_path, "lm_head.weight"), tmp_path.parent / "elsewhere.safetensors")
     index = json.loads((tmp_path / INDEX).read_text())
     index["weight_map"]["lm_head.weight"] = "../elsewhere.safetensors"
     (tmp_path / INDEX).write_text(json.dumps(index))
-    assert "weight map" in refusal(tmp_path)
+    said = refusal(tmp_path, range(LAYERS - 1, LAYERS))
+    assert "lacks the weight file elsewhere.safetensors" in said
 
 
 def test_an_unknown_architecture(tmp_path):

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from molink.cli.main import cli
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
-from tests.checkpoint.gguf.written import write_gguf
+from tests.checkpoint.gguf.written import Tensor, write_gguf
+from tests.importing.test_gguf_file import LLAMA, plain
 
 
 def run(*words):
@@ -48,6 +49,34 @@ def test_words_that_do_not_fit_are_refused(tmp_path):
     assert "not a GGUF file" in refused(file, "--weights", "int4")
     assert "There is no file" in refused(tmp_path / "none.gguf")
     assert "There is no file" in refused(tmp_path / "none", "--weights", "int4")
+
+
+def test_a_folder_with_one_model_is_imported_and_says_what_is_written_anew(tmp_path, monkeypatch):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    write_gguf(folder / "mmproj-F16.gguf", {"general.architecture": "clip"})
+    write_gguf(folder / "m-IQ4_NL.gguf", LLAMA | SMALLEST, [*WHOLE, DOWN])
+    monkeypatch.chdir(tmp_path)
+    output = run("models").output
+    assert "m-IQ4_NL-gguf holds" in output
+    assert output.endswith("than in the file: tensors 1 in IQ4_NL.\n")
+    assert (folder / "m-IQ4_NL-gguf" / "config.json").is_file()
+    assert "mmproj" in refused(folder / "mmproj-F16.gguf", "--out", tmp_path / "new")
+
+
+SMALLEST = {
+    "llama.feed_forward_length": 32,
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": ["a", "b"],
+}
+WHOLE = [
+    plain("token_embd.weight", 8, 4),
+    plain("output_norm.weight", 8),
+    *(plain(f"blk.0.{part}_norm.weight", 8) for part in ("attn", "ffn")),
+    *(plain(f"blk.0.attn_{part}.weight", 8, 8) for part in ("q", "k", "v", "output")),
+    *(plain(f"blk.0.ffn_{part}.weight", 8, 32) for part in ("gate", "up")),
+]
+DOWN = Tensor("blk.0.ffn_down.weight", (32, 8), 20, bytes(18 * 8))
 
 
 def test_nothing_is_overwritten_and_nothing_is_left_of_what_failed(tmp_path):

@@ -269,7 +269,7 @@ def status(devices: int) -> str:
             node.stage.assignment = PAYLOADS.builders["assignment_to_join_as_the_tail"]()[1]
             revision = node.stage.assignment.revision
             node.session.fact = StageFact(revision=revision, kind="loading", fraction=0.5)
-            node.stage.handle = SimpleNamespace(health=HEALTH)
+            node.stage.handle = SimpleNamespace(health=HEALTH, loaded=None)
             node.stage.routes = SimpleNamespace(paths={"next": "direct"})
             cpu = Device(kind="cpu", name="cpu", memory_bytes=2**33, free_bytes=2**32)
             agent._add_node()

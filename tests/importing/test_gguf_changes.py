@@ -5,6 +5,7 @@ The whole models that the converter itself writes: `python -m tools.real.gguf_ar
 """
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def model_of(path, kind=F32, **arrays):
             data = np.ascontiguousarray(raw).tobytes()
             tensors.append(GgufTensor(name, array.shape, kind, start, start + len(data), path))
             start += file.write(data)
-    return GgufModel(GgufHeader(path, METADATA, tuple(tensors)), "a")
+    return GgufModel(GgufHeader(path, METADATA, tuple(tensors), Counter()), "a")
 
 
 def made(change, model, part):
@@ -139,7 +140,7 @@ def test_matrices_of_two_types_become_one_of_eight_bits(tmp_path):
     model = model_of(tmp_path / "f", F32, ffn_gate=gate, ffn_up=gate)
     other = model_of(tmp_path / "g", Q8_0, ffn_up=up)
     up_tensor = dataclasses.replace(other.header.tensors[0])
-    header = GgufHeader(tmp_path / "f", METADATA, (model.header.tensors[0], up_tensor))
+    header = GgufHeader(tmp_path / "f", METADATA, (model.header.tensors[0], up_tensor), Counter())
     (found,) = made(changes.fused_rows("ffn_up"), GgufModel(header, "a"), "ffn_gate")
     np.testing.assert_allclose(found, np.concatenate([gate, up]), atol=0.03)
 

@@ -6,6 +6,7 @@ import math
 from functools import partial
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -13,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from molink.checkpoint.gguf.header import read_gguf
 from molink.checkpoint.safetensors_header import read_header
 from molink.errors import UserError
-from molink.importing.gguf_file import import_gguf
+from molink.importing.gguf_file import import_gguf, recoded_line
 from tests.checkpoint.gguf.written import Tensor, write_gguf
 from tests.executor.quantized.test_stages import check
 from tests.executor.tiny_models import tiny_config
@@ -135,6 +136,8 @@ WHOLE = [
         ({"general.architecture": 5}, WHOLE, "names no architecture"),
         ({"split.count": 3}, WHOLE, "as in NAME-00001-of-00003.gguf"),
         ({"llama.block_count": 2}, WHOLE, "lacks blk.1.attn_k.weight and 8 other"),
+        ({"llama.block_count": 10**9}, WHOLE, "promises 1000000000 layers and holds 11 tensors"),
+        ({"general.architecture": "clip"}, WHOLE, "mmproj.*give the model's own file"),
         ({"llama.block_count": 0}, WHOLE, "no usable llama.block_count"),
         ({"llama.attention.head_count": [1, 2]}, WHOLE, "a list"),
         ({"llama.attention.head_count": 3}, WHOLE, "8 rows for 3 heads"),
@@ -153,6 +156,98 @@ def test_what_cannot_be_imported_is_one_sentence_and_leaves_nothing(
     with pytest.raises(UserError, match=words) as raised:
         imported(path, tmp_path / "out")
     assert "\n" not in str(raised.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_a_refusal_names_all_that_is_missing(tmp_path):
+    """The architecture and every type, with counts, from the table alone."""
+    missing = [
+        Tensor(f"blk.0.odd_{at}", (256, 1), kind, bytes(66)) for at, kind in enumerate((99, 99, 41))
+    ]
+    path = write_gguf(tmp_path / "m.gguf", LLAMA, [*WHOLE, *missing])
+    with pytest.raises(UserError, match=r"1 of Q1_0, 2 of number 99\): take a version of it"):
+        imported(path, tmp_path / "out")
+    path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "rwkv6"}, missing)
+    with pytest.raises(UserError, match=r"1 of Q1_0, 2 of number 99.*architecture rwkv6.*take a"):
+        imported(path, tmp_path / "out")
+
+
+# -- types that are written anew ------------------------------------------------------------------
+
+
+def test_types_without_a_kernel_are_written_anew_and_said(tmp_path):
+    """Also where rows move: those of q and k."""
+    sizes = {"llama.embedding_length": 256, "llama.feed_forward_length": 256}
+    tensors = [
+        plain("token_embd.weight", 256, 4),
+        plain("output_norm.weight", 256),
+        *(plain(f"blk.0.{part}_norm.weight", 256) for part in ("attn", "ffn")),
+        *(plain(f"blk.0.attn_{part}.weight", 256, 256) for part in ("v", "output")),
+        *(plain(f"blk.0.ffn_{part}.weight", 256, 256) for part in ("gate", "up")),
+        Tensor("blk.0.attn_q.weight", (256, 256), 35, TERNARY),
+        Tensor("blk.0.attn_k.weight", (256, 256), 35, TERNARY),
+        Tensor("blk.0.ffn_down.weight", (256, 256), 20, bytes(18 * 8 * 256)),
+    ]
+    path = write_gguf(tmp_path / "m.gguf", LLAMA | sizes | vocabulary(), tensors)
+    assert recoded_line(path) == (
+        "Written anew in 8 bits, which takes more room than in the file: tensors 1 in IQ4_NL, "
+        "2 in TQ2_0."
+    )
+    imported(path, tmp_path / "out")
+    file = next((tmp_path / "out").glob("*.safetensors"))
+    name = "model.layers.0.self_attn.q_proj.weight_q8_0"
+    found = next(one for one in read_header(file).tensors if one.name == name)
+    assert found.shape == (256, 256 // 32 * 34)
+    raw = np.frombuffer(file.read_bytes()[found.start : found.stop], np.uint8)
+    numbers = gguf.quants.dequantize(raw.reshape(found.shape), gguf.GGMLQuantizationType.Q8_0)
+    # Each row is the number of its place in the file: heads of 128 rows, in turns of two halves.
+    rows = np.arange(256).reshape(2, 64, 2).swapaxes(1, 2).ravel()
+    assert np.allclose(numbers, (rows[:, None] + 1) / 256, rtol=1e-3)
+
+
+TERNARY = b"".join(b"\xaa" * 64 + np.float16((row + 1) / 256).tobytes() for row in range(256))
+"""256 rows of a block in which every number is the scale."""
+
+
+def vocabulary():
+    before = "tokenizer.ggml."
+    return {f"{before}model": "gpt2", f"{before}pre": "gpt-2", f"{before}tokens": ["a", "b"]}
+
+
+# -- sampling settings ----------------------------------------------------------------------------
+
+
+def generation_config(tmp_path, more):
+    path = write_gguf(tmp_path / "m.gguf", LLAMA | vocabulary() | more, WHOLE)
+    imported(path, tmp_path / "out")
+    return json.loads((tmp_path / "out" / "generation_config.json").read_text())
+
+
+def test_sampling_settings_of_the_makers_are_kept(tmp_path):
+    before = "general.sampling."
+    given = {"temp": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "penalty_repeat": 1.05}
+    more = {f"{before}{key}": value for key, value in given.items()} | {f"{before}mirostat": 1}
+    assert generation_config(tmp_path, more) == {
+        "temperature": 0.7,
+        "top_k": 20,
+        "top_p": 0.95,
+        "min_p": 0.0,
+        "repetition_penalty": 1.05,
+        "do_sample": True,
+    }
+
+
+def test_a_model_without_sampling_settings_says_nothing_of_them(tmp_path):
+    assert generation_config(tmp_path, {"tokenizer.ggml.eos_token_id": 1}) == {"eos_token_id": [1]}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("temp", "hot"), ("temp", -1.0), ("top_p", 7.0), ("top_k", True), ("min_p", [0.1])],
+)
+def test_a_sampling_setting_that_none_can_be_is_refused(tmp_path, key, value):
+    with pytest.raises(UserError, match=f"general.sampling.{key}, which is no number"):
+        generation_config(tmp_path, {f"general.sampling.{key}": value})
     assert [one.name for one in tmp_path.iterdir()] == ["m.gguf"]
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from molink.checkpoint.layer_sizes import planned_model
 from molink.errors import UserError
-from molink.importing import gguf_changes
+from molink.importing import gguf_recoding
 from molink.importing.gguf_file import import_gguf
 from molink.importing.plain_model import import_plain
-from molink.importing.planned import is_gguf, planned_gguf, planned_rounded
+from molink.importing.planned import gguf_of, is_gguf, planned_gguf, planned_rounded
 from tests.executor.tiny_models import save_tiny
 from tests.importing.gguf_models import save_gguf
 
@@ -33,7 +33,7 @@ def test_no_weights_of_a_gguf_file_are_read(tmp_path, monkeypatch):
     def read(*_):
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(gguf_changes, "pieces_of", read)
+    monkeypatch.setattr(gguf_recoding, "_read", read)
     assert planned_gguf(tmp_path / "m.gguf").cost.layers > 1
 
 
@@ -58,3 +58,17 @@ def test_a_gguf_file_is_known_by_how_it_begins(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert is_gguf(tmp_path / "a.bin") and not is_gguf(tmp_path / "config.json")
     assert not is_gguf(tmp_path) and not is_gguf(tmp_path / "nothing")
+
+
+def test_the_model_in_a_folder_of_files_is_found_beside_an_mmproj(tmp_path):
+    assert gguf_of(tmp_path) == tmp_path
+    first, second = (f"m-Q4_K_M-0000{part}-of-00002.gguf" for part in (1, 2))
+    for name in ("mmproj-BF16.gguf", first, second):
+        (tmp_path / name).write_bytes(b"GGUF\3\0\0\0")
+    assert gguf_of(tmp_path) == tmp_path / first
+    assert gguf_of(tmp_path / "mmproj-BF16.gguf") == tmp_path / "mmproj-BF16.gguf"
+    (tmp_path / "m-Q8_0.gguf").write_bytes(b"GGUF\3\0\0\0")
+    with pytest.raises(UserError, match=f"{first}, m-Q8_0.gguf: name one"):
+        gguf_of(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert gguf_of(tmp_path) == tmp_path

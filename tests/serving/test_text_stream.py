@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from molink.models import DEMO_MODEL_DIR
+from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
+from molink_scheduler.request import CONTEXT_TOKENS_MAX, SamplingParams
 
 
 @dataclass
@@ -138,3 +142,128 @@ def test_special_tokens_are_shown_where_asked_for(skips, shown):
     token_ids = tokenizer.encode("a<|end|>b", add_special_tokens=False)
     pieces = [stream.push((token,)) for token in token_ids]
     assert "".join([*pieces, stream.finish()]) == shown
+
+
+THINK, CALL = ("<think>", "</think>"), ("<call>", "</call>")
+
+
+def quiet(text: str, *stop: str, pairs=(THINK, CALL), min_tokens=0) -> tuple[str, str | None, int]:
+    """What is shown, what stopped it, and after how many tokens the tail knew."""
+    stream = TextStream(TOKENIZER, stop, quiet=pairs, min_tokens=min_tokens)
+    shown = ""
+    for count, token in enumerate(TOKENIZER.encode(text), 1):
+        shown += stream.push((token,))
+        if stream.stopped_at is not None:
+            return shown, stream.stopped_at, count
+    return shown + stream.finish(), stream.stopped_at, len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "shown"),
+    [
+        ("<think>a\n\nb</think>c\n\nd", "\n\n", "<think>a\n\nb</think>c"),
+        ("a <call>{.}</call> b. c", ".", "a <call>{.}</call> b"),
+        ("a<b", "<", "a"),
+        ("a<call>x</call>", "<", "a<call>x</call>"),
+        ("a<call>x</call>b<call>", "<c", "a<call>x</call>b<call>"),
+        ("a<call>xb", "b", "a<call>xb"),
+        ("ab<cal", "<c", "ab"),
+        ("a</think>b", "think", "a</"),
+        ("<think>x</think></think>", "</t", "<think>x</think>"),
+        ("one<call>", "e<", "one<call>"),
+        ("a<c.", "<", "a"),
+    ],
+)
+def test_stops_count_outside_of_quiet_marks_alone(text, stop, shown):
+    assert quiet(text, stop)[0] == shown
+    assert (quiet(text, stop)[1] is None) == (shown == text)
+
+
+def test_an_answer_may_begin_in_a_quiet_part_and_end_in_one():
+    pairs = (("", "</think>"), ("[CALL]", ""))
+    text = "a. b</think>\n[CALL]f. </think> g."
+    assert quiet(text, ".", pairs=pairs) == (text, None, len(text))
+    assert quiet("a. b</think>c. d", ".", pairs=pairs) == ("a. b</think>c", ".", 14)
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<call>", "</call>", "a", "<", "."])))
+def test_where_text_is_cut_does_not_matter(pieces):
+    text = "".join(pieces)
+    stream = TextStream(TOKENIZER, (".", "a<"), quiet=(THINK, CALL))
+    shown = stream.push(tuple(TOKENIZER.encode(text)))
+    assert shown + stream.finish() == quiet(text, ".", "a<")[0]
+
+
+def test_quiet_parts_leave_the_least_length_alone():
+    assert quiet("<call>.</call>a.b.c", ".", min_tokens=17)[0] == "<call>.</call>a.b"
+
+
+def sentencepiece() -> ChatTokenizer:
+    """As Llama 2's and Mistral's: the decoder drops the space that begins a text."""
+    words = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
+    words += [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
+    words += [(f"\u2581w{number}", -1.0) for number in range(20)]
+    tokenizer = Tokenizer(models.Unigram(words, unk_id=0, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+SENTENCEPIECE = sentencepiece()
+
+
+def continued(prompt: list[int], answer: list[int], *stop: str) -> str:
+    sampling = SamplingParams(99, stop=stop, context=tuple(prompt[-CONTEXT_TOKENS_MAX:]))
+    stream = TextStream.of(SENTENCEPIECE, sampling)
+    pieces = []
+    for token in answer:
+        pieces.append(stream.push((token,)))
+        if stream.stopped_at is not None:
+            return "".join(pieces)
+    return "".join([*pieces, stream.finish()])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        ("w1 w2", "w3 w4"),
+        ("w1", "w3"),
+        ("w1 w2 w3 w4 w5 w6 w7 w8 w9", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6 w7 w8"),
+        ("w1 Gr\u00fc\U0001f600", "\u00e9\u4e16 w2"),
+        ("  w1 ", "  w2"),
+    ],
+)
+def test_prompt_and_answer_join_to_what_both_are_together(prompt, answer):
+    given_ids = SENTENCEPIECE.encode(prompt)
+    new = SENTENCEPIECE.encode(answer, add_special_tokens=False)
+    both = SENTENCEPIECE.decode([*given_ids, *new], skip_special_tokens=True)
+    text = continued(given_ids, new)
+    assert SENTENCEPIECE.decode(given_ids, skip_special_tokens=True) + text == both
+    assert text.startswith(" ") or not answer.startswith("w")
+
+
+def test_half_a_character_at_the_end_of_a_prompt_is_shown_when_it_is_whole():
+    first, *rest = (3 + byte for byte in "\u4e16".encode())
+    assert continued([first], rest) == "\u4e16"
+
+
+def test_an_answer_in_a_chat_is_a_text_of_its_own():
+    ids = SENTENCEPIECE.encode("w3 w4", add_special_tokens=False)
+    assert TextStream.of(SENTENCEPIECE, SamplingParams(9)).push(tuple(ids)) == "w3 w4"
+
+
+def test_a_stop_string_may_begin_with_the_space_behind_the_prompt():
+    ids = [SENTENCEPIECE.convert_tokens_to_ids(f"\u2581w{number}") for number in (1, 2, 3)]
+    assert continued(ids[:1], ids[1:], " w2") == ""
+    assert continued(ids[:1], ids[1:], " w3") == " w2"
+
+
+def test_context_counts_for_no_least_length():
+    sampling = SamplingParams(99, stop=("b",), min_tokens=2, context=tuple(b"xxxxxx"))
+    stream = TextStream.of(TOKENIZER, sampling)
+    assert stream.push(tuple(b"b")) == "b" and stream.stopped_at is None
+    assert stream.push(tuple(b"a")) + stream.push(tuple(b"b")) == "a"
+    assert stream.stopped_at == "b"

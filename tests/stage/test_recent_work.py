@@ -9,6 +9,8 @@ from molink.stage.recent_work import REPORTED_S, RecentWork
 from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,
+    REASON_CHARS_MAX,
+    REFUSED_MAX,
     SKETCH_NUMBERS_MAX,
     SKETCHES_MAX,
     STEPS_MAX,
@@ -189,3 +191,14 @@ def test_sketches_hear_of_every_step_on_any_stage():
     work.ended(step, 1.0, 1.3)
     kinds = [BatchClass.PREFILL, BatchClass.DECODE, BatchClass.DECODE, BatchClass.PREFILL]
     assert sketches.told == list(zip(["begins", "begins", "ended", "ended"], kinds, strict=True))
+
+
+def test_refused_requests_are_told_for_some_seconds_and_not_at_length():
+    work = RecentWork(is_head=True, traced=False)
+    work.refused(1, "x" * 1000, 10.0)
+    work.refused(2, "no", 11.0)
+    assert work.refusals(11.0) == ((1, "x" * REASON_CHARS_MAX), (2, "no"))
+    assert work.refusals(10.5 + REPORTED_S) == ((2, "no"),)
+    for number in range(3 * REFUSED_MAX):
+        work.refused(number, "no", 12.0)
+    assert len(work.refusals(12.0)) == REFUSED_MAX

@@ -1,1 +1,1 @@
-"""Checks against what others made: published models, and other projects' own programs."""
+"""Published models as oracles: what MoLink computes with them, beside the library and llama.cpp."""

@@ -70,6 +70,7 @@ def _device_status(node: DeviceNode) -> dict[str, Any]:
         "paths": node.stage.routes.paths,
         "kv_tokens_used": health.kv_tokens_used if health is not None else 0,
         "busy_share": health.busy_share if health is not None else 0.0,
+        "swap_fallback": node.stage.swap_fallback,
     }
 
 

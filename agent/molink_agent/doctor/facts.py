@@ -87,6 +87,8 @@ class DoctorFacts:
     input_idle: InputIdle = field(default_factory=lambda: InputIdle(None))
     weights_bytes: int = 0
     """On the disk already."""
+    swaps: tuple[str, ...] = ()
+    """What the stages that run here compute the library's way, as faster modules were off."""
 
     @property
     def joined(self) -> bool:

@@ -19,7 +19,7 @@ from molink_agent.data_files import WEIGHTS_DIR, Known
 from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, TorchAnswer
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.local_socket import agent_runs
+from molink_agent.local_socket import agent_runs, ask_agent
 from molink_agent.network.nat import NatAnswer, ask_stun
 from molink_agent.probe.clock import ClockReading
 from molink_agent.probe.commands import Ask, answer_of
@@ -124,7 +124,18 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         nat=nat.result(),
         input_idle=idle.result(),
         weights_bytes=bytes_under(data_dir / WEIGHTS_DIR),
+        swaps=await _swaps(data_dir),
     )
+
+
+async def _swaps(data_dir: Path) -> tuple[str, ...]:
+    """What the agent that runs says of its stages; nothing where none runs."""
+    try:
+        status = await ask_agent(data_dir, {"command": "status"})
+    except UserError:
+        return ()
+    told = (device.get("swap_fallback") for device in status.get("devices", ()))
+    return tuple(sentence for sentence in told if sentence)
 
 
 async def ask_cards(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts | None:

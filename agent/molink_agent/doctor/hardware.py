@@ -14,6 +14,7 @@ __all__ = [
     "idle",
     "layers_that_fit",
     "limits",
+    "swaps",
     "torch",
     "unusable_cards",
     "vram",
@@ -208,6 +209,14 @@ def idle(facts: DoctorFacts) -> Finding:
             "Install xprintidle (X11), or `molink agent set only_when_idle_minutes none`.",
         )
     return ok(name, f"{answer.seconds:.0f} s since the last input, says {answer.source}")
+
+
+def swaps(facts: DoctorFacts) -> Finding:
+    """Do the fast kernels give what the library does, with the weights that serve here?"""
+    if not facts.swaps:
+        return ok("kernels", "all that was tried with the weights that serve here is right")
+    remedy = "Answers are right, and slower: please report this line and the model's name."
+    return warn("kernels", "; ".join(facts.swaps), remedy)
 
 
 def contribution(facts: DoctorFacts) -> Finding:

@@ -22,6 +22,7 @@ CHECKS: tuple[Callable[[DoctorFacts], Finding], ...] = (
     hardware.disk,
     hardware.limits,
     hardware.idle,
+    hardware.swaps,
     network.clock,
     network.broker,
     network.data_port,

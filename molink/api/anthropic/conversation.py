@@ -4,23 +4,32 @@ A message of the user holds results of tools beside text here; a chat template r
 a message of its own. Turns of the same speaker that follow one another are one turn.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
+from molink.api.anthropic.client_tools import CLIENT_TOOLS, kind_of
 from molink.api.anthropic.schemas import (
     CountTokensBody,
+    CustomTool,
     InputMessage,
-    TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
 from molink.api.anthropic.schemas import ToolChoice as AskedChoice
-from molink.api.chat.conversation import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.chat.content import ContentPart, check_read, joined
+from molink.api.chat.conversation import (
+    AUTO,
+    NO_PARAMETERS,
+    Conversation,
+    Message,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 from molink.api.errors import ApiError
 
 __all__ = ["conversation_of"]
@@ -41,19 +50,18 @@ def conversation_of(body: CountTokensBody) -> Conversation:
     """
     *before, last = body.messages
     is_assistants = last.role == "assistant"
-    is_empty = all(isinstance(block, TextBlock) and not block.text for block in last.content)
+    is_empty = all(isinstance(block, ContentPart) and not block.shown for block in last.content)
     goes_on = is_assistants and not is_empty
     if goes_on:
         _check_continued(last, body)
     messages = before if is_assistants and is_empty else body.messages
-    system = [Message("system", _joined_texts(body.system))] if body.system else []
+    if last.role == "user" and not any(isinstance(one, ToolResultBlock) for one in last.content):
+        check_read(last.content, f"messages.{len(before)}.content")
+    system = [Message("system", joined(body.system))] if body.system else []
     choice = body.tool_choice
     return Conversation(
         messages=(*system, *_turns(messages)),
-        tools=tuple(
-            Tool(tool.name, tool.description or "", tool.input_schema, tool.strict is True)
-            for tool in body.tools or ()
-        ),
+        tools=tuple(_tool(one) for one in body.tools or () if isinstance(one, CustomTool)),
         tool_choice=AUTO if choice is None else _choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         reasoning_effort=body.output_config.effort if body.output_config else None,
@@ -69,7 +77,7 @@ def conversation_of(body: CountTokensBody) -> Conversation:
 def _check_continued(last: InputMessage, body: CountTokensBody) -> None:
     """Anthropic's rules for a message that is to be continued."""
     end = last.content[-1]
-    if not isinstance(end, TextBlock):
+    if not isinstance(end, ContentPart):
         wrong = "must end with text: add the results of its calls, or leave the block out"
     elif end.text != end.text.rstrip():
         wrong = "must not end with white space: cut it off, the answer begins with it"
@@ -78,6 +86,12 @@ def _check_continued(last: InputMessage, body: CountTokensBody) -> None:
     else:
         return
     raise ApiError(f"The last message is the assistant's and {wrong}.", param="messages")
+
+
+def _tool(body: CustomTool) -> Tool:
+    described, schema = CLIENT_TOOLS.get(kind_of(body.type or ""), ("", NO_PARAMETERS))
+    schema = schema if body.input_schema is None else body.input_schema
+    return Tool(body.name, body.description or described, schema, body.strict is True)
 
 
 def _choice(asked: AskedChoice) -> ToolChoice:
@@ -106,24 +120,18 @@ def _turns(messages: Iterable[InputMessage]) -> list[Message]:
 def _spoken(message: InputMessage) -> Iterator[Message]:
     """What one message says: results first, as their calls came just before."""
     blocks = message.content
-    for block in blocks:
-        if isinstance(block, ToolResultBlock):
-            yield Message(
-                "tool", _joined_texts(block.content or ()), tool_call_id=block.tool_use_id
-            )
+    results = [block for block in blocks if isinstance(block, ToolResultBlock)]
+    for block in results:
+        yield Message("tool", joined(block.content), tool_call_id=block.tool_use_id)
     calls = tuple(
-        ToolCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+        ToolCall(block.id, block.name, block.input)
         for block in blocks
         if isinstance(block, ToolUseBlock)
     )
-    text = _joined_texts(block for block in blocks if isinstance(block, TextBlock))
+    text = joined(block for block in blocks if isinstance(block, ContentPart))
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
-    if text or calls or thoughts or not blocks:
+    if text or calls or thoughts or not results:
         yield Message(message.role, text, "\n".join(thoughts), calls)
-
-
-def _joined_texts(blocks: Iterable[TextBlock]) -> str:
-    return "\n".join(block.text for block in blocks)
 
 
 def _one_turn(messages: Sequence[Message]) -> Message:

@@ -1,5 +1,8 @@
 """`POST /v1/messages` and `POST /v1/messages/count_tokens`: one answer in Anthropic's words."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from aiohttp import web
 
 from molink.api.anthropic.conversation import conversation_of
@@ -18,6 +21,13 @@ from molink.serving.service import GenerationService
 __all__ = ["post_count_tokens", "post_messages"]
 
 
+TOO_LONG = "prompt is too long: {prompt_tokens} tokens > {length} maximum"
+"""Anthropic's very sentence: its clients read both numbers, and shorten the conversation."""
+
+EDITS: Mapping[str, Any] = {"context_management": {"applied_edits": []}}
+"""How the conversation was shortened, for a client that wants it to be: it never is."""
+
+
 async def post_messages(
     service: GenerationService, format: ChatFormat, request: web.Request
 ) -> web.StreamResponse:
@@ -27,24 +37,29 @@ async def post_messages(
         check_model(body.model, card)
         asked = _format_asked_for(body)
         prompt = await chat_prompt(conversation_of(body), card, format)
-        left = token_budget(None, len(prompt.token_ids), card, default=None, param="messages")
+        size = len(prompt.token_ids)
+        left = token_budget(None, size, card, param="messages", too_long=TOO_LONG)
+        asked_tokens = left if body.max_tokens is None else body.max_tokens
         grammar = await answer_grammar(request, body, card, prompt, asked)
         stops = body.model_copy(update={"stop": body.stop_sequences or body.stop})
         (job,) = generation_requests(
             prompt.token_ids,
             stops,
             card,
-            max_tokens=min(body.max_tokens, left),
+            max_tokens=min(asked_tokens, left),
             logprobs=None,
             usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
+            quiet=prompt.quiet,
+            continues=prompt.conversation.continue_final_message,
         )
         writer = MessageWriter(
             f"msg_{request_id_of(request)}",
             card.shown_name,
-            len(prompt.token_ids),
-            is_cut=body.max_tokens > left,
+            size,
+            is_cut=asked_tokens > left,
+            beside=EDITS if "context_management" in (body.model_extra or {}) else {},
         )
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
 

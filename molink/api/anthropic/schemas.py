@@ -1,90 +1,78 @@
 """What the JSON of a request to `/v1/messages` may hold.
 
-A message is a list of blocks here. A block or a tool of another type (images, documents,
-Anthropic's own tools) would change the answer and is refused by its name.
+A message is a list of blocks here. Those of tools that a server runs, and these tools themselves,
+are left out and named: agents send them with all that they send.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag
 
+from molink.api.anthropic.client_tools import CLIENT_TOOLS, kind_of
+from molink.api.chat.content import (
+    NO_CONTENT,
+    OTHER,
+    Arguments,
+    Content,
+    ContentPart,
+    OrEmpty,
+    as_parts,
+    tag_among,
+)
 from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
 from molink.api.schemas import (
     MESSAGES_MAX,
     TOOLS_MAX,
+    LeftOut,
     Part,
     SamplingBody,
     StopTexts,
-    list_only,
-    only_type,
     type_tag,
 )
 
 __all__ = [
     "CountTokensBody",
+    "CustomTool",
     "InputMessage",
     "MessagesBody",
-    "TextBlock",
     "ThinkingBlock",
     "ToolResultBlock",
     "ToolUseBlock",
 ]
 
 
-def _as_blocks(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else list_only(value)
-
-
-class TextBlock(Part):
-    """Text, whoever wrote it."""
-
-    type: Literal["text"]
-    text: str
-
-
 class ThinkingBlock(Part):
     """What the model reasoned before an earlier answer."""
 
     type: Literal["thinking"]
-    thinking: str
-
-
-class RedactedThinkingBlock(Part):
-    """What another server's model reasoned, in a form that only that server reads: left out."""
-
-    type: Literal["redacted_thinking"]
-    data: str
+    thinking: OrEmpty = ""
 
 
 class ToolUseBlock(Part):
     """Call of a tool that an earlier answer asked for."""
 
     type: Literal["tool_use"]
-    id: str
+    id: OrEmpty = ""
     name: str
-    input: dict[str, Any]
-
-
-Texts = Annotated[list[Annotated[TextBlock, only_type("text")]], BeforeValidator(_as_blocks)]
+    input: Arguments = ""
 
 
 class ToolResultBlock(Part):
     """Result of a call."""
 
     type: Literal["tool_result"]
-    tool_use_id: str
-    content: Texts | None = None
+    tool_use_id: OrEmpty = ""
+    content: Content = NO_CONTENT
     is_error: bool | None = None
     """Whether the call failed; what the model reads of it is the content."""
 
 
 Block = Annotated[
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
-    | Annotated[ToolUseBlock, Tag("tool_use")]
-    | Annotated[ToolResultBlock, Tag("tool_result")],
-    Discriminator(type_tag("no type")),
+    Annotated[ContentPart, Tag(OTHER)]
+    | Annotated[ThinkingBlock, Tag("<thinking>")]
+    | Annotated[ToolUseBlock, Tag("<tool_use>")]
+    | Annotated[ToolResultBlock, Tag("<tool_result>")],
+    Discriminator(tag_among("thinking", "tool_use", "tool_result", otherwise="text")),
 ]
 
 
@@ -92,20 +80,30 @@ class InputMessage(Part):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], FailFast(), BeforeValidator(_as_blocks)]
+    content: Annotated[list[Block], FailFast(), BeforeValidator(as_parts)] = NO_CONTENT
 
 
 class CustomTool(Part):
-    """Function that the model may ask to be called; its type may be left out."""
+    """Function that the model may ask to be called; its type may be left out. Anthropic's own that
+    a client runs are known by it (`client_tools`)."""
 
-    type: Literal["custom"] | None = None
+    type: str | None = None
     name: str
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] | None = None
+    """Default: no arguments."""
     strict: bool | None = None
 
 
-Tool = Annotated[CustomTool, only_type("custom")]
+def _tool_tag(value: Any) -> str:
+    kind = kind_of(type_tag("custom")(value))
+    return "<custom>" if kind == "custom" or kind in CLIENT_TOOLS else OTHER
+
+
+Tool = Annotated[
+    Annotated[CustomTool, Tag("<custom>")] | Annotated[LeftOut, Tag(OTHER)],
+    Discriminator(_tool_tag),
+]
 
 
 class ToolChoice(Part):
@@ -146,15 +144,12 @@ class CountTokensBody(SamplingBody):
     """Body of `POST /v1/messages/count_tokens`."""
 
     unsupported: ClassVar = {
-        **{name: usual for name, usual in OF_ALL_ENDPOINTS.items() if name != "stop_sequences"},
-        "container": (),
-        "mcp_servers": ([],),
-        "context_management": (),
+        name: usual for name, usual in OF_ALL_ENDPOINTS.items() if name != "stop_sequences"
     }
     messages: Annotated[
         list[InputMessage], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)
     ]
-    system: Texts | None = None
+    system: Content = NO_CONTENT
     tools: list[Tool] | None = Field(default=None, max_length=TOOLS_MAX)
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
@@ -166,6 +161,4 @@ class CountTokensBody(SamplingBody):
 class MessagesBody(CountTokensBody):
     """Body of `POST /v1/messages`."""
 
-    max_tokens: int = Field(ge=1)
-    """Cut to what is left of the model's length, as Anthropic's newer models do."""
     stop_sequences: StopTexts | None = None

@@ -5,6 +5,7 @@ them is open at a time; a part that does not belong to it closes it and opens th
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +34,17 @@ class _OpenBlock:
 class MessageWriter:
     """Writer of one message."""
 
-    def __init__(self, message_id: str, model: str, prompt_tokens: int, *, is_cut: bool) -> None:
-        """`is_cut`: the model's length leaves fewer tokens than the request allows."""
+    def __init__(
+        self,
+        message_id: str,
+        model: str,
+        prompt_tokens: int,
+        *,
+        is_cut: bool,
+        beside: Mapping[str, Any],
+    ) -> None:
+        """`is_cut`: the model's length leaves fewer tokens than the request allows; `beside`: what
+        its end tells beside."""
         self._body: dict[str, Any] = {
             "id": message_id,
             "type": "message",
@@ -46,6 +56,7 @@ class MessageWriter:
             "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
         }
         self._is_cut = is_cut
+        self._beside = beside
         self._open: _OpenBlock | None = None
         self._events: list[Event] = []
 
@@ -88,7 +99,8 @@ class MessageWriter:
             "output_tokens": spent.answer_tokens,
         }
         delta = {name: self._body[name] for name in ("stop_reason", "stop_sequence")}
-        self._add_event("message_delta", delta=delta, usage=self._body["usage"])
+        self._body |= self._beside
+        self._add_event("message_delta", delta=delta, usage=self._body["usage"], **self._beside)
         self._add_event("message_stop")
         return self._take_events()
 

@@ -1,9 +1,13 @@
 """The grammar of a whole answer: of the text that a request asks for, or of the call it demands."""
 
+from dataclasses import replace
+
 from aiohttp import web
 
+from molink.api.chat.conversation import ToolChoice
 from molink.api.chat.prompt import ChatPrompt
-from molink.api.errors import ApiError
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.grammars.checker import GrammarChecker
 from molink.api.grammars.fields import GRAMMARS, Question, grammar_of
 from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
@@ -20,15 +24,25 @@ async def answer_grammar(
     also: Question | None = None,
 ) -> str:
     """The grammar that the answers to `prompt` must match, checked, as it travels; empty where
-    there is none. `also`: what a field asks for that only its endpoint has. Raises ApiError."""
+    there is none. `also`: what a field asks for that only its endpoint has. A call that is demanded
+    goes before a text of a certain form; one that is allowed may come instead. Raises ApiError."""
     asked = await grammar_of(request, body, card, also)
-    if not prompt.call_grammar or (asked and not prompt.conversation.tool_choice.is_forced):
-        return prompt.grammar_of_answer(asked)
-    if asked:
-        raise ApiError(
-            "'tool_choice' asks for a call where another field asks for a text of a certain form: "
-            "leave one out.",
-            param="tool_choice",
-        )
-    question = GrammarQuestion("lark", prompt.call_grammar)
-    return await request.app[GRAMMARS].grammar(question, "tools")
+    checker = request.app[GRAMMARS]
+    calls = await _checked_calls(checker, prompt) if prompt.call_grammar else ""
+    if calls and (prompt.conversation.tool_choice.is_forced or not asked):
+        return calls
+    return prompt.grammar_of_answer(asked)
+
+
+async def _checked_calls(checker: GrammarChecker, prompt: ChatPrompt) -> str:
+    """The grammar of the calls that an answer must or may have. Raises ApiError that names the
+    first tool whose schema cannot be followed."""
+    try:
+        return await checker.grammar(GrammarQuestion("lark", prompt.call_grammar), "tools")
+    except ApiError as error:
+        for tool in prompt.conversation.tools:
+            choice = ToolChoice("named", tool.name)
+            alone = replace(prompt.conversation, tools=(tool,), tool_choice=choice)
+            question = GrammarQuestion("lark", prompt.format.call_grammar(alone, prompt.text))
+            await checker.grammar(question, "tools", of=f"'{tool.name[:NAME_CHARS_SHOWN]}'")
+        raise error

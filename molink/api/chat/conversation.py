@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
+    "ARGUMENT_READERS",
     "AUTO",
     "NO_PARAMETERS",
     "Conversation",
@@ -121,7 +122,7 @@ class Conversation:
     def variables(self) -> dict[str, Any]:
         """What the template knows beside messages and tools."""
         found: dict[str, Any] = {}
-        if self.reasoning_effort is not None:
+        if self.reasoning_effort not in (None, "default"):
             found["reasoning_effort"] = self.reasoning_effort
         if self.reasoning_effort == "none":
             found |= {"enable_thinking": False, "thinking": False}
@@ -132,13 +133,13 @@ class Conversation:
         return [_templated_tool(tool) for tool in self.tools] or None
 
     def templated_messages(
-        self, *, reads_thinking: bool = False, reads_texts: bool = False
+        self, *, reads_thinking: bool = False, read: Callable[[str], Any] | None = None
     ) -> list[dict[str, Any]]:
         """The messages as templates read them: calls carry their arguments as objects, results
         the name of their tool. `reads_thinking`: whether reasoning is called so, as by gpt-oss;
-        `reads_texts`: whether arguments are their JSON text, as by DeepSeek V3.1."""
+        `read`: one of `ARGUMENT_READERS`, the first by default."""
         names = {call.id: call.name for one in self.messages for call in one.tool_calls}
-        read = str if reads_texts else _object_or_text
+        read = read or _object_or_text
         found = [_templated_message(message, names, read) for message in self.messages]
         return [_with_thinking(one) for one in found] if reads_thinking else found
 
@@ -186,3 +187,14 @@ def _object_or_text(arguments: str) -> dict[str, Any] | str:
     except (ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """Arguments as an object in any case: what is none stands within one."""
+    found = _object_or_text(arguments)
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+ARGUMENT_READERS: tuple[Callable[[str], Any], ...] = (_object_or_text, _object, str)
+"""Ways in which templates want the arguments of calls: most take any value, some walk through an
+object, others add text to text, as DeepSeek V3.1's."""

@@ -6,9 +6,9 @@ say it instead (`--tool-parser`, `--reasoning-parser`), in vLLM's names.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from molink.api.chat.constraints import after_thoughts, forced_call, strict_calls
+from molink.api.chat.constraints import after_thoughts, call_or_text, forced_call, strict_calls
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.formats.harmony import FINAL, THOUGHTS, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
@@ -67,6 +67,9 @@ TAGS: Mapping[str, ThinkTags] = {
     "seed_oss": ThinkTags("<seed:think>", "</seed:think>"),
 }
 
+DEFAULT = "default"
+"""Name of the usual template where there are several."""
+
 HARMONY_MARK = "<|channel|>"
 
 MARKS_OF_CALLS = (
@@ -112,28 +115,31 @@ class ChatFormat:
     takes_tools: bool = False
     """Whether the template shows tools to the model."""
     special_marks: Mapping[str, int] = field(default_factory=dict)
-    """Marks of the format that are special tokens, which an answer's text usually leaves out, with
-    their ids."""
+    """Marks of the format that are tokens and, for grammars, no text, with their ids: the special
+    ones, and those that look like `<...>`, whatever they are for the tokenizer."""
+    hides_marks: bool = False
+    """Whether the text of an answer without special tokens would lack marks."""
 
     @classmethod
     def of(
         cls, tokenizer: ChatTokenizer | None, tool_parser: str = AUTO, reasoning_parser: str = AUTO
     ) -> "ChatFormat":
         """The format of the model with this tokenizer, as far as no parser is named."""
-        template = _template(tokenizer)
+        template = _template(tokenizer, "tool_use")
         if tool_parser == AUTO:
             tool_parser = _found(template, MARKS_OF_CALLS)
             if tool_parser == "deepseek_v31" and DEEPSEEK_V3_MARK in template:
                 tool_parser = "deepseek_v3"
         if reasoning_parser == AUTO:
-            reasoning_parser = _found(template, MARKS_OF_REASONING)
-        marks = _special(_marks(tool_parser, reasoning_parser), tokenizer)
-        return cls(tool_parser, reasoning_parser, "tools" in template, marks)
-
-    @property
-    def hides_marks(self) -> bool:
-        """Whether the text of an answer without special tokens would lack marks."""
-        return bool(self.special_marks)
+            reasoning_parser = _found(_template(tokenizer), MARKS_OF_REASONING)
+        marks = _of_one_token(_marks(tool_parser, reasoning_parser), tokenizer)
+        hidden = {mark for mark, token_id in marks.items() if _is_hidden(token_id, tokenizer)}
+        special = {
+            mark: token_id
+            for mark, token_id in marks.items()
+            if mark in hidden or (mark[0], mark[-1]) == ("<", ">")
+        }
+        return cls(tool_parser, reasoning_parser, "tools" in template, special, bool(hidden))
 
     @property
     def is_harmony(self) -> bool:
@@ -174,10 +180,17 @@ class ChatFormat:
 
     def text_grammar(self, grammar: str, conversation: Conversation, prompt: str) -> str:
         """The grammar, as it travels, of a whole answer to `prompt` whose text matches
-        `grammar`."""
+        `grammar`; where the model may call tools, it may do that instead."""
         if self.is_harmony and conversation.continue_final_message:
             return grammar
         lead, begin = self.lead(conversation, prompt), FINAL if self.is_harmony else ""
+        if self._may_call(conversation) and self._shape is not None:
+            if not self.call_grammar(conversation, prompt):
+                tools = tuple(replace(tool, strict=False) for tool in conversation.tools)
+                conversation = replace(conversation, tools=tools)
+            return call_or_text(
+                conversation, self._shape, grammar, self._thoughts, lead, self._lark, begin
+            )
         return after_thoughts(grammar, self._thoughts, lead, self._lark, begin)
 
     @property
@@ -209,11 +222,35 @@ class ChatFormat:
         is_open = text.rfind(self.tags.open) > text.rfind(self.tags.close)
         return self.tags.open if is_open else self.tags.close
 
+    def quiet(self, conversation: Conversation, prompt: str) -> tuple[tuple[str, str], ...]:
+        """Marks around thoughts and calls in an answer to `prompt`, the template's text: an empty
+        begin means that it begins there, an empty end all that follows."""
+        if self.is_harmony:
+            is_text = conversation.continue_final_message
+            return (*(() if is_text else (("", FINAL),)), ("<|end|>", FINAL), ("<|call|>", FINAL))
+        pairs: list[tuple[str, str]] = []
+        if self.tags is not None:
+            is_inside = self.tags.begins_inside(self.lead(conversation, prompt))
+            pairs.append(("" if is_inside else self.tags.open, self.tags.close))
+        if self._reads_calls(conversation) and self.tool_parser in CALL_READERS:
+            pairs += CALL_READERS[self.tool_parser].spans()
+        return tuple(pairs)
+
+    def _may_call(self, conversation: Conversation) -> bool:
+        return self._reads_calls(conversation) and not conversation.continue_final_message
+
+    def _reads_calls(self, conversation: Conversation) -> bool:
+        return bool(conversation.tools) and conversation.tool_choice.mode != "none"
+
     def reader(self, conversation: Conversation, prompt: str) -> TextReader:
         """A reader of one answer to `conversation`; `prompt` is the template's text."""
         tools = {tool.name: tool.parameters for tool in conversation.tools}
-        calls = CallWriter(tools, nine_letters if self.tool_parser == "mistral" else call_id)
-        reads_calls = bool(tools) and conversation.tool_choice.mode != "none"
+        calls = CallWriter(
+            tools,
+            nine_letters if self.tool_parser == "mistral" else call_id,
+            is_strict=any(tool.strict for tool in conversation.tools),
+        )
+        reads_calls = self._reads_calls(conversation)
         if self.is_harmony:
             return HarmonyReader(
                 calls,
@@ -229,10 +266,11 @@ class ChatFormat:
         )
 
 
-def _template(tokenizer: ChatTokenizer | None) -> str:
-    """A tokenizer's template; all of them together, where it has several."""
+def _template(tokenizer: ChatTokenizer | None, name: str = DEFAULT) -> str:
+    """A tokenizer's template; of several the one of this name, as the library takes it with tools,
+    else the default one."""
     found = tokenizer.chat_template if tokenizer is not None else None
-    return "\n".join(found.values()) if isinstance(found, dict) else found or ""
+    return found.get(name, found[DEFAULT]) if isinstance(found, dict) else found or ""
 
 
 def _found(template: str, marks: tuple[tuple[str, str], ...]) -> str:
@@ -248,13 +286,14 @@ def _marks(tool_parser: str, reasoning_parser: str) -> tuple[str, ...]:
     return (*marks, tags.open, tags.close) if tags is not None else marks
 
 
-def _special(marks: tuple[str, ...], tokenizer: ChatTokenizer | None) -> dict[str, int]:
-    """Those of the marks that are a special token, with its id."""
+def _of_one_token(marks: tuple[str, ...], tokenizer: ChatTokenizer | None) -> dict[str, int]:
+    """Those of the marks that are one token, with its id."""
     if tokenizer is None:
         return {}
     token_ids = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in marks}
-    return {
-        mark: ids[0]
-        for mark, ids in token_ids.items()
-        if len(ids) == 1 and tokenizer.decode(ids, skip_special_tokens=True) != mark
-    }
+    return {mark: ids[0] for mark, ids in token_ids.items() if len(ids) == 1}
+
+
+def _is_hidden(token_id: int, tokenizer: ChatTokenizer | None) -> bool:
+    """Whether an answer's text usually leaves this token out."""
+    return tokenizer is not None and not tokenizer.decode([token_id], skip_special_tokens=True)

@@ -1,15 +1,19 @@
 """Pieces of grammars in llguidance's Lark, with the marks of a model's format in them.
 
-A mark that is a special token of the model is no text: a grammar names it by its token id. Any
-other mark is text, which the model may write in whatever tokens it likes.
+A mark that is a token which grammars take for no text (`ChatFormat.special_marks`) is named by its
+token id. Any other mark is text, which the model may write in whatever tokens it likes. The same
+mark spelled in letters looks alike to whoever reads the answer, so it is kept out of free text.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["ANYTHING", "COMPACT", "LarkWriter", "escaped"]
+from molink.serving.grammar_check import VALUES
+
+__all__ = ["ANYTHING", "COMPACT", "LarkWriter", "escaped", "with_known_formats"]
 
 ANYTHING = "/(?s:.*)/"
 
@@ -18,32 +22,48 @@ COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 for ever."""
 
 
+FORMATS = (
+    *("date", "date-time", "duration", "email", "hostname", "ipv4"),
+    *("ipv6", "time", "unknown", "uri", "uuid"),
+)
+"""Of strings, which llguidance follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class LarkWriter:
     """Writer of texts as grammars quote them."""
 
     token_ids: Mapping[str, int] = field(default_factory=dict)
-    """Of the marks that are special tokens."""
+    """Of the marks that are tokens and no text."""
 
     def literal(self, text: str) -> str:
         """A text with marks in it; nothing for none."""
         return " ".join(self._quoted(piece) for piece in self._pieces(text))
 
-    def up_to(self, rule: str, end: str, text: str = ANYTHING) -> str:
+    def up_to(self, rule: str, end: str, text: str = ANYTHING, among: Sequence[str] = ()) -> str:
         """Rules, the first called `rule`, for a text as the terminal `text` says, up to the first
-        `end`."""
+        `end`; `among`: marks that may stand in it."""
         first, *others = self._pieces(end.lstrip())
+        marks = [self.literal(mark) for mark in among if mark in self.token_ids]
+        some = f"({rule.upper()} ({' | '.join(marks)}))* " if marks else ""
         if first in self.token_ids:
-            return f"{rule}: {rule.upper()} {self.literal(end.lstrip())}\n{rule.upper()}: {text}"
+            text, whole = self.without(first, text), self.literal(end.lstrip())
+            return f"{rule}: {some}{rule.upper()} {whole}\n{rule.upper()}: {text}"
         stop = end[: len(end) - len(end.lstrip())] + first
         rest = " ".join(self._quoted(piece) for piece in others)
         return (
-            f"{rule}: {rule}_end {rest}\n{rule}_end[lazy]: {rule.upper()} {json.dumps(stop)}\n"
+            f"{rule}: {some}{rule}_end {rest}\n"
+            f"{rule}_end[lazy]: {rule.upper()} {json.dumps(stop)}\n"
             f"{rule.upper()}: {text}"
         )
 
+    def without(self, mark: str, text: str = ANYTHING) -> str:
+        """The terminal `text`, in which a mark that is a token is not spelled in letters."""
+        spelled = escaped(re.escape(mark))
+        return f"{text} & ~/(?s:.*){spelled}(?s:.*)/" if mark in self.token_ids else text
+
     def _pieces(self, text: str) -> list[str]:
-        """Marks that are special tokens, and the texts between them."""
+        """Marks that are tokens, and the texts between them."""
         if not self.token_ids:
             return [text] if text else []
         marks = sorted(self.token_ids, key=len, reverse=True)
@@ -53,6 +73,20 @@ class LarkWriter:
     def _quoted(self, piece: str) -> str:
         token_id = self.token_ids.get(piece)
         return f"<[{token_id}]>" if token_id is not None else json.dumps(piece, ensure_ascii=False)
+
+
+def with_known_formats(schema: Any) -> Any:
+    """A schema without formats that no grammar follows (`int64`, `url`): JSON Schema takes these
+    for notes."""
+    if isinstance(schema, list):
+        return [with_known_formats(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value if key in VALUES else with_known_formats(value)
+        for key, value in schema.items()
+        if key != "format" or not isinstance(value, str) or value in FORMATS
+    }
 
 
 def escaped(pattern: str) -> str:

@@ -92,6 +92,11 @@ class Reply:
                 call = self.tool_calls[index]
                 self.tool_calls[index] = ToolCall(call.id, call.name, call.arguments + arguments)
 
+    def drop_last_if_broken(self) -> None:
+        """Leave out the last call where its arguments are no JSON object."""
+        if not _is_object(self.tool_calls[-1].arguments):
+            self.tool_calls.pop()
+
     @property
     def has_broken_call(self) -> bool:
         """Whether the arguments of a call are no JSON object."""

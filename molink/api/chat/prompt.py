@@ -1,10 +1,12 @@
 """From a conversation to the prompt's token ids, and from the answer's tokens to its parts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from molink.api.chat.conversation import Conversation
+from molink.api.chat.conversation import ARGUMENT_READERS, Conversation
 from molink.api.chat.format import ChatFormat
 from molink.api.chat.formats.harmony import FINAL
 from molink.api.chat.formats.reader import TextReader
@@ -64,6 +66,11 @@ class ChatPrompt:
         that are read."""
         return not self.format.hides_marks
 
+    @property
+    def quiet(self) -> tuple[tuple[str, str], ...]:
+        """Marks between which stop strings end nothing: they count in the answer's text."""
+        return self.format.quiet(self.conversation, self.text)
+
     def reader(self) -> "PartReader":
         """A reader of one answer."""
         text = self.format.reader(self.conversation, self.text)
@@ -84,8 +91,10 @@ class ChatPrompt:
 
     def reply(self, text: str, finish_reason: str | None) -> Reply:
         """A whole answer's parts put together. A call that is broken leaves everything text: here
-        nothing has been sent yet."""
+        nothing has been sent yet. One that the length cut off is left out behind whole ones."""
         reply = self.reader().whole(text, finish_reason)
+        if finish_reason == "length" and len(reply.tool_calls) > 1:
+            reply.drop_last_if_broken()
         if not reply.has_broken_call:
             return reply
         plain = replace(self, conversation=replace(self.conversation, tools=()))
@@ -226,22 +235,26 @@ def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
 
 
 def _rendered(tokenizer: ChatTokenizer, conversation: Conversation, format: ChatFormat) -> str:
-    """The template's text. Most templates read the arguments of earlier calls as objects; one that
-    fails with these may want their text."""
+    """The template's text. Most templates take the arguments of earlier calls as objects; for one
+    that fails with these there are other ways, and the first failure counts where all fail."""
+    first, *others = ARGUMENT_READERS
     try:
-        return _in_template(tokenizer, conversation, format, reads_texts=False)
+        return _in_template(tokenizer, conversation, format, first)
     except ApiError:
-        if not any(message.tool_calls for message in conversation.messages):
-            raise
-        return _in_template(tokenizer, conversation, format, reads_texts=True)
+        if any(message.tool_calls for message in conversation.messages):
+            for read in others:
+                with suppress(ApiError):
+                    return _in_template(tokenizer, conversation, format, read)
+        raise
 
 
 def _in_template(
-    tokenizer: ChatTokenizer, conversation: Conversation, format: ChatFormat, *, reads_texts: bool
+    tokenizer: ChatTokenizer,
+    conversation: Conversation,
+    format: ChatFormat,
+    read: Callable[[str], Any],
 ) -> str:
-    messages = conversation.templated_messages(
-        reads_thinking=format.is_harmony, reads_texts=reads_texts
-    )
+    messages = conversation.templated_messages(reads_thinking=format.is_harmony, read=read)
     options = conversation.variables
     if (tools := conversation.templated_tools()) is not None:
         options["tools"] = tools

@@ -7,16 +7,16 @@ says nothing here, as JSON Schema leaves it to the reader. All other values are 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from molink.api.chat.conversation import Tool
 from molink.api.chat.formats.parameters import Parameters
 from molink.api.chat.formats.shapes import TagShape
-from molink.api.chat.lark import COMPACT, LarkWriter, escaped
+from molink.api.chat.lark import COMPACT, LarkWriter, escaped, with_known_formats
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 
-__all__ = ["tag_call"]
+__all__ = ["free_call", "tag_call"]
 
 UNLISTED = frozenset(
     {
@@ -34,6 +34,9 @@ UNLISTED = frozenset(
 )
 """Keywords that say of a tool's arguments what no list of properties says."""
 
+UNFOLLOWED = frozenset({"if", "not"})
+"""Keywords of an argument that no bare text follows."""
+
 DEFINITIONS = ("$defs", "definitions")
 
 _NO_KEY = re.compile(r'[<>"\s]')
@@ -45,8 +48,7 @@ def tag_call(number: int, tool: Tool, shape: TagShape, lark: LarkWriter) -> str:
     _check(tool)
     parameters, line = Parameters(tool.parameters), shape.line_break
     required = tool.parameters.get("required", ())
-    begin = shape.begin + (line + shape.open if shape.open else "")
-    begin += tool.name + shape.name_end + line
+    begin = _begin(tool, shape)
     end = shape.close + (line + shape.end if shape.end else "")
     arguments: list[str] = []
     rules: list[str] = []
@@ -56,6 +58,24 @@ def tag_call(number: int, tool: Tool, shape: TagShape, lark: LarkWriter) -> str:
         rules += _argument(rule, key, parameters, tool.parameters, shape, lark)
     body = " ".join((lark.literal(begin), *arguments, lark.literal(end)))
     return "\n".join((f"call_{number}: {body}", *rules))
+
+
+def free_call(number: int, tool: Tool, shape: TagShape, lark: LarkWriter) -> str:
+    """Rules for a call of one tool with any arguments, the first called `call_{number}`."""
+    end = lark.literal(shape.line_break + shape.end if shape.end else "")
+    inner = (shape.key, shape.key_end, shape.value, shape.value_end)
+    body = f"({lark.literal(shape.key)} body_{number} | {lark.literal(shape.close)})"
+    begin = lark.literal(_begin(tool, shape))
+    rest = lark.up_to(f"body_{number}", shape.close, among=inner)
+    return f"call_{number}: {begin} {body} {end}\n{rest}"
+
+
+def _begin(tool: Tool, shape: TagShape) -> str:
+    """What a call of a tool begins with."""
+    line = shape.line_break
+    return (
+        f"{shape.begin}{line + shape.open if shape.open else ''}{tool.name}{shape.name_end}{line}"
+    )
 
 
 def _argument(
@@ -71,7 +91,7 @@ def _argument(
     end = edge + shape.value_end
     if not parameters.is_text(key):
         value = _json(parameters.properties[key], root) + " " + lark.literal(end)
-    elif choices := _choices(parameters.of_text(key)):
+    elif choices := _choices(parameters.of_text(key), shape):
         value = f"({' | '.join(map(lark.literal, choices))}) {lark.literal(end)}"
     else:
         value = f"text_{rule}"
@@ -81,14 +101,24 @@ def _argument(
 
 def _json(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     known = {word: root[word] for word in DEFINITIONS if word in root}
-    whole = {**schema, **known, "x-guidance": COMPACT}
+    whole = {**with_known_formats(schema), **known, "x-guidance": COMPACT}
     return "%json " + json.dumps(whole, ensure_ascii=False)
 
 
-def _choices(schema: Mapping[str, Any]) -> list[str]:
-    """The only texts that a schema allows; none: it allows more."""
+def _choices(schema: Mapping[str, Any], shape: TagShape) -> list[str]:
+    """The only texts that a schema allows, without those that hold the marks that end a text; none:
+    it allows more. Raises ApiError where none is left."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+    texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+    marks = (shape.value_end, shape.close)
+    found = [one for one in texts if not any(mark in one for mark in marks)]
+    if texts and not found:
+        raise ApiError(
+            f"'{texts[0][:NAME_CHARS_SHOWN]}' holds a mark of this model's calls, so no call can "
+            "have it for an argument: leave it out of 'tools'.",
+            param="tools",
+        )
+    return found
 
 
 def _text(schema: Mapping[str, Any], shape: TagShape) -> str:
@@ -109,10 +139,15 @@ def _whole(pattern: str) -> str:
     return f"{begin}({escaped(inner)}){end}"
 
 
+def _keywords(schema: Any) -> Iterable[str]:
+    return schema if isinstance(schema, Mapping) else ()
+
+
 def _check(tool: Tool) -> None:
     schema = tool.parameters
     listed = schema.get("properties") or {}
     unlisted = sorted(UNLISTED.intersection(schema))
+    unlisted += [key for key, one in listed.items() if UNFOLLOWED.intersection(_keywords(one))]
     missing = [key for key in schema.get("required", ()) if key not in listed]
     odd = [key for key in listed if _NO_KEY.search(key) or not key]
     if unlisted or missing or odd:

@@ -117,7 +117,7 @@ class _TypedStream(EventStream):
 
     def __init__(self, request: web.Request, writer: TypedWriter) -> None:
         super().__init__(request)
-        self._writer = writer
+        self._writer, self.first = writer, writer.started()
 
     def failed(self, error: ApiError) -> Sequence[Event]:
         """The events of a failure, in the dialect's words."""
@@ -145,6 +145,7 @@ async def answer_typed(
 
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with _TypedStream(request, writer) as response:
+            response.taken()
             async for batch in _event_batches(prompt, events, writer):
                 await response.send(*batch)
         return response.response
@@ -176,8 +177,8 @@ async def _event_batches(
 ) -> AsyncIterator[list[Event]]:
     """The events that are to be sent together with each token, where there are any."""
     reader, spent, logprobs = prompt.reader(), Spent(len(prompt.token_ids)), TextLogprobs()
-    batch = list(writer.started())
     async for event in events:
+        batch = list[Event]()
         parts = reader.push(event)
         spent.count(event, parts)
         for part in logprobs.attached(event, parts):
@@ -188,7 +189,6 @@ async def _event_batches(
                 batch += writer.wrote(part)
         if batch:
             yield batch
-        batch = []
 
 
 async def _write_whole(

@@ -43,9 +43,9 @@ class GrammarChecker:
         init=False, default_factory=OrderedDict
     )
 
-    async def grammar(self, question: GrammarQuestion, param: str) -> str:
+    async def grammar(self, question: GrammarQuestion, param: str, of: str = "") -> str:
         """In the form in which it travels. Raises ApiError about the field `param` when no tail
-        could follow it."""
+        could follow it; `of`: which part of the field it is."""
         if len(question.text) > GRAMMAR_CHARS_MAX:
             raise ApiError(
                 f"'{param}' is longer than {GRAMMAR_CHARS_MAX} characters: simplify it.",
@@ -57,8 +57,9 @@ class GrammarChecker:
         if len(self._answers) > REMEMBERED_MAX:
             self._answers.popitem(last=False)
         if answer.error:
+            reason = f"{of}: {answer.error}" if of else answer.error
             raise ApiError(
-                f"'{param}' cannot be followed ({answer.error}): correct or simplify it.",
+                f"'{param}' cannot be followed ({reason}): correct or simplify it.",
                 param=param,
             )
         return answer.grammar

@@ -14,6 +14,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.schemas import LeftOut
 
 __all__ = ["IGNORED", "IGNORED_HEADER", "STRICT", "note_ignored", "unknown_fields"]
 
@@ -34,9 +35,11 @@ _PLACES = re.compile(r"\.\d+(?=\.)")
 
 
 def unknown_fields(value: Any, where: str = "") -> Iterator[str]:
-    """Paths of all fields that a checked body holds beyond its schema, such as `messages.2.mood`.
-    Null is no value."""
-    if isinstance(value, BaseModel):
+    """Paths of all fields that a checked body holds beyond its schema, such as `messages.2.mood`,
+    and of parts that are left out, such as `tools.0.web_search`. Null is no value."""
+    if isinstance(value, LeftOut) and value.is_left_out:
+        yield where + value.type
+    elif isinstance(value, BaseModel):
         extra = value.model_extra or {}
         yield from (where + name for name, given in extra.items() if given is not None)
         for name, inner in value.__dict__.items():

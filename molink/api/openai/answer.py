@@ -22,7 +22,6 @@ from molink.api.answers import (
     usage,
 )
 from molink.api.callers import caller_of
-from molink.api.errors import ApiError
 from molink.api.headers.request_id import request_id_of
 from molink.api.headers.serving import served_by
 from molink.api.openai.chat_schemas import ChatBody
@@ -79,11 +78,6 @@ class Job:
     ) -> "Job":
         """The job of a checked body."""
         stream, options = bool(body.stream), body.stream_options
-        if options is not None and not stream:
-            raise ApiError(
-                "'stream_options' needs 'stream': true: add it or leave the options out.",
-                param="stream_options",
-            )
         at_end = bool(options and options.include_usage)
         in_each = at_end and bool(options and options.continuous_usage_stats)
         return cls(requests, prompt_tokens, stream, at_end, in_each)
@@ -161,6 +155,7 @@ async def _streamed(
 
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
         nonlocal unfinished
+        stream.taken()
         tokens = 0
         async for event in _without_answer(events) if job.prompt_only else events:
             tokens += len(event.token_ids)

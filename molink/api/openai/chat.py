@@ -52,7 +52,9 @@ async def post_chat_completions(
         requests = _requests(prompt, body, card, grammar, caller_of(request).priority)
         job = Job.of(body, requests, len(prompt.token_ids))
         job = replace(job, is_scored=body.prompt_logprobs is not None)
-        dialect = ChatDialect(prompt, texts, bool(body.logprobs), body.prompt_logprobs)
+        dialect = ChatDialect(
+            prompt, texts, bool(body.logprobs), body.prompt_logprobs, is_former=body.is_former
+        )
     return await answer_openai(request, service, job, dialect)
 
 
@@ -64,8 +66,7 @@ def _requests(
         body.max_completion_tokens if new_name else body.max_tokens,
         len(prompt.token_ids),
         card,
-        default=None,
-        param="max_completion_tokens" if new_name else "max_tokens",
+        param="messages",
     )
     check_scores(body.prompt_logprobs, len(prompt.token_ids), stream=body.stream)
     first, *others = generation_requests(
@@ -78,6 +79,8 @@ def _requests(
         grammar=grammar,
         choices=body.n or 1,
         skip_special_tokens=prompt.skip_special_tokens,
+        quiet=prompt.quiet,
+        continues=prompt.conversation.continue_final_message,
     )
     scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
     return [replace(first, sampling=scored), *others]
@@ -86,7 +89,7 @@ def _requests(
 def _logprobs_wanted(body: ChatBody) -> int | None:
     if body.logprobs:
         return body.top_logprobs or 0
-    if body.top_logprobs is not None:
+    if body.top_logprobs:
         raise ApiError(
             "'top_logprobs' needs 'logprobs': true: add it or leave 'top_logprobs' out.",
             param="top_logprobs",
@@ -158,11 +161,15 @@ class ChatDialect:
         texts: TokenTexts,
         with_logprobs: bool,
         prompt_logprobs: int | None = None,
+        *,
+        is_former: bool = False,
     ) -> None:
+        """`is_former`: calls are written in OpenAI's former words."""
         self._prompt = prompt
         self._texts = texts
         self._with_logprobs = with_logprobs
         self._prompt_logprobs = prompt_logprobs
+        self._is_former = is_former
         self._readers: dict[int, PartReader] = {}
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
@@ -170,7 +177,7 @@ class ChatDialect:
         reply = self._prompt.reply(answer.text, answer.finish_reason)
         return {
             "index": index,
-            "message": _message(reply),
+            "message": self._worded(_message(reply)),
             "logprobs": self._logprobs(answer.logprobs),
             "finish_reason": self._reason(reply.finish_reason),
         }
@@ -194,13 +201,21 @@ class ChatDialect:
         delta = {"role": "assistant", "content": ""} if is_first else {}
         return {
             "index": index,
-            "delta": delta | _delta(parts),
+            "delta": delta | self._worded(_delta(parts)),
             "logprobs": self._logprobs(event.logprobs),
             "finish_reason": self._reason(reasons[0]) if reasons else None,
         }
 
+    def _worded(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message or a piece of it, with its one call in the words that the client knows."""
+        if self._is_former and (calls := message.pop("tool_calls", None)):
+            message["function_call"] = calls[0]["function"]
+        return message
+
     def _reason(self, reason: str | None) -> str | None:
         """As OpenAI's: who demanded this very call is not told of it again."""
+        if self._is_former and reason == "tool_calls":
+            return "function_call"
         is_named = self._prompt.conversation.tool_choice.mode == "named"
         return "stop" if reason == "tool_calls" and is_named else reason
 

@@ -1,77 +1,89 @@
 """What the JSON of a request to `/v1/chat/completions` may hold.
 
-Parts of a message that hold no text (images, audio) would change the answer and are refused.
+Clients send back what other servers gave them, and what their own former versions wrote: calls of
+any shape, messages of nothing, functions without a box. All of it can be shown to a model.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, ValidationInfo
+from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
+from molink.api.chat.content import NO_CONTENT, OTHER, Arguments, Content, tag_among
 from molink.api.openai.refused_fields import OF_CHAT
 from molink.api.schemas import (
     CHOICES_MAX,
     MESSAGES_MAX,
     TOOLS_MAX,
+    LeftOut,
     Part,
     SamplingBody,
     StreamOptions,
-    list_only,
 )
 from molink_scheduler.request import LOGPROBS_MAX
 
-__all__ = ["ChatBody", "Message", "NamedToolChoice", "ToolBody"]
+__all__ = ["ChatBody", "FunctionBody", "FunctionTool", "Message", "ToolBody"]
 
 TOOL_CALLS_MAX = 1024
 """Of one message: more than any model makes in an answer."""
 
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ReasoningEffort = Literal["default", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-def _as_parts(value: Any, info: ValidationInfo) -> Any:
-    if value is None and info.data.get("tool_calls"):
-        return []
-    if value is None:
-        raise ValueError("is missing: add it to the request")
-    return [{"type": "text", "text": value}] if isinstance(value, str) else list_only(value)
+def _is_flat(value: Any) -> bool:
+    """Whether a function stands in a tool as the Responses API writes it, without a box."""
+    return isinstance(value, dict) and "name" in value and "function" not in value
 
 
-class TextPart(Part):
-    """One part of a message's content; only text is served."""
-
-    type: Literal["text"]
-    text: str
+def _boxed(value: Any) -> Any:
+    if not _is_flat(value):
+        return value
+    return {"function": {name: given for name, given in value.items() if name != "type"}}
 
 
 class FunctionCall(Part):
     """Name and arguments of a call, as the model wrote them."""
 
     name: str
-    arguments: str
+    arguments: Arguments = ""
 
 
 class ToolCallBody(Part):
     """Call that the assistant has made before."""
 
-    id: str
-    type: Literal["function"] = "function"
+    id: str | None = None
+    """May be absent where the results stand in the order of the calls."""
+    type: str | None = None
     function: FunctionCall
     index: int | None = None
     """Of a streamed answer, which some clients leave in. It does nothing."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_text(cls, value: Any) -> Any:
+        """A call of a tool that takes a text is a function's with this text."""
+        custom = value.get("custom") if isinstance(value, dict) else None
+        if not isinstance(custom, dict):
+            return value
+        called = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+        return {"id": value.get("id"), "function": called}
+
 
 class Message(Part):
-    """One message of a conversation. `developer` is shown to the chat template as `system`."""
+    """One message of a conversation. `developer` is shown to the chat template as `system`,
+    `function` as `tool`."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=TOOL_CALLS_MAX)
+    function_call: FunctionCall | None = None
+    """The one call, as OpenAI's former API wrote it."""
     tool_call_id: str | None = None
     """Of a tool's result: which call it belongs to."""
-    content: Annotated[
-        list[TextPart], FailFast(), BeforeValidator(_as_parts, str | list[TextPart] | None)
-    ] = Field(default=None, validate_default=True)
-    """May be absent where the assistant called tools."""
+    content: Content = NO_CONTENT
+    """Default: none."""
+    refusal: str | None = None
+    """What the assistant said instead of content."""
     reasoning: str | None = None
     """What the assistant thought."""
     reasoning_content: str | None = None
@@ -91,24 +103,18 @@ class FunctionBody(Part):
     model writes calls in JSON behind a mark. Those of a forced call always do."""
 
 
-class ToolBody(Part):
+class FunctionTool(Part):
     """Tool that the model may call."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionBody
 
 
-class NamedFunction(Part):
-    """Name of a function."""
-
-    name: ToolName
-
-
-class NamedToolChoice(Part):
-    """The one tool that must be called."""
-
-    type: Literal["function"]
-    function: NamedFunction
+ToolBody = Annotated[
+    Annotated[FunctionTool, BeforeValidator(_boxed), Tag("<function>")]
+    | Annotated[LeftOut, Tag(OTHER)],
+    Discriminator(tag_among("function", otherwise="function")),
+]
 
 
 class ChatBody(SamplingBody):
@@ -133,7 +139,11 @@ class ChatBody(SamplingBody):
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
     """Functions that the model may call."""
     tool_choice: Any = None
-    """Default "auto" with tools. "none", "auto", "required", or one tool by name."""
+    """Default "auto" with tools. "none", "auto", "required", one tool by name, or some of them."""
+    functions: list[FunctionBody] | None = Field(default=None, max_length=TOOLS_MAX)
+    """As tools, in OpenAI's former words, in which calls are answered then."""
+    function_call: Any = None
+    """As tool_choice: "none", "auto", or an object with a function's name."""
     parallel_tool_calls: bool | None = None
     """Default true. False: calls after the first are left out of the answer."""
     reasoning_effort: ReasoningEffort | None = None
@@ -148,3 +158,18 @@ class ChatBody(SamplingBody):
     continue_final_message: bool | None = None
     """Default false. True: the answer goes on with the last message, which is usually the
     assistant's; it holds only what is new."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_chat(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and "input" in fields and "messages" not in fields:
+            raise ValueError(
+                "is one of the Responses API: send it to /v1/responses, or its conversation as "
+                "'messages'"
+            )
+        return fields
+
+    @property
+    def is_former(self) -> bool:
+        """Whether calls are asked for in OpenAI's former words."""
+        return bool(self.functions) and not self.tools

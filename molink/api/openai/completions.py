@@ -19,6 +19,7 @@ from molink.api.requests import (
     generation_requests,
     prompt_list,
     token_budget,
+    tokenizer_of,
     tokens_of_prompt,
 )
 from molink.api.schemas import CompletionBody
@@ -29,11 +30,20 @@ from molink.serving.service import (
     TokenEvent,
     TokenLogprob,
 )
+from molink_scheduler.request import CONTEXT_TOKENS_MAX
 
 __all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "post_completions"]
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default."""
+
+GAP_MARKS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+)
+"""Of Qwen and CodeGemma, of StarCoder and Granite, of DeepSeek: before the prompt, before what
+comes behind, and before the answer."""
 
 
 async def post_completions(
@@ -44,7 +54,9 @@ async def post_completions(
     async with checked_body(request, CompletionBody) as body:
         check_model(body.model, card)
         given = prompt_list(body.prompt)
-        prompts = [await tokens_of_prompt(prompt, card) for prompt in given]
+        prompts = [
+            await tokens_of_prompt(_around_gap(prompt, body.suffix, card), card) for prompt in given
+        ]
         shown = [ShownPrompt.of(*one, body, card) for one in zip(given, prompts, strict=True)]
         grammar = await grammar_of(request, body, card)
         usual = caller_of(request).priority
@@ -63,13 +75,29 @@ async def post_completions(
     return await answer_openai(request, service, job, dialect)
 
 
+def _around_gap(prompt: str | list[Any], suffix: str | None, card: ModelCard) -> str | list[Any]:
+    """The prompt and what comes behind the answer, in the marks with which the model was trained to
+    fill gaps. Raises ApiError where it was not."""
+    if not suffix:
+        return prompt
+    tokenizer = tokenizer_of(card, "suffix")
+    for marks in GAP_MARKS:
+        are_tokens = all(len(tokenizer.encode(one, add_special_tokens=False)) == 1 for one in marks)
+        if are_tokens and isinstance(prompt, str):
+            begin, hole, end = marks
+            return f"{begin}{prompt}{hole}{suffix}{end}"
+    raise ApiError(
+        "'suffix' needs a prompt of text and a model that was trained to fill gaps: leave it out.",
+        param="suffix",
+        code="unsupported_parameter",
+    )
+
+
 def _requests(
     prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str, usual: int
 ) -> Sequence[GenerationRequest]:
     asked = 1 if body.max_tokens == 0 else body.max_tokens
-    max_tokens = token_budget(
-        asked, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
-    )
+    max_tokens = token_budget(asked, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="prompt")
     candidates = _candidates(body)
     is_ranked = body.logprobs is None and candidates is not None
     return generation_requests(
@@ -112,6 +140,8 @@ class CompletionDialect:
         self._logprobs = logprobs
         self._offsets: dict[int, int] = {}
         """Of each choice that has begun."""
+        self._before: dict[int, tuple[int, ...]] = {}
+        """The last tokens of each, in the prompt where that is not echoed."""
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
@@ -134,6 +164,8 @@ class CompletionDialect:
         prompt = self._prompts[index // self._choices]
         is_begin = prompt.is_echoed and index not in self._offsets
         self._offsets.setdefault(index, 0)
+        unechoed = () if prompt.is_echoed else prompt.token_ids[-CONTEXT_TOKENS_MAX:]
+        self._before.setdefault(index, unechoed)
         lists = None
         if self._logprobs is not None:
             unscored = prompt.token_ids[:1] if is_begin else ()
@@ -153,11 +185,12 @@ class CompletionDialect:
         one."""
         token_ids = [*unscored, *(one.token_id for one in logprobs)]
         nothing = [None] * len(unscored)
-        offset, offsets = self._offsets[index], []
+        offset, offsets, before = self._offsets[index], [], self._before[index]
         for token_id in token_ids:
             offsets.append(offset)
-            offset += len(self._texts.shown(token_id))
-        self._offsets[index] = offset
+            offset += self._texts.shown_chars(before, token_id)
+            before = (*before, token_id)[-CONTEXT_TOKENS_MAX:]
+        self._offsets[index], self._before[index] = offset, before
         return {
             "tokens": [self._texts.text(token_id) for token_id in token_ids],
             "token_logprobs": [*nothing, *(finite(one.logprob) for one in logprobs)],

@@ -1,18 +1,20 @@
 """From the body of a chat completion to a conversation."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
-
-from molink.api.chat import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.chat import Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.chat.content import check_read, joined
 from molink.api.chat.conversation import NO_PARAMETERS
 from molink.api.errors import ApiError
-from molink.api.openai.chat_schemas import ChatBody, NamedToolChoice, ToolBody
+from molink.api.openai.chat_schemas import ChatBody, FunctionBody, FunctionTool
 from molink.api.openai.chat_schemas import Message as MessageBody
+from molink.api.openai.tool_choice import chosen
 
-__all__ = ["conversation_of", "message_of"]
+__all__ = ["conversation_of"]
 
-MODES = {"none": ToolChoice("none"), "auto": AUTO, "required": ToolChoice("required")}
+ROLES = {"developer": "system", "function": "tool"}
 
 
 def conversation_of(body: ChatBody) -> Conversation:
@@ -24,11 +26,13 @@ def conversation_of(body: ChatBody) -> Conversation:
             param="continue_final_message",
         )
     goes_on = bool(body.continue_final_message)
+    _check_last(body.messages)
+    tools, choice = _offered(body)
     return Conversation(
-        messages=tuple(message_of(one) for one in body.messages),
-        tools=tuple(_tool(one) for one in body.tools or ()),
-        tool_choice=_choice(body.tool_choice),
-        parallel_tool_calls=body.parallel_tool_calls is not False,
+        messages=tuple(_messages(body.messages)),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False and not body.is_former,
         reasoning_effort=body.reasoning_effort,
         template_kwargs=body.chat_template_kwargs or {},
         include_reasoning=body.include_reasoning is not False,
@@ -37,42 +41,60 @@ def conversation_of(body: ChatBody) -> Conversation:
     )
 
 
-def message_of(body: MessageBody) -> Message:
+# -- messages -------------------------------------------------------------------------------------
+
+
+def _check_last(messages: Sequence[MessageBody]) -> None:
+    """A picture behind the result of a tool is the tool's: agents send it so, for a result in this
+    dialect holds text alone."""
+    is_asked = messages[-1].role == "user"
+    if is_asked and not (len(messages) > 1 and messages[-2].role in ("tool", "function")):
+        check_read(messages[-1].content, f"messages.{len(messages) - 1}.content")
+
+
+def _messages(bodies: Iterable[MessageBody]) -> Iterator[Message]:
+    """The messages, with ids for calls that have none: results come in the order of the calls."""
+    open_ids: list[str] = []
+    count = 0
+    for body in bodies:
+        message, call_id = _message(body), body.tool_call_id or ""
+        calls = []
+        for call in message.tool_calls:
+            count += 1
+            calls.append(replace(call, id=call.id or f"call_{count}"))
+        if calls:
+            open_ids = [call.id for call in calls]
+        if message.role == "tool" and open_ids:
+            call_id = call_id or open_ids[0]
+            open_ids = [one for one in open_ids if one != call_id]
+        yield replace(message, tool_calls=tuple(calls), tool_call_id=call_id)
+
+
+def _message(body: MessageBody) -> Message:
     """One message; parts of its text stand on lines of their own."""
-    calls = (
-        ToolCall(one.id, one.function.name, one.function.arguments) for one in body.tool_calls or ()
-    )
+    calls = [(one.id or "", one.function) for one in body.tool_calls or ()]
+    if body.function_call is not None:
+        calls.append(("", body.function_call))
+    role: Any = ROLES.get(body.role, body.role)
     return Message(
-        role="system" if body.role == "developer" else body.role,
-        text="\n".join(part.text for part in body.content),
+        role=role,
+        text=joined(body.content) or body.refusal or "",
         reasoning=body.reasoning or body.reasoning_content or "",
-        tool_calls=tuple(calls),
-        tool_call_id=body.tool_call_id or "",
+        tool_calls=tuple(ToolCall(id, one.name, one.arguments) for id, one in calls),
         name=body.name or "",
     )
 
 
-def _tool(body: ToolBody) -> Tool:
-    function = body.function
+# -- tools ----------------------------------------------------------------------------------------
+
+
+def _offered(body: ChatBody) -> tuple[tuple[Tool, ...], ToolChoice]:
+    if body.is_former:
+        return chosen(tuple(map(_tool, body.functions or ())), body.function_call)
+    functions = [one.function for one in body.tools or () if isinstance(one, FunctionTool)]
+    return chosen(tuple(map(_tool, functions)), body.tool_choice)
+
+
+def _tool(function: FunctionBody) -> Tool:
     parameters = NO_PARAMETERS if function.parameters is None else function.parameters
     return Tool(function.name, function.description or "", parameters, function.strict is True)
-
-
-def _choice(given: Any) -> ToolChoice:
-    choice = _read_choice(given)
-    if choice is None:
-        raise ApiError(
-            '\'tool_choice\' must be "none", "auto", "required" or name a function: send one '
-            "of them.",
-            param="tool_choice",
-        )
-    return choice
-
-
-def _read_choice(given: Any) -> ToolChoice | None:
-    if given is None or isinstance(given, str):
-        return MODES.get(given or "auto")
-    try:
-        return ToolChoice("named", NamedToolChoice.model_validate(given).function.name)
-    except ValidationError:
-        return None

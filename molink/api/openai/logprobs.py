@@ -22,12 +22,30 @@ BROKEN_CHARACTER = "\ufffd"
 """What a tokenizer shows for a token that holds only part of a character's bytes."""
 
 
+_PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_BYTES = {chr(one): one for one in _PRINTED} | {
+    chr(256 + place): byte
+    for place, byte in enumerate(one for one in range(256) if one not in _PRINTED)
+}
+"""By the character that stands for it in vocabularies of byte-level tokenizers: GPT-2's table."""
+
+
+def _fragment(entry: str) -> bytes | None:
+    """The bytes of a vocabulary's entry that holds part of a character; None: nobody knows."""
+    if len(entry) == len("<0xE2>") and entry.startswith("<0x"):
+        return bytes.fromhex(entry[3:5])
+    return bytes(_BYTES[one] for one in entry) if all(one in _BYTES for one in entry) else None
+
+
 class TokenTexts:
-    """Texts of the served model's tokens; `token_id:17` where there is no tokenizer."""
+    """Texts of the served model's tokens; `token_id:17` where there is no tokenizer, and the bytes,
+    as `bytes:\\xe2\\x98`, where they are only part of a character's: each has a name of its own."""
 
     def __init__(self, service: GenerationService) -> None:
         self._service = service
         self._texts: dict[int, str] = {}
+        self.fragments: dict[int, bytes] = {}
+        """Of tokens whose text was asked for: the bytes of those that are part of a character."""
 
     def text(self, token_id: int) -> str:
         """The text of one token."""
@@ -36,14 +54,26 @@ class TokenTexts:
             known = self._texts[token_id] = self._decode(token_id)
         return known
 
-    def shown(self, token_id: int) -> str:
-        """What the token adds to an answer's text; nothing for special tokens."""
-        tokenizer = self._service.card.tokenizer
-        return "" if tokenizer is None else tokenizer.decode([token_id], skip_special_tokens=True)
+    def shown_chars(self, before: Sequence[int], token_id: int) -> int:
+        """How many characters the token adds to a text behind others; none if it is special."""
+        if (tokenizer := self._service.card.tokenizer) is None:
+            return 0
+        without = tokenizer.decode(list(before), skip_special_tokens=True)
+        text = tokenizer.decode([*before, token_id], skip_special_tokens=True)
+        return max(0, len(text) - len(without))
 
     def _decode(self, token_id: int) -> str:
         tokenizer = self._service.card.tokenizer
-        return f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
+        if tokenizer is None:
+            return f"token_id:{token_id}"
+        text = tokenizer.decode([token_id])
+        if BROKEN_CHARACTER not in text:
+            return text
+        held = _fragment(tokenizer.convert_ids_to_tokens([token_id])[0])
+        if held is None:
+            return text
+        self.fragments[token_id] = held
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in held)
 
 
 def positions(logprobs: Sequence[TokenLogprob], texts: TokenTexts) -> list[dict[str, Any]]:
@@ -61,7 +91,7 @@ def _token(token_id: int, logprob: float, texts: TokenTexts) -> dict[str, Any]:
     return {
         "token": text,
         "logprob": finite(logprob),
-        "bytes": list(text.encode()) if whole else None,
+        "bytes": list(texts.fragments.get(token_id, text.encode())) if whole else None,
     }
 
 

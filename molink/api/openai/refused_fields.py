@@ -16,7 +16,6 @@ __all__ = [
     "OF_CHAT",
     "OF_COMPLETIONS",
     "OF_GENERATE",
-    "OF_MESSAGES",
     "FieldDefaults",
 ]
 
@@ -94,7 +93,6 @@ OF_COMPLETIONS: FieldDefaults = {
     **_OF_CONVERSATIONS,
     "add_special_tokens": (True,),
     "prompt_token_ids": (),
-    "suffix": ("",),
 }
 
 OF_CHAT: FieldDefaults = {
@@ -105,22 +103,7 @@ OF_CHAT: FieldDefaults = {
     "chat_template": (),
     "documents": ([],),
     "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
     "modalities": (["text"],),
-    "moderation": (),
     "prompt": (),
     "prompt_token_ids": (),
-    "reasoning": ({},),
-    "thinking": (),
-    "verbosity": ("medium",),
-    "web_search_options": (),
 }
-
-OF_MESSAGES: FieldDefaults = {
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-    "refusal": (),
-}
-"""What a client sends back when it appends an answer's message to the conversation as it came."""

@@ -117,7 +117,7 @@ class ServedBy(_Answer):
     sequences were asked for."""
 
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class _Choice(_Answer):
@@ -281,6 +281,8 @@ class ModelEntry(_Answer):
     context_length: int = Field(ge=1)
     """The same."""
     vocabulary_size: int = Field(ge=1)
+    default_sampling_params: dict[str, float]
+    """How tokens are drawn where a request does not say."""
 
 
 class ModelList(_Answer):

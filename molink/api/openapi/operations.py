@@ -129,6 +129,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         answers.ResponsesAnswer,
         errors=(*OF_GETS, 400, 404, 503),
     ),
+    ("DELETE", "/v1/responses/{id}"): Operation(
+        INFERENCE, "Forget a response", errors=(*OF_GETS, 400, 404, 503)
+    ),
+    ("POST", "/v1/responses/input_tokens"): _counts(
+        "Count the tokens of a conversation, as OpenAI's Responses",
+        answers.TokenCount,
+        ResponsesBody,
+        {"input": "Tell me of rings."},
+    ),
     ("POST", "/v1/messages"): _generates(
         "Continue a conversation, as Anthropic's Messages",
         answers.MessagesAnswer,

@@ -1,12 +1,20 @@
 """How a GGUF file stores the numbers of a tensor: plain, or in blocks of so many values and bytes.
 
-A row of a tensor is whole blocks. Types that are not in these tables (IQ, ternary, NVFP4) are not
-read; their names are here so that a refusal can say them.
+A row of a tensor is whole blocks. What our kernels have stays as it is; an import writes types of
+`RECODED_TYPES` anew. Types that are in none of the tables are not read.
 """
 
 from dataclasses import dataclass
 
-__all__ = ["BLOCK_TYPES", "OTHER_TYPES", "PLAIN_TYPES", "BlockType", "block_type_named"]
+__all__ = [
+    "BLOCK_TYPES",
+    "OTHER_TYPES",
+    "PLAIN_TYPES",
+    "RECODED_TYPES",
+    "BlockType",
+    "block_type_named",
+    "recoded_type",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +54,39 @@ BLOCK_TYPES = {
 }
 """Types of quantized blocks, by their number in a file."""
 
-OTHER_TYPES = {
-    10: "Q2_K",
-    11: "Q3_K",
-    15: "Q8_K",
-    16: "IQ2_XXS",
-    17: "IQ2_XS",
-    18: "IQ3_XXS",
-    19: "IQ1_S",
-    20: "IQ4_NL",
-    21: "IQ3_S",
-    22: "IQ2_S",
-    23: "IQ4_XS",
-    24: "I8",
-    25: "I16",
-    26: "I32",
-    27: "I64",
-    28: "F64",
-    29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    40: "NVFP4",
+_OF_256 = {
+    10: ("Q2_K", 84),
+    11: ("Q3_K", 110),
+    15: ("Q8_K", 292),
+    16: ("IQ2_XXS", 66),
+    17: ("IQ2_XS", 74),
+    18: ("IQ3_XXS", 98),
+    19: ("IQ1_S", 50),
+    21: ("IQ3_S", 110),
+    22: ("IQ2_S", 82),
+    23: ("IQ4_XS", 136),
+    29: ("IQ1_M", 56),
+    34: ("TQ1_0", 54),
+    35: ("TQ2_0", 66),
 }
+_OF_ONE = {24: ("I8", 1), 25: ("I16", 2), 26: ("I32", 4), 27: ("I64", 8), 28: ("F64", 8)}
+
+RECODED_TYPES = {
+    **{number: BlockType(name, 256, size, 8, 32) for number, (name, size) in _OF_256.items()},
+    20: BlockType("IQ4_NL", 32, 18, 8, 32),
+    40: BlockType("NVFP4", 64, 36, 8, 32),
+    **{number: BlockType(name, 1, size, 32, 1) for number, (name, size) in _OF_ONE.items()},
+}
+"""Types that no kernel reads, by their number in a file."""
+
+OTHER_TYPES = {9: "Q8_1", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 41: "Q1_0"}
 """Names of types that are not read."""
+
+
+def recoded_type(stored: BlockType) -> BlockType:
+    """What an import writes in place of a type in RECODED_TYPES."""
+    return PLAIN_TYPES[0] if stored.values == 1 else BLOCK_TYPES[8]
+
 
 _BY_NAME = {block.name: block for block in BLOCK_TYPES.values()}
 

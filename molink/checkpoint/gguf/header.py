@@ -14,17 +14,34 @@ it takes seconds and 700 MB for a large vocabulary, and believes what it reads.
 import math
 import mmap
 import struct
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
-from molink.checkpoint.gguf.block_types import BLOCK_TYPES, OTHER_TYPES, PLAIN_TYPES, BlockType
+from molink.checkpoint.gguf.block_types import (
+    BLOCK_TYPES,
+    OTHER_TYPES,
+    PLAIN_TYPES,
+    RECODED_TYPES,
+    BlockType,
+    recoded_type,
+)
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.printable import printable_line
 
-__all__ = ["MAGIC", "GgufArray", "GgufHeader", "GgufTensor", "Value", "read_gguf"]
+__all__ = [
+    "MAGIC",
+    "TAKE_INSTEAD",
+    "GgufArray",
+    "GgufHeader",
+    "GgufTensor",
+    "Stored",
+    "Value",
+    "read_gguf",
+]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -39,6 +56,9 @@ PAIRS_MAX = 65_536
 VALUES_MAX = 8_000_000
 """Values in all arrays of strings together, which must be walked one by one: a vocabulary of
 262,144 with its merges has 800,000. Walking so many takes two seconds."""
+
+TEXTS_BYTES_MAX = 256 * 2**20
+"""Of all texts that are read at once; a vocabulary of 262,144 with its merges has 20 MB."""
 
 NAME_BYTES_MAX = 1024
 """Of a key or the name of a tensor; the format's own limits are 65,535 and 64."""
@@ -95,6 +115,15 @@ Value = str | int | float | bool | GgufArray
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """How the file has a tensor that an import writes anew."""
+
+    type: BlockType
+    start: int
+    """First byte in the file."""
+
+
+@dataclass(frozen=True, slots=True)
 class GgufTensor:
     """Entry of the table: one tensor and where its bytes are."""
 
@@ -107,6 +136,9 @@ class GgufTensor:
     stop: int
     path: Path
     """The file: parts of a model have each their own."""
+    stored: Stored | None = None
+    """Of one that no kernel reads as it is: `type` is then what it becomes, and `start` and `stop`
+    count the bytes of that."""
 
     @property
     def row_bytes(self) -> int:
@@ -127,6 +159,8 @@ class GgufHeader:
     metadata: Mapping[str, Value]
     tensors: tuple[GgufTensor, ...]
     """As they lie in the file."""
+    unread: Counter[str]
+    """Types that are not read, with the numbers of their tensors, which are left out above."""
 
     def array(self, key: str) -> list[str] | list[int] | list[float] | None:
         """The values of an array; None when there is none of this name. Raises CheckpointError
@@ -136,6 +170,8 @@ class GgufHeader:
             return None
         with _Walk.through(self.path) as walk:
             walk.at = value.start
+            if value.count > VALUES_MAX:
+                raise walk.damaged(f"{_word(key)} has {value.count} values")
             if value.kind == STRING:
                 return [walk.text(TEXT_BYTES_MAX) for _ in range(value.count)]
             return list(walk.numbers(SCALARS[value.kind], value.count))
@@ -144,22 +180,24 @@ class GgufHeader:
 def read_gguf(path: Path) -> GgufHeader:
     """The table of a file; its data stay where they are, and so do arrays.
 
-    Raises CheckpointError for a file that is no GGUF file, is damaged or ends early, and
-    UnsupportedModelError for types of tensors that are not read.
+    Raises CheckpointError for a file that is no GGUF file, is damaged or ends early.
     """
     with _Walk.through(path) as walk:
         tensor_count, pair_count = walk.counts()
         metadata = _metadata(walk, pair_count)
         entries = [_entry(walk) for _ in range(tensor_count)]
         start = _aligned(walk.at, _alignment(walk, metadata))
-        tensors = [_tensor(walk, entry, start) for entry in entries]
-    tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
-    for before, after in pairwise(tensors):
+        known = [_tensor(walk, entry, start) for entry in entries if entry[2] in _READ]
+    unread = Counter(_type_name(entry[2]) for entry in entries if entry[2] not in _READ)
+    known.sort(key=lambda tensor: (tensor.start, tensor.stop))
+    for before, after in pairwise(known):
         if after.start < before.stop:
             raise walk.damaged(f"{_word(before.name)} and {_word(after.name)} overlap")
-    if len({tensor.name for tensor in tensors}) < len(tensors):
-        raise walk.damaged("two tensors have one name")
-    return GgufHeader(path, MappingProxyType(metadata), tuple(tensors))
+    names = Counter(entry[0] for entry in entries)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise walk.damaged(f"two tensors have one name, {_word(twice)}")
+    tensors = tuple(_recoded(tensor) for tensor in known)
+    return GgufHeader(path, MappingProxyType(metadata), tensors, unread)
 
 
 # -- walking --------------------------------------------------------------------------------------
@@ -174,6 +212,7 @@ class _Walk:
         self.size = len(data)
         self._data = data
         self._values_left = VALUES_MAX
+        self._text_left = TEXTS_BYTES_MAX
 
     @classmethod
     def through(cls, path: Path) -> "_Walk":
@@ -227,6 +266,9 @@ class _Walk:
         size = self.number(U64)
         if size > bytes_max:
             raise self.damaged(f"a text of {size} bytes")
+        self._text_left -= size
+        if self._text_left < 0:
+            raise self.damaged(f"texts of more than {TEXTS_BYTES_MAX} bytes")
         return self._bytes(size).decode("utf-8", errors="replace")
 
     def skip_array(self) -> GgufArray:
@@ -313,15 +355,17 @@ def _entry(walk: _Walk) -> Entry:
     return name, shape, walk.number(U32), walk.number(U64)
 
 
+_READ = PLAIN_TYPES | BLOCK_TYPES | RECODED_TYPES
+
+
+def _type_name(number: int) -> str:
+    return OTHER_TYPES.get(number, f"number {number}")
+
+
 def _tensor(walk: _Walk, entry: Entry, data_start: int) -> GgufTensor:
+    """A tensor as it lies in the file."""
     name, shape, number, offset = entry
-    block = PLAIN_TYPES.get(number) or BLOCK_TYPES.get(number)
-    if block is None:
-        kind = OTHER_TYPES.get(number, f"number {number}")
-        raise UnsupportedModelError(
-            f"{_word(name)} in {walk.path} is of the type {kind}, which MoLink does not read: "
-            f"{TAKE_INSTEAD}"
-        )
+    block = _READ[number]
     if not all(0 < size < DIMENSION_MAX for size in shape) or shape[-1] % block.values:
         raise walk.damaged(f"{_word(name)} has the shape {shape}")
     size = math.prod(shape) // block.values * block.size
@@ -329,6 +373,16 @@ def _tensor(walk: _Walk, entry: Entry, data_start: int) -> GgufTensor:
     if start + size > walk.size:
         raise walk.damaged(f"{_word(name)} would end at byte {start + size} of {walk.size}")
     return GgufTensor(name, shape, block, start, start + size, walk.path)
+
+
+def _recoded(tensor: GgufTensor) -> GgufTensor:
+    """The tensor as kernels read it."""
+    if tensor.type not in RECODED_TYPES.values():
+        return tensor
+    new = recoded_type(tensor.type)
+    size = math.prod(tensor.shape) // new.values * new.size
+    stored = Stored(tensor.type, tensor.start)
+    return replace(tensor, type=new, start=0, stop=size, stored=stored)
 
 
 def _word(name: str) -> str:

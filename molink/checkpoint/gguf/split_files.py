@@ -5,6 +5,7 @@ of how many it is and how many tensors all have together; the first has the meta
 """
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def read_gguf_parts(path: Path) -> GgufHeader:
     """The table of a file, or of a model of which it is a part; the other parts stand beside it.
 
     Raises CheckpointError for a file that is damaged, a part that is missing and parts that do not
-    belong together, and UnsupportedModelError for types of tensors that are not read.
+    belong together.
     """
     header = read_gguf(path)
     count = header.metadata.get(COUNT, 0)
@@ -74,14 +75,18 @@ def _joined(parts: list[GgufHeader]) -> GgufHeader:
                     "so fetch all parts again"
                 )
     tensors = tuple(tensor for part in parts for tensor in part.tensors)
-    expected = first.metadata.get(TENSORS, len(tensors))
-    if expected != len(tensors) or len({tensor.name for tensor in tensors}) < len(tensors):
+    unread: Counter[str] = Counter()
+    for part in parts:
+        unread.update(part.unread)
+    count = len(tensors) + unread.total()
+    expected = first.metadata.get(TENSORS, count)
+    if expected != count or len({tensor.name for tensor in tensors}) < len(tensors):
         raise CheckpointError(
-            f"The {len(parts)} parts of {first.path} hold {len(tensors)} tensors, of which "
+            f"The {len(parts)} parts of {first.path} hold {count} tensors, of which "
             f"{len({tensor.name for tensor in tensors})} differ, where it names "
             f"{_word(expected)}: fetch them again"
         )
-    return replace(first, tensors=tensors)
+    return replace(first, tensors=tensors, unread=unread)
 
 
 def _word(value: object) -> str:

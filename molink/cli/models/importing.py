@@ -61,10 +61,14 @@ def import_(
 ) -> None:
     """Make a checkpoint to serve from SOURCE: a GGUF file, a model's folder, or `demo`.
 
-    A GGUF file keeps its weights bit for bit; those of a folder are rounded as --weights says. The
-    new folder is what `molink serve` and `molink up` take as MODEL, and nodes fetch their layers of
-    it.
+    A GGUF file keeps its weights bit for bit where there are kernels for them, else they become
+    Q8_0; those of a folder are rounded as --weights says. The new folder is what `molink serve` and
+    `molink up` take as MODEL, and nodes fetch their layers of it.
     """
+    from molink.importing.gguf_file import recoded_line
+    from molink.importing.planned import gguf_of
+
+    source = gguf_of(source) if weights is None else source
     folder = out or _beside(source, weights)
     if source == Path("demo") and not source.exists():
         source = DEMO_MODEL_DIR
@@ -75,6 +79,8 @@ def import_(
         click.echo(json.dumps({"folder": str(folder), "weight_bytes": size}))
     elif not quiet:
         click.echo(f"{folder} holds {bytes_text(size)} of weights: molink serve {folder}")
+        if weights is None and (line := recoded_line(source)):
+            click.echo(line)
 
 
 def _check(

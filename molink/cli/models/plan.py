@@ -123,6 +123,7 @@ def plan(
         quality = quality_lines(
             planned.declared, is_import=weights is not None, is_kv_int8=kv_dtype == "int8"
         )
+        quality += _recoded(model)
         name, found = planned.name, _make_plan(planned, nodes_path, goal, split, rings_max)
     if as_json:
         click.echo(json.dumps(plan_fields(found, name) | {"quality": quality}, indent=2))
@@ -134,7 +135,7 @@ def plan(
 
 def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "PlannedModel":
     from molink.checkpoint.layer_sizes import planned_model
-    from molink.importing.planned import is_gguf, planned_gguf, planned_rounded
+    from molink.importing.planned import gguf_of, is_gguf, planned_gguf, planned_rounded
     from molink.models import DEMO_MODEL_DIR
 
     path = DEMO_MODEL_DIR if model == "demo" else Path(model).expanduser()
@@ -142,9 +143,19 @@ def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "
         raise UserError("--weights rounds a folder with plain weights: give that as MODEL.")
     if weights is not None:
         return planned_rounded(path, weights, GROUP, kv_dtype)
-    if is_gguf(path):
-        return planned_gguf(path, kv_dtype)
+    if is_gguf(file := gguf_of(path)):
+        return planned_gguf(file, kv_dtype)
     return planned_model(str(path) if model == "demo" else model, kv_dtype)
+
+
+def _recoded(model: str) -> list[str]:
+    """What an import of a GGUF file would write anew."""
+    from molink.importing.gguf_file import recoded_line
+    from molink.importing.planned import gguf_of, is_gguf
+
+    file = gguf_of(Path(model).expanduser())
+    line = recoded_line(file) if is_gguf(file) else None
+    return [line] if line else []
 
 
 def _make_plan(

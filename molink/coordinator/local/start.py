@@ -69,7 +69,12 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
     operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
-    model = read_served_model(settings.model, settings.model_len_max, settings.served_model_names)
+    model = read_served_model(
+        settings.model,
+        settings.model_len_max,
+        settings.served_model_names,
+        settings.generation_config,
+    )
     plan = fixed_plan(settings, model.path, model.description)
     if settings.hosts is None:
         free_bytes = psutil.virtual_memory().available

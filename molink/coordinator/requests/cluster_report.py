@@ -92,6 +92,7 @@ def _stage(stage: AgentStage) -> dict[str, Any]:
         "attention_fallback": loaded.attention_fallback,
         "decode_fallback": loaded.decode_fallback,
         "fusion_fallback": loaded.fusion_fallback,
+        "swap_fallback": loaded.swap_fallback,
         "weights_bytes": loaded.weights_bytes,
         "kv_tokens_capacity": loaded.kv_tokens_capacity,
         "kv_tokens_used": health.kv_tokens_used if health else 0,

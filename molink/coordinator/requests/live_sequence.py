@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from molink.coordinator.requests.cache_use import CacheUse
 from molink.coordinator.requests.prompt_scores import PromptScores
@@ -162,6 +163,7 @@ class LiveSequence:
                 f"The prompt's {tokens} tokens and max_tokens {most} exceed the model's "
                 f"{card.model_len_max}: shorten one."
             )
+        card.check_words(chain(request.prompt_token_ids, output, request.sampling.named))
         text = None
         if card.tokenizer is not None:
             text = TextStream.of(card.tokenizer, request.sampling)
@@ -323,7 +325,11 @@ class LiveSequence:
 
 
 def note_prompts(live: Mapping[int, LiveSequence], head: StageHealth, now: float) -> None:
-    """Take what a head reports of its prompts into the timelines of the sequences."""
+    """Take what a head reports of its prompts into the timelines of the sequences, and end those
+    that it cannot compute: no other ring of the model could."""
+    for request_id, reason in head.recent_refused:
+        if (one := live.get(request_id)) is not None:
+            one.enqueue(InvalidRequestError(f"The ring cannot compute this: {reason}."))
     for request_id, tokens, waited_s in head.recent_prompts:
         one = live.get(request_id)
         if one is not None and one.timeline is not None:

@@ -22,6 +22,7 @@ from molink.executor.attention.function import AttentionStep, active_step
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.latent_expansion import LatentExpansion, expansion_of, latent_rows
 from molink.executor.attention.step_plan import plan_step
+from molink.executor.proof import alike
 from molink_scheduler.batch import Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
@@ -30,8 +31,8 @@ __all__ = ["keep_latents"]
 EXPAND = "expand_kv"
 """The library's method: latent and rotated parts [1, 1, T, R] to keys and values [1, H, T, A]."""
 
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 5e-3}
-"""Largest difference of the two ways, relative to the largest output: they round elsewhere."""
+WAYS_APART = 2.5
+"""Of two ways of a whole module, in `proof.APART`: they round a dozen times each."""
 
 Latents = Mapping[int, LatentExpansion]
 
@@ -100,7 +101,7 @@ def _kept(module: Any, trial: Trial) -> LatentExpansion | None:
     setattr(module, EXPAND, latent_rows)
     with _called_parts(module) as used:
         got = _outputs(module, trial, {module.layer_idx: expansion})
-    if not _close(got, wanted):
+    if alike(got, wanted, WAYS_APART) is not None:
         delattr(module, EXPAND)
         return None
     for name in used_before - used:
@@ -151,8 +152,3 @@ def _called_parts(module: nn.Module) -> Iterator[set[str]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _close(got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    difference = (got.float() - wanted.float()).abs().max()
-    return bool(difference <= TOLERANCE[wanted.dtype] * wanted.float().abs().max())

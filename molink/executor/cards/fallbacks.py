@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-__all__ = ["Fallbacks", "first_line", "one_clause"]
+__all__ = ["Fallbacks", "first_line", "one_clause", "printed"]
 
 LINE_CHARACTERS_MAX, CLAUSE_CHARACTERS_MAX = 120, 200
 """Of one reason, and of all that a message carries."""
@@ -16,7 +16,7 @@ LINE_CHARACTERS_MAX, CLAUSE_CHARACTERS_MAX = 120, 200
 
 @dataclass(frozen=True, slots=True)
 class Fallbacks:
-    """What a card computes in a slower way than it could, and why; None: it does not."""
+    """What a stage computes in a slower way than it could, and why; None: it does not."""
 
     attention: str | None
     """By torch, in place of our kernel."""
@@ -24,6 +24,8 @@ class Fallbacks:
     """By operations of torch and the library, in place of kernels between a layer's products."""
     decode: str | None
     """Decode steps that are launched, all or some, in place of replayed."""
+    swaps: str | None
+    """Modules that are computed the library's way, as faster ones were off with their weights."""
 
 
 def first_line(error: Exception) -> str:
@@ -37,7 +39,12 @@ def one_clause(reasons: Iterable[tuple[str, str]], unit: str = "") -> str | None
     `64, 32 rows: no room; 8 rows: differs`. None: there are none."""
     groups = groupby(reasons, itemgetter(1))
     parts = (f"{', '.join(what for what, _ in group)}{unit}: {why}" for why, group in groups)
-    return _printable("; ".join(parts))[:CLAUSE_CHARACTERS_MAX] or None
+    return printed("; ".join(parts))
+
+
+def printed(text: str) -> str | None:
+    """What a message carries of a text; None where there is none."""
+    return _printable(text)[:CLAUSE_CHARACTERS_MAX] or None
 
 
 def _printable(text: str) -> str:

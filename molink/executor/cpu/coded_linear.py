@@ -1,8 +1,11 @@
-"""Linear layers whose weights stay in 4 or 8 bits, multiplied by our C kernels.
+"""Linear layers whose weights stay in 4, 5 or 8 bits, multiplied by our C kernels.
 
-One copy of the codes serves decode and prefill: a kernel turns codes into values in registers, sums
-a group of inputs in fp32 and scales it once, so nothing is rounded that 16-bit or fp32 arithmetic
-would not round. Weights are kept in the order in which the kernels read them (`native/coded.h`).
+One copy of the codes serves decode and prefill. For few rows a kernel turns codes into values in
+registers, sums a group of inputs in fp32 and scales it once; for many it unpacks some outputs at a
+time into 16 bits. So nothing is rounded that 16-bit or fp32 arithmetic would not round. Weights are
+kept in the order in which the kernels read them (`native/coded.h`), those whose codes need no more
+in five bits.
+
 There is a kernel for bfloat16 rows (AVX512-BF16) and one for fp32 rows (AVX512 or AVX2).
 
 2,048 x 2,048, one Zen 5 core, caches cold, ms at 1 / 8 / 256 rows:
@@ -26,16 +29,9 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
-from molink.executor.cpu.packed_linear import (
-    PROBE_ROWS,
-    TOLERANCE,
-    PackedLinear,
-    large_pages,
-    padded,
-)
+from molink.executor.cpu.packed_linear import PackedLinear, is_product, large_pages, padded
 from molink.executor.quantized.packed import (
     E2M1,
     EXPONENT_BIAS,
@@ -56,9 +52,6 @@ GROUP_MULTIPLE = 16
 PACKED_ROWS = 256
 """Outputs whose codes are rearranged at a time, so that loading needs no second copy."""
 
-PROBE_OUTPUTS = 256
-"""Outputs, at the beginning and at the end, that are compared with the matrix itself."""
-
 
 class Kind(IntEnum):
     """How codes become values: `enum kind` in native/coded.h."""
@@ -67,6 +60,14 @@ class Kind(IntEnum):
     FP4 = 1
     INT8 = 2
     FP8 = 3
+    INT5 = 4
+
+
+BITS = {Kind.INT4: 4, Kind.FP4: 4, Kind.INT5: 5, Kind.INT8: 8, Kind.FP8: 8}
+"""Of a code, as the kernels read it."""
+
+FIVE_BITS_MULTIPLE = 32
+"""Inputs whose fifth bits share a word; a group of such codes is a multiple of it."""
 
 
 class Coded(ctypes.Structure):
@@ -88,6 +89,10 @@ class CodedLinear(PackedLinear):
     """Linear layer of quantized weights, for rows of one dtype. Raises RuntimeError where no kernel
     suits it."""
 
+    cancels = 8.0
+    """Codes are summed as they are, up to twice as far from zero as values, and their zeros apart:
+    beside inputs that are a thousand times the others the two cancel."""
+
     def __init__(
         self, weight: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
@@ -96,11 +101,12 @@ class CodedLinear(PackedLinear):
         if kernel is None or weight.group % GROUP_MULTIPLE or weight.codes.device.type != "cpu":
             raise RuntimeError("no kernel suits this layer")
         self._kernel, self._dtype = kernel, dtype
-        self._codes = _panels(weight)
+        kind = self.kind = _kind(weight, dtype)
+        self._codes = _panels(weight, kind)
         self._scales = _scales(weight, dtype)
-        self._values = _values(weight, dtype)
+        self._values = _values(weight, kind, dtype)
         self._bias = None if bias is None else padded(bias.float())
-        self._coded = self._described(weight)
+        self._coded = self._described(weight, kind)
         self.coded_pointer = ctypes.addressof(self._coded)
         self.bias_pointer = None if self._bias is None else self._bias.data_ptr()
         self.weights_bytes = self._codes.nbytes + self._scales.nbytes
@@ -121,7 +127,7 @@ class CodedLinear(PackedLinear):
             raise MemoryError("no memory for the sums of a matrix product")
         return y
 
-    def _described(self, weight: QuantizedWeight) -> Coded:
+    def _described(self, weight: QuantizedWeight, kind: Kind) -> Coded:
         return Coded(
             self._codes.data_ptr(),
             self._scales.data_ptr(),
@@ -129,7 +135,7 @@ class CodedLinear(PackedLinear):
             self.in_features,
             self.out_features,
             weight.group,
-            _kind(weight),
+            kind,
             getattr(weight, "zero", None) is not None,
         )
 
@@ -138,19 +144,12 @@ def coded_linear(
     weight: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> CodedLinear | None:
     """The layer for rows of `dtype`; None where no kernel suits it or where it disagrees with the
-    matrix, which is tried once for each form and shape."""
+    matrix."""
     try:
         layer = CodedLinear(weight, bias, dtype)
     except RuntimeError:
         return None
-    form = (type(weight), weight.shape, weight.group, dtype, bias is None)
-    if form not in _proven:
-        _proven[form] = _agrees(layer, weight, bias)
-    return layer if _proven[form] else None
-
-
-_proven: dict[tuple[object, ...], bool] = {}
-"""Whether the kernel was right, by form and shape."""
+    return layer if is_product(layer, weight, bias, dtype) else None
 
 
 @cache
@@ -169,55 +168,57 @@ def _kernel(dtype: torch.dtype) -> Callable[..., int] | None:
     return function  # type: ignore[no-any-return]
 
 
-def _agrees(layer: CodedLinear, weight: QuantizedWeight, bias: torch.Tensor | None) -> bool:
-    """Compare the first and the last outputs with the matrix itself."""
-    generator = torch.Generator().manual_seed(0)
-    outputs = weight.shape[0]
-    starts = {0, max(0, outputs - PROBE_OUTPUTS)}
-    for rows in PROBE_ROWS:
-        x = torch.randn(rows, layer.in_features, generator=generator).to(layer._dtype)
-        with torch.inference_mode():
-            y = layer(x).float()
-        for part in (slice(start, start + PROBE_OUTPUTS) for start in starts):
-            matrix = weight.rows(part.start, min(part.stop, outputs)).dequantized(torch.float32)
-            wanted = F.linear(x.float(), matrix, None if bias is None else bias[part].float())
-            difference = (y[:, part] - wanted).abs().max()
-            if not difference <= TOLERANCE[layer._dtype] * wanted.abs().max():
-                return False
-    return True
-
-
 # -- the order in which kernels read ---------------------------------------------------------------
 
 
-def _kind(weight: QuantizedWeight) -> Kind:
-    kinds = {Int4Weight: Kind.INT4, Mxfp4Weight: Kind.FP4, Int8Weight: Kind.INT8}
-    return kinds.get(type(weight), Kind.FP8)
+def _kind(weight: QuantizedWeight, dtype: torch.dtype) -> Kind:
+    if isinstance(weight, Int8Weight):
+        return Kind.INT5 if dtype == torch.bfloat16 and _in_five_bits(weight) else Kind.INT8
+    return {Int4Weight: Kind.INT4, Mxfp4Weight: Kind.FP4}.get(type(weight), Kind.FP8)
 
 
-def _panels(weight: QuantizedWeight) -> torch.Tensor:
+def _in_five_bits(weight: Int8Weight) -> bool:
+    """Whether no code needs more, as in Q5_0, Q5_1 and Q5_K of GGUF files."""
+    if weight.group % FIVE_BITS_MULTIPLE:
+        return False
+    low, high = torch.aminmax(weight.codes)
+    return int(low) >= -16 and int(high) < 16
+
+
+def _panels(weight: QuantizedWeight, kind: Kind) -> torch.Tensor:
     """The codes as uint8 [P, words, 32, 4]: a word of each of a panel's outputs, then the next."""
-    outputs, code_bytes = weight.codes.shape
+    outputs, inputs = weight.shape
     panels = -(-outputs // PANEL_COLUMNS)
-    packed = large_pages(panels * PANEL_COLUMNS * code_bytes, torch.uint8)
+    packed = large_pages(panels * PANEL_COLUMNS * inputs * BITS[kind] // 8, torch.uint8)
     view = packed.view(panels, -1, PANEL_COLUMNS, 4)
     for start in range(0, outputs, PACKED_ROWS):
-        words = padded(_words(weight.rows(start, min(outputs, start + PACKED_ROWS))))
+        words = padded(_words(weight.rows(start, min(outputs, start + PACKED_ROWS)).codes, kind))
         part = words.view(-1, PANEL_COLUMNS, *words.shape[1:]).transpose(1, 2)
         first = start // PANEL_COLUMNS
         view[first : first + len(part)] = part
     return packed
 
 
-def _words(weight: QuantizedWeight) -> torch.Tensor:
+def _words(codes: torch.Tensor, kind: Kind) -> torch.Tensor:
     """uint8 [N, words, 4]: codes of even inputs in the lower half, of odd ones in the upper."""
-    pairs = weight.codes.view(torch.uint8).view(weight.shape[0], -1, 2, 2)
-    if _kind(weight) >= Kind.INT8:
+    if kind is Kind.INT5:
+        return _words_of_five_bits(codes.view(torch.uint8) + 16)
+    pairs = codes.view(torch.uint8).view(len(codes), -1, 2, 2)
+    if kind in (Kind.INT8, Kind.FP8):
         return pairs.transpose(-1, -2).flatten(-2)
     first, second = pairs.unbind(-1)
     even = (first & 15) | (second << 4)
     odd = (first >> 4) | (second & 240)
     return torch.cat([even, odd], -1)
+
+
+def _words_of_five_bits(codes: torch.Tensor) -> torch.Tensor:
+    """For each 32 inputs four words of lower bits and one of fifth bits, of codes 0 to 31."""
+    lower = _words((codes[:, 0::2] & 15) | (codes[:, 1::2] << 4), Kind.INT4)
+    fifth = (codes >> 4).view(len(codes), -1, 2, 8, 2)
+    fifth = (fifth << torch.arange(8, dtype=torch.uint8)[:, None]).sum(-2, dtype=torch.uint8)
+    high = fifth.transpose(-1, -2).flatten(-2)
+    return torch.cat([lower.view(len(codes), -1, 4, 4), high[:, :, None]], 2).flatten(1, 2)
 
 
 def _scales(weight: QuantizedWeight, dtype: torch.dtype) -> torch.Tensor:
@@ -231,13 +232,14 @@ def _scales(weight: QuantizedWeight, dtype: torch.dtype) -> torch.Tensor:
     return torch.stack(panels, 1).permute(0, 3, 1, 2).contiguous()
 
 
-def _values(weight: QuantizedWeight, dtype: torch.dtype) -> torch.Tensor:
-    """What each code stands for: [16] or [256]."""
-    kind = _kind(weight)
-    if kind is Kind.INT4:
-        values = torch.arange(-8.0, 8.0)
-    elif kind is Kind.FP4:
-        values = torch.tensor(E2M1)
-    else:
-        values = torch.arange(256, dtype=torch.uint8).view(weight.codes.dtype).float().nan_to_num(0)
-    return values.to(dtype)
+def _values(weight: QuantizedWeight, kind: Kind, dtype: torch.dtype) -> torch.Tensor:
+    """What each code stands for: [16] twice, [32] or [256]; for bytes then also what their lower
+    four bits stand for, twice, and their upper four, twice: [320]."""
+    if kind is Kind.INT5:
+        return torch.arange(-16.0, 16.0).to(dtype)
+    if BITS[kind] == 4:
+        sixteen = torch.arange(-8.0, 8.0) if kind is Kind.INT4 else torch.tensor(E2M1)
+        return sixteen.repeat(2).to(dtype)
+    values = torch.arange(256, dtype=torch.uint8).view(weight.codes.dtype).float().nan_to_num(0)
+    lower, upper = values[:16], values[::16]
+    return torch.cat([values, lower, lower, upper, upper]).to(dtype)

@@ -14,6 +14,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -37,9 +38,10 @@ from molink.executor.cpu.native_kernel import native_library
 from molink.executor.cpu.norms import RootMeanSquareNorm
 from molink.executor.cpu.packed_linear import NativeLinear, PackedLinear
 from molink.executor.cpu.plain_layer import ACTIVATIONS, LayerParts, PlainLayer, Scratch
+from molink.executor.proof import Reference, Swaps, only_reading, probe_rows
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["use_plain_layers"]
+__all__ = ["call_of", "use_plain_layers"]
 
 SPANS = (RaggedSpan(0, 1, 36, 37, (2, 0, 4)), RaggedSpan(1, 5, 15, 20, (3, 1)))
 """A decode row and a piece of a prompt."""
@@ -49,15 +51,15 @@ ROWS, BLOCKS = 6, 5
 FAR = 3001
 """How much farther than the first positions the others are, as far as the model goes."""
 
-SCALES = (0.02, 1.0)
-"""Sizes of the rows: what a layer adds does not grow with them, so small ones show it best."""
+SMALL = 0.02
+"""Size of small rows."""
 
-TOLERANCE = 3e-2
-"""Largest difference, relative to the largest number that the layer adds or keeps: bfloat16 rounds
-after each of a dozen operations."""
+LAYER_ROUNDINGS = 5e-2
+"""Share of a row's size by which two ways of a layer may differ: bfloat16 rounds after each of a
+dozen operations, in either of them."""
 
 ROUNDING = 2.0**-8
-"""Of the sum itself, relative to the largest row."""
+"""Of a sum, relative to what is added to."""
 
 VECTOR = 16
 """Numbers that the kernel takes at a time; sizes must be multiples."""
@@ -86,11 +88,12 @@ class Trial:
     seen: list[Seen]
 
 
-def use_plain_layers(model: Any, trial: Callable[[], object]) -> int:
+def use_plain_layers(model: Any, trial: Callable[[], object], swaps: Swaps) -> int:
     """Replace what plain layers of `model` compute with; how many they are. `trial` runs the model
     once on some input. Decoders with other kinds of layers beside attention stay as they are."""
     library = native_library()
-    if library is None or next(model.parameters()).dtype is not torch.bfloat16:
+    products = (one for one in model.modules() if isinstance(one, PackedLinear))
+    if library is None or not any(one.weight.dtype is torch.bfloat16 for one in products):
         return 0
     decoder = model.get_decoder()
     with _watched(decoder) as seen, _decoder_called(decoder) as call:
@@ -100,19 +103,50 @@ def use_plain_layers(model: Any, trial: Callable[[], object]) -> int:
     far = min(FAR, getattr(model.config, "max_position_embeddings", FAR) - ROWS - 40)
     with torch.inference_mode():
         trials = [_run(decoder, call, first) for first in (0, max(0, far))]
-        return _replace_plain(library, trials)
+        return _replace_plain(
+            library, trials, {m: name for name, m in model.named_modules()}, swaps
+        )
 
 
-def _replace_plain(library: ctypes.CDLL, trials: list[Trial]) -> int:
+def _replace_plain(
+    library: ctypes.CDLL, trials: list[Trial], names: dict[nn.Module, str], swaps: Swaps
+) -> int:
     scratch, found = Scratch(), 0
+    known: tuple[int, str] | None = None
     for seen in zip(*(one.seen for one in trials), strict=True):
-        for parts in _parts(seen[0]):
-            layer = PlainLayer(library, parts, trials[0].step.pool.layers[parts.index], scratch)
-            if all(_agrees(layer, *pair) for pair in zip(seen, trials, strict=True)):
-                seen[0].layer.forward = layer.forward
-                found += 1
-                break
+        runs = list(zip(seen, trials, strict=True))
+        layers = {
+            (parts.rotated, parts.activation): PlainLayer(
+                library, parts, trials[0].step.pool.layers[parts.index], scratch
+            )
+            for parts in _parts(seen[0])
+        }
+        known = _reading_of(layers, runs, known)
+        if known is None:
+            continue
+        layer = layers[known]
+        if swaps.holds(names[seen[0].layer], partial(_trouble, layer, *runs[0])):
+            seen[0].layer.forward = layer.forward
+            found += 1
     return found
+
+
+def _reading_of(
+    layers: dict[tuple[int, str], PlainLayer],
+    runs: list[tuple[Seen, Trial]],
+    known: tuple[int, str] | None,
+) -> tuple[int, str] | None:
+    """The channels rotated and the activation that a layer is computed with; those of the layer
+    before, which all others were held against, are tried first."""
+
+    def trouble(layer: PlainLayer) -> str | None:
+        return next(filter(None, (_trouble(layer, *run) for run in runs)), None)
+
+    if known in layers and trouble(layers[known]) is None:
+        return known
+    named = {f"a rotation of {size} channels with {by}": (size, by) for size, by in layers}
+    reading = only_reading({name: trouble(layers[key]) for name, key in named.items()})
+    return None if reading is None else named[reading]
 
 
 # -- the trial ------------------------------------------------------------------------------------
@@ -192,7 +226,7 @@ class Watch:
         """Note that the layer calls attention."""
         if self.under_way:
             self.under_way[0].ran.append(None)
-            self.under_way[0].calls.append(_call(module, *args, **kwargs))
+            self.under_way[0].calls.append(call_of(module, *args, **kwargs))
 
     def ran(self) -> list[Seen]:
         """The layers that ran, without what ran inside another one."""
@@ -220,7 +254,7 @@ def _watched(decoder: nn.Module) -> Iterator[Watch]:
             hook.remove()
 
 
-def _call(
+def call_of(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -232,6 +266,7 @@ def _call(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[Any, ...]:
+    """A call of attention: layer index, H, (A, K, V), window, variant."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     sizes = (query.shape[-1], key.shape[1], value.shape[-1])
     variant = AttentionVariant(scale, softcap, s_aux)
@@ -293,32 +328,42 @@ def _rotations(embeddings: Any, size: int) -> Iterator[int]:
 # -- whether it is --------------------------------------------------------------------------------
 
 
-def _agrees(layer: PlainLayer, seen: Seen, trial: Trial) -> bool:
-    """Whether the kernel adds to rows, and keeps of them, what the layer's own code does."""
+def _trouble(
+    layer: PlainLayer, seen: Seen, trial: Trial, rows: torch.Tensor | None = None
+) -> str | None:
+    """Why the kernel does not add to rows, and keep of them, what the layer's own code does."""
     step, parts = trial.step, layer.parts
     kept = step.pool.layers[parts.index]
     query_THA = torch.empty(1, parts.heads, kept.keys.size, dtype=torch.bfloat16)
     if kernels_for(query_THA, kept) is None:
-        return False
-    generator = torch.Generator().manual_seed(0)
-    for scale in SCALES:
-        x = (torch.randn(1, ROWS, parts.qkv.in_features, generator=generator) * scale).bfloat16()
+        return "the attention kernels do not suit it"
+    for x_TD in _inputs(parts.qkv.in_features) if rows is None else (rows[-ROWS:],):
+        x = x_TD[None]
         with active_step(step):
             wanted = seen.layer(x, *seen.args[1:], **seen.kwargs)
         wanted_rows = _written(kept, step.plan)
         got = layer.compute(x, seen.kwargs.get("position_embeddings"), step.plan, kept)
         if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
-            return False
-        added = _close(got - x, wanted - x, ROUNDING * float(x.abs().max()))
-        if not (added and all(map(_close, _written(kept, step.plan), wanted_rows))):
-            return False
-    return True
+            return "the layer returns something else"
+        # The sum is rounded in the size of the row that it is added to.
+        added, truth = got.double() - x, wanted.double() - x
+        reference = Reference(truth, truth + x.double().abs() * ROUNDING, LAYER_ROUNDINGS)
+        troubles = [reference.trouble(added)]
+        for one, other in zip(_written(kept, step.plan), wanted_rows, strict=True):
+            rows_kept = other.flatten(1).double()
+            reference = Reference(rows_kept, rows_kept, LAYER_ROUNDINGS)
+            troubles.append(reference.trouble(one.flatten(1).double()))
+        if any(troubles):
+            return next(filter(None, troubles))
+    return None
+
+
+def _inputs(width: int) -> Iterator[torch.Tensor]:
+    """Small rows, as what a layer adds does not grow with them, and such as real models have."""
+    generator = torch.Generator().manual_seed(0)
+    yield (torch.randn(ROWS, width, generator=generator) * SMALL).bfloat16()
+    yield probe_rows(ROWS, width, torch.bfloat16)
 
 
 def _written(layer: LayerKv, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
     return layer.keys.rows_SKA[plan.slots_T], layer.values.rows_SKA[plan.slots_T]
-
-
-def _close(got: torch.Tensor, wanted: torch.Tensor, rounding: float = 0.0) -> bool:
-    difference = (got.float() - wanted.float()).abs().max()
-    return bool(difference <= TOLERANCE * wanted.float().abs().max() + rounding)

@@ -12,16 +12,17 @@ Shapes: T rows of the batch, H query heads, N keys, K kv heads, A head size of k
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from molink.executor.attention.attention_math import AttentionVariant, attend_packed, causal_mask
-from molink.executor.attention.kv_pool import LayerKv
+from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.kv_rows import KvRows, quantize
 from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
 from molink.executor.cpu.native_kernel import native_library
+from molink.executor.proof import Reference, summed
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = [
@@ -34,16 +35,17 @@ __all__ = [
     "batch_of",
     "kernels_for",
     "kv_of",
+    "probe_numbers",
     "probe_reference",
+    "probe_variants",
+    "refuse_kernels",
+    "rows_trouble",
     "run_kernels",
     "shape_of",
 ]
 
 KEY_STEP, VALUE_STEP = 32, 16
 """Head sizes must be multiples of these: what one instruction takes."""
-
-TOLERANCE = 2e-2
-"""Largest difference from torch on a probe with values around one: bfloat16 outputs."""
 
 
 class Shape(ctypes.Structure):
@@ -170,7 +172,7 @@ def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | N
         and layer.keys.size % KEY_STEP == 0
         and layer.values.size % VALUE_STEP == 0
     )
-    return _kernels() if suits else None
+    return _kernels() if suits and not _refused else None
 
 
 def shape_of(heads: int, layer: LayerKv, variant: AttentionVariant) -> Shape:
@@ -227,19 +229,32 @@ def _kernels() -> AttentionKernels | None:
     return kernels if _agrees(kernels) else None
 
 
+LARGE_CHANNELS = 6.0
+"""How many times the others some channels of a probe are."""
+
 PROBE_KEYS = 300
 PROBE_TABLE = tuple(range(blocks_for(PROBE_KEYS) - 1, -1, -1))
 """Blocks of the probe's keys, from the end of the pool to its beginning."""
 
 
+def probe_numbers(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Queries, keys or values of a probe, two channels of each head larger than the others: with
+    these scores reach a softcap."""
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(shape[0]))
+    numbers[..., :2] *= LARGE_CHANNELS
+    return numbers.to(dtype)
+
+
+def probe_variants(size: int) -> tuple[tuple[int | None, AttentionVariant], ...]:
+    """Windows and variants of a probe: plain, and with everything on."""
+    capped = AttentionVariant(0.2, 5.0, torch.linspace(-1, 4, 6))
+    return (None, AttentionVariant(size**-0.5)), (9, capped)
+
+
 def _agrees(kernels: AttentionKernels) -> bool:
     """Compare with torch on a span and on a decode row, plain and with everything on, over keys
     and values of both kinds."""
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator).to(torch.bfloat16)
-
+    random = partial(probe_numbers, dtype=torch.bfloat16)
     slots = len(PROBE_TABLE) * BLOCK_TOKENS
     keys, values = random(slots, 2, 64), random(slots, 2, 48)
     shared = random(slots, 1, 64).expand(-1, 2, -1)  # Of both heads; values are parts of keys.
@@ -249,43 +264,94 @@ def _agrees(kernels: AttentionKernels) -> bool:
         LayerKv(KvRows(shared), KvRows(shared[..., :48])),
     )
     query_THA = random(17, 6, 64)
-    capped = AttentionVariant(0.2, 5.0, torch.linspace(-1, 1, 6))
     return all(
-        _agree_on(kernels, query_THA, layer, window, variant)
+        _trouble(kernels, query_THA, layer, *how) is None
         for layer in layers
-        for window, variant in ((None, AttentionVariant(0.125)), (9, capped))
+        for how in probe_variants(64)
     )
 
 
-def _agree_on(
+def rows_trouble(
+    query_THA: torch.Tensor,
+    key_TKA: torch.Tensor,
+    value_TKV: torch.Tensor,
+    window: int | None,
+    variant: AttentionVariant,
+) -> str | None:
+    """Why the kernels do not attend the rows that begin a sequence as torch does; None: they do,
+    or there are none for such rows. A window is tried that these rows reach."""
+    rows, layer = len(query_THA), KvPool(BLOCK_TOKENS).layer_of(0, key_TKA, value_TKV)
+    kernels = kernels_for(query_THA, layer)
+    if kernels is None:
+        return None
+    for kept, given in ((layer.keys, key_TKA), (layer.values, value_TKV)):
+        kept.write(torch.arange(rows), given)
+    window = window and min(window, rows // 2)
+    return _trouble(kernels, query_THA, layer, window, variant, (0,), rows)
+
+
+def refuse_kernels() -> None:
+    """Leave all attention of this process to torch."""
+    _refused.append(True)
+
+
+_refused: list[bool] = []
+
+
+def _trouble(
     kernels: AttentionKernels,
     query_THA: torch.Tensor,
     layer: LayerKv,
     window: int | None,
     variant: AttentionVariant,
-) -> bool:
-    rows, keys = len(query_THA), PROBE_KEYS
-    wanted_THV = probe_reference(query_THA, layer, window, variant)
-    piece = RaggedSpan(0, rows, keys - rows, keys, PROBE_TABLE)
-    decode = RaggedSpan(rows, 1, keys - 1, keys, PROBE_TABLE)
-    batch = RaggedBatch.of((piece, decode), query_THA.device)
-    query_THA, last = torch.cat([query_THA, query_THA[-1:]]), wanted_THV[-1:]
-    got_THV = kernels.attend(query_THA, layer, batch, window, variant)
-    return bool((got_THV.float() - torch.cat([wanted_THV, last])).abs().max() <= TOLERANCE)
+    table: tuple[int, ...] = PROBE_TABLE,
+    keys: int = PROBE_KEYS,
+) -> str | None:
+    """Why a span of the last rows, or the last one alone, is not attended as torch does."""
+    rows = len(query_THA)
+    spans = (
+        RaggedSpan(0, rows, keys - rows, keys, table),
+        RaggedSpan(rows, 1, keys - 1, keys, table),
+    )
+    batch = RaggedBatch.of(spans, query_THA.device)
+    reference = probe_reference(query_THA, layer, window, variant, table, keys)
+    got_THV = kernels.attend(torch.cat([query_THA, query_THA[-1:]]), layer, batch, window, variant)
+    last = len(reference.truth) - got_THV.shape[1]
+    return reference.trouble(got_THV[:rows]) or reference.trouble(got_THV[rows:], last)
 
 
 def probe_reference(
-    query_THA: torch.Tensor, layer: LayerKv, window: int | None, variant: AttentionVariant
+    query_THA: torch.Tensor,
+    layer: LayerKv,
+    window: int | None,
+    variant: AttentionVariant,
+    table: tuple[int, ...] = PROBE_TABLE,
+    keys: int = PROBE_KEYS,
+) -> Reference:
+    """What torch gives for the last rows over keys, in fp64 and in the queries' dtype;
+    [T * H, V]."""
+    blocks_B1 = torch.tensor(table)[:, None]
+    slots = (blocks_B1 * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS)).flatten()[:keys]
+    truth, library = (
+        _attended(query_THA.to(dtype), layer, window, variant, slots).flatten(0, 1)
+        for dtype in (torch.float64, query_THA.dtype)
+    )
+    return Reference(truth, library, summed(keys) * LARGE_CHANNELS)
+
+
+def _attended(
+    query_THA: torch.Tensor,
+    layer: LayerKv,
+    window: int | None,
+    variant: AttentionVariant,
+    slots: torch.Tensor,
 ) -> torch.Tensor:
-    """What torch gives for the last rows over the probe's keys, in fp32; [T, H, V]."""
     tokens, heads, size = query_THA.shape
-    kv_heads, dtype = layer.keys.kv_heads, torch.float32
-    blocks_B1 = torch.tensor(PROBE_TABLE)[:, None]
-    slots = (blocks_B1 * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS)).flatten()[:PROBE_KEYS]
+    kv_heads, dtype = layer.keys.kv_heads, query_THA.dtype
     keys_NKA, values_NKV = (rows.numbers(dtype)[slots] for rows in (layer.keys, layer.values))
     mask = causal_mask(tokens, len(keys_NKA), window, heads // kv_heads, dtype, query_THA.device)
     out_BKRV = attend_packed(
-        query_THA.float().transpose(0, 1).reshape(1, kv_heads, -1, size),
+        query_THA.transpose(0, 1).reshape(1, kv_heads, -1, size),
         keys_NKA.transpose(0, 1)[None],
         values_NKV.transpose(0, 1)[None],
         mask,

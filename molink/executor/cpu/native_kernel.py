@@ -13,8 +13,11 @@ import ctypes
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,19 +73,32 @@ def native_library(instructions: InstructionSet = AVX512) -> ctypes.CDLL | None:
     capabilities = cpu_capabilities()
     if not all(capabilities.get(name) for name in instructions.capabilities):
         return None
-    path = _cache_directory() / f"kernels-{_source_key(instructions)}.so"
-    try:
-        if not path.is_file():
-            _compile(instructions, path)
-        return ctypes.CDLL(str(path))
-    except (OSError, RuntimeError, subprocess.SubprocessError):
-        return None
+    for folder in _cache_directories():
+        path = folder / f"kernels-{_source_key(instructions)}.so"
+        try:
+            if not path.is_file():
+                _compile(instructions, path)
+            return ctypes.CDLL(str(path))
+        except OSError:
+            continue  # It cannot be written, or nothing in it may be run.
+        except (RuntimeError, subprocess.SubprocessError):
+            return None
+    return None
 
 
-def _cache_directory() -> Path:
-    own = os.environ.get(FOLDER_VARIABLE)
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own) if own else Path(root) / "molink"
+def _cache_directories() -> Iterator[Path]:
+    """Where compiled kernels may lie: the user's cache, and for users without one, as containers
+    have them, a folder of their own among the temporary ones."""
+    with suppress(RuntimeError):  # There is no home.
+        own = os.environ.get(FOLDER_VARIABLE)
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        yield Path(own) if own else Path(root) / "molink"
+    folder = Path(tempfile.gettempdir()) / f"molink-kernels-{os.getuid()}"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700:
+            yield folder  # Nobody else could have put code there.
 
 
 def _source_key(instructions: InstructionSet) -> str:
@@ -95,7 +111,7 @@ def _compile(instructions: InstructionSet, path: Path) -> None:
     """Compile to a temporary name and rename, with threads if the compiler has OpenMP."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise OSError("no C compiler")
+        raise RuntimeError("no C compiler")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     units = [str(source) for source in instructions.sources if source.suffix == ".c"]
     with tempfile.TemporaryDirectory(dir=path.parent) as directory:
@@ -107,4 +123,4 @@ def _compile(instructions: InstructionSet, path: Path) -> None:
             if done.returncode == 0:
                 output.replace(path)
                 return
-    raise OSError("the C compiler refused the kernels")
+    raise RuntimeError("the C compiler refused the kernels")

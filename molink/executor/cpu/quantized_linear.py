@@ -1,8 +1,8 @@
 """Products on a CPU with weights that stay in few bits: our kernels, else torch's operator.
 
 Without a C compiler, as on most PCs with Windows, torch's operator for four bits in bf16 is left.
-Each layer is compared with the unpacked matrix when it is made; where nothing suits, the caller
-unpacks the matrix for each product, which is right everywhere and slow.
+A layer is proven against the unpacked matrix, once for each form and shape; where nothing suits,
+the caller unpacks the matrix for each product, which is right everywhere and slow.
 
 What is packed here depends on this machine's instruction set: it is never stored and never sent.
 """
@@ -10,10 +10,9 @@ What is packed here depends on this machine's instruction set: it is never store
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from molink.executor.cpu.coded_linear import coded_linear
-from molink.executor.cpu.packed_linear import PackedLinear
+from molink.executor.cpu.packed_linear import PackedLinear, is_product
 from molink.executor.quantized.packed import Int4Weight, QuantizedWeight
 
 __all__ = ["TorchInt4Linear", "quantized_linear"]
@@ -27,11 +26,6 @@ TORCH_OUTPUTS = 16
 BLOCK_ROWS = 256
 """Outputs that torch packs at a time: a multiple of its panels, so that the bytes are the same, and
 twice as fast as all at once, which would need every code as four bytes."""
-
-PROBE_ROWS = (1, 13)
-TOLERANCE = 2e-2
-"""Largest difference from the product with the unpacked matrix, relative to the largest output:
-bf16 rounds both."""
 
 
 class TorchInt4Linear(PackedLinear):
@@ -72,7 +66,7 @@ def quantized_linear(
 def _torch_linear(weight: QuantizedWeight, bias: torch.Tensor | None) -> PackedLinear | None:
     try:
         layer = TorchInt4Linear(weight, bias)
-        return layer if _agrees(layer, weight, bias) else None
+        return layer if is_product(layer, weight, bias, torch.bfloat16) else None
     except (RuntimeError, AttributeError, NotImplementedError):
         return None
 
@@ -86,18 +80,3 @@ def _packed_by_torch(weight: Int4Weight) -> torch.Tensor:
 
 def _unpacked(codes_NB: torch.Tensor) -> torch.Tensor:
     return torch.stack([codes_NB & 15, codes_NB >> 4], -1).flatten(1).int()
-
-
-def _agrees(layer: PackedLinear, weight: QuantizedWeight, bias: torch.Tensor | None) -> bool:
-    """Whether a layer multiplies as its unpacked matrix does. The first rows of the matrix tell: a
-    layout that mistakes a format does so everywhere."""
-    part = weight.rows(0, min(len(weight.codes), BLOCK_ROWS)).dequantized(torch.float32)
-    generator = torch.Generator().manual_seed(0)
-    for rows in PROBE_ROWS:
-        x = torch.randn(rows, layer.in_features, generator=generator).to(torch.bfloat16)
-        with torch.inference_mode():
-            wanted = F.linear(x.float(), part, None if bias is None else bias[: len(part)].float())
-            difference = (layer(x)[:, : len(part)].float() - wanted).abs().max()
-        if not difference <= TOLERANCE * wanted.abs().max():
-            return False
-    return True

@@ -10,25 +10,33 @@ copied out of the files: otherwise one small tensor would keep a whole shard map
 count as the process's memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from molink.executor.architecture.pruning import Skip
-from molink.executor.cpu.finding_plain_layers import use_plain_layers
-from molink.executor.cpu.norms import replacement_for
+from molink.executor.attention.function import observed_attention
+from molink.executor.cpu.finding_plain_layers import call_of, use_plain_layers
+from molink.executor.cpu.native_attention import refuse_kernels, rows_trouble
+from molink.executor.cpu.norms import norm_trouble, replacement_for
 from molink.executor.cpu.packed_linear import (
     PackedLinear,
     SharedInput,
     SharedPart,
+    distrust,
     joined_bias,
-    pack,
+    joined_weight,
+    pack_matrix,
+    product_trouble,
 )
 from molink.executor.cpu.packing_experts import pack_experts
 from molink.executor.cpu.quantized_linear import quantized_linear
 from molink.executor.experts import ExpertStack
+from molink.executor.proof import Swaps
 from molink.executor.quantized.linear import QuantizedLinear
 from molink.executor.quantized.packed import joined
 
@@ -42,25 +50,45 @@ LINEARS = 0.5
 def rewrite(
     model: Any,
     trial: Callable[[], object],
+    tokens: Callable[[], object] = lambda: None,
     *,
     embeds: bool,
     progress: Callable[[float], None] = lambda fraction: None,
-) -> None:
+) -> Swaps:
     """Rewrite `model` in place; `trial` runs it once on some input, `embeds` says whether it takes
-    token ids.
+    token ids. What is swapped is tried once more with the rows that `tokens` runs it on.
     """
+    swaps = _tried(model, tokens)
     if not embeds:
         _untie_embedding(model)
     groups = linear_groups(model, trial)
     for done, names in enumerate(groups):
-        _pack_group(model, names)
+        _pack_group(model, names, swaps)
         progress(LINEARS * (done + 1) / len(groups))
     pack_experts(model, lambda done: progress(LINEARS + (1 - LINEARS) * done))
     progress(1.0)
-    _replace_norms(model)
+    _replace_norms(model, swaps)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
-    use_plain_layers(model, trial)
+    use_plain_layers(model, trial, swaps)
+    return swaps
+
+
+def _tried(model: nn.Module, tokens: Callable[[], object]) -> Swaps:
+    """The rows that modules are given; attention is tried with its own at once."""
+    names = {module: name for name, module in model.named_modules()}
+    calls: dict[str, Any] = {}
+
+    def note(module: nn.Module, *rows: torch.Tensor, **settings: Any) -> None:
+        calls[names[module]] = call_of(module, *rows, **settings), rows
+
+    with observed_attention(note):
+        swaps = Swaps.seen(model, tokens)
+    for name, ((*_, window, variant), rows) in calls.items():
+        query, key, value = (one[0].transpose(0, 1).contiguous() for one in rows[:3])
+        if not swaps.note(name, rows_trouble(query, key, value, window, variant)):
+            refuse_kernels()
+    return swaps
 
 
 def _untie_embedding(model: Any) -> None:
@@ -131,10 +159,23 @@ def _recorded_inputs(model: nn.Module, names: list[str]) -> Iterator[dict[str, l
             handle.remove()
 
 
-def _pack_group(model: nn.Module, names: list[str]) -> None:
+def _pack_group(model: nn.Module, names: list[str], swaps: Swaps) -> None:
     linears: list[Any] = [model.get_submodule(name) for name in names]
-    quantized = isinstance(linears[0], QuantizedLinear)
-    packed = _pack_quantized(linears) if quantized else pack(linears)
+    bias, dtype = joined_bias(linears), linears[0].weight.dtype
+    packed: PackedLinear | None
+    if isinstance(linears[0], QuantizedLinear):
+        weight: Any = joined([linear.quantized for linear in linears])
+        packed = quantized_linear(weight, bias, dtype)
+    else:
+        weight = joined_weight(linears)
+        packed = None if weight is None else pack_matrix(weight, bias)
+    if packed is not None:
+        trouble_of = partial(product_trouble, packed, weight, bias, dtype)
+        if not swaps.holds(names[0], trouble_of):
+            distrust(packed, weight, bias, dtype)
+            packed = None
+    if packed is None and len(linears) > 1 and isinstance(linears[0], QuantizedLinear):
+        packed = QuantizedLinear(weight, bias, dtype)
     if packed is None:
         return
     if len(names) == 1:
@@ -143,16 +184,6 @@ def _pack_group(model: nn.Module, names: list[str]) -> None:
     shared = SharedInput(packed, [linear.out_features for linear in linears])
     for index, name in enumerate(names):
         replace_module(model, name, SharedPart(shared, index))
-
-
-def _pack_quantized(linears: Sequence[QuantizedLinear]) -> PackedLinear | None:
-    weight = joined([linear.quantized for linear in linears])
-    bias = joined_bias(linears)
-    dtype = linears[0].dtype
-    packed = quantized_linear(weight, bias, dtype)
-    if packed is None and len(linears) > 1:
-        return QuantizedLinear(weight, bias, dtype)
-    return packed
 
 
 def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
@@ -164,9 +195,9 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
 # -- norms ----------------------------------------------------------------------------------------
 
 
-def _replace_norms(model: nn.Module) -> None:
+def _replace_norms(model: nn.Module, swaps: Swaps) -> None:
     for name, module in list(model.named_modules()):
         if "norm" in type(module).__name__.lower() and not isinstance(module, Skip):
-            replacement = replacement_for(module)
-            if replacement is not None:
-                replace_module(model, name, replacement)
+            fast = replacement_for(module, weight_dtype=torch.float32)  # 1 + w is not rounded.
+            if fast is not None and swaps.holds(name, partial(norm_trouble, module, fast)):
+                replace_module(model, name, fast)

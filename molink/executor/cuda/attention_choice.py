@@ -25,6 +25,7 @@ from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
 from molink.executor.cards.fallbacks import first_line, one_clause
 from molink.executor.cuda.attention_kind import AttentionKind
 from molink.executor.cuda.fused_choice import FusedChoice
+from molink.executor.proof import alike
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ CAPABILITY_MIN = (8, 0)
 """Older cards have no bfloat16, and since version 3.3 no support by Triton: it compiles for them
 without matrix instructions."""
 
-TOLERANCES = {torch.float32: 1e-3, torch.float16: 4e-3, torch.bfloat16: 4e-2}
-"""Largest difference from torch in fp32 on a probe with values around one; an fp32 product may be
-made of tf32 on a card."""
+WAYS_APART = {torch.float32: 50.0, torch.float16: 2.0, torch.bfloat16: 2.0}
+"""Of the kernel and torch in fp32, in `proof.APART`; an fp32 product may be made of tf32."""
 
 PROBE_SPANS = ((1, 300), (3, 40), (20, 50), (1, 1))
 """Rows and keys: decode over several shares of keys, a draft, a continued prompt, a first token."""
@@ -133,12 +133,9 @@ class AttentionChoice:
         if kind.refusal is not None:
             return kind.refusal
         try:
-            difference = _difference(kind, kernels, self.device)
+            return _difference(kind, kernels, self.device)
         except Exception as error:  # Whatever a compiler or a driver says: torch goes on.
             return first_line(error)
-        if difference <= TOLERANCES[kind.dtype]:
-            return None
-        return f"the kernel differs from torch by {difference:.1e} on this card"
 
 
 def _kernels() -> "RaggedAttention":
@@ -156,8 +153,10 @@ def _operators() -> "FusedOperators":
 # -- the kernel against torch, on the card --------------------------------------------------------
 
 
-def _difference(kind: AttentionKind, kernels: "RaggedAttention", device: torch.device) -> float:
-    """Largest difference between the kernel and torch's attention in fp32, over random spans."""
+def _difference(
+    kind: AttentionKind, kernels: "RaggedAttention", device: torch.device
+) -> str | None:
+    """Why the kernel does not give what torch's attention does in fp32, over random spans."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -179,8 +178,8 @@ def _difference(kind: AttentionKind, kernels: "RaggedAttention", device: torch.d
     got = kernels.attend(q_THA, layer, batch, window, variant).out_THV
     wide = LayerKv(*(KvRows(r.numbers(torch.float32)) for r in (layer.keys, layer.values)))
     alone = LayerRows(batch, KvPool(PROBE_SLOTS), wide, q_THA.float(), window, variant)
-    wanted = alone.attend()
-    return float((got.float() - wanted).abs().max())
+    trouble = alike(got, alone.attend().to(got.dtype), WAYS_APART[kind.dtype])
+    return trouble and f"the kernel {trouble} on this card"
 
 
 def _probe_batch(device: torch.device) -> RaggedBatch:

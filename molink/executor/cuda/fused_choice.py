@@ -16,15 +16,14 @@ from molink.checkpoint.model_shape import KvDtype
 from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.cards.fallbacks import first_line, one_clause
 from molink.executor.cuda.fused_math import FusedOperators, PlainFused, Turn
+from molink.executor.proof import alike
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["INT8_STEP", "TOLERANCES", "FusedChoice", "difference"]
+__all__ = ["INT8_STEP", "FusedChoice"]
 
-TOLERANCES = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""Largest difference, relative to the largest result: another order of roundings."""
-
-INT8_STEP = 1 / 100
-"""A code is rounded to the other side where its number lies between two: the largest is 127."""
+INT8_STEP = 4 / 127
+"""A code is rounded to the other side where its number lies between two; beside a small channel
+that is some times its size."""
 
 PROBE_ROWS = 5
 
@@ -103,8 +102,9 @@ class FusedChoice:
             q_out = operators.write(q, k, v, turn, slots_T, into)
             stored = (rows.numbers(torch.float32) for rows in (into.keys, into.values))
             results.append((q_out, *stored))
-        limit = max(TOLERANCES[q.dtype], INT8_STEP if kv_dtype == "int8" else 0.0)
-        return all(difference(got, wanted) <= limit for got, wanted in zip(*results, strict=True))
+        more = INT8_STEP if kv_dtype == "int8" else 0.0
+        pairs = zip(*results, strict=True)
+        return all(alike(got, wanted, more=more) is None for got, wanted in pairs)
 
 
 def _trouble(is_right: Callable[[], bool]) -> str | None:
@@ -113,11 +113,3 @@ def _trouble(is_right: Callable[[], bool]) -> str | None:
             return None if is_right() else "the kernel differs from torch on this card"
     except Exception as error:  # Whatever a compiler or a driver says: torch goes on.
         return first_line(error)
-
-
-def difference(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Largest difference, relative to the largest result; infinite for another format or shape."""
-    if got.shape != wanted.shape or got.dtype != wanted.dtype:
-        return float("inf")
-    apart = (got.float() - wanted.float()).abs().max()
-    return float(apart / wanted.float().abs().max().clamp(min=1e-30))

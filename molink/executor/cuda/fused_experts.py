@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from molink.executor.cuda.fused_choice import TOLERANCES, FusedChoice, difference
+from molink.executor.cuda.fused_choice import FusedChoice
 from molink.executor.cuda.fused_math import ExpertCall, FusedOperators, Gate, PlainFused
+from molink.executor.proof import alike
 
 __all__ = ["FusedExperts", "fuse_experts", "gates_of"]
 
@@ -84,8 +85,7 @@ def _gates_alike(module: Any, gate: Gate) -> bool:
     width = _weight(module, "gate_up_proj").shape[2]
     x = _random(module.down_proj, PROBE_ROWS, width) * 4  # As far as a limit, too.
     with torch.inference_mode():
-        apart = difference(PlainFused().gated(x, gate), module._apply_gate(x))
-    return apart <= TOLERANCES[x.dtype]
+        return alike(PlainFused().gated(x, gate), module._apply_gate(x)) is None
 
 
 def _sums_alike(module: Any, fused: FusedExperts) -> bool:
@@ -96,7 +96,7 @@ def _sums_alike(module: Any, fused: FusedExperts) -> bool:
     share_Tk, index_Tk = share_Tk.to(hidden_TD), index_Tk.to(hidden_TD.device)
     got = fused.sums(module, hidden_TD, index_Tk, share_Tk)
     wanted = module(hidden_TD, index_Tk, share_Tk)  # The module is not fused yet.
-    return difference(got, wanted) <= TOLERANCES[hidden_TD.dtype]
+    return alike(got, wanted) is None
 
 
 def _random(like: torch.Tensor, *shape: int) -> torch.Tensor:

@@ -22,11 +22,12 @@ from molink.executor.architecture.pruning import Skip
 from molink.executor.cpu.norms import replacement_for
 from molink.executor.cpu.packed_linear import SharedInput, SharedPart, joined_bias
 from molink.executor.cpu.rewriting import linear_groups, replace_module
-from molink.executor.cuda.fused_choice import TOLERANCES, FusedChoice, difference
+from molink.executor.cuda.fused_choice import FusedChoice
 from molink.executor.cuda.fused_experts import fuse_experts
 from molink.executor.cuda.fused_math import FusedOperators, Gate, PlainFused
 from molink.executor.cuda.rotations import put_off_rotations
 from molink.executor.experts import is_experts
+from molink.executor.proof import alike, probe_rows, probe_weights
 from molink.executor.quantized.linear import QuantizedLinear, use_cuda_kernels
 from molink.executor.quantized.packed import joined
 
@@ -171,17 +172,15 @@ def _orders(linears: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 def _agrees(
     module: nn.Module, into: Sequence[Any], down: Any, gate: Gate, by: FusedOperators
 ) -> bool:
-    generator = torch.Generator().manual_seed(0)
     weight = next(module.parameters(), down.weight)
-    x = torch.randn(1, PROBE_ROWS, down.out_features, generator=generator)
-    x = x.to(weight.device, down.weight.dtype)
+    x = probe_rows(PROBE_ROWS, down.out_features, down.weight.dtype).to(weight.device)[None]
     with torch.inference_mode():
         try:
             wanted = module(x)
         except (RuntimeError, TypeError, ValueError):
             return False
         got = down(by.gated(torch.cat([linear(x) for linear in into], -1), gate))
-    return isinstance(wanted, torch.Tensor) and difference(got, wanted) <= TOLERANCES[x.dtype]
+    return isinstance(wanted, torch.Tensor) and alike(got, wanted) is None
 
 
 # -- norms ----------------------------------------------------------------------------------------
@@ -243,8 +242,7 @@ def _norm(module: nn.Module, choice: FusedChoice) -> nn.Module | None:
 
 
 def _norms_alike(operators: FusedOperators, weight: torch.Tensor) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, PROBE_ROWS, weight.shape[-1], generator=generator)
-    x, wide = x.to(weight.device, weight.dtype), weight.detach().float()
+    x = probe_rows(2 * PROBE_ROWS, len(weight), weight.dtype).to(weight.device)
+    wide = probe_weights(len(weight), torch.float32).to(weight.device)
     got, wanted = (by.normed(x, wide, 1e-5) for by in (operators, PlainFused()))
-    return difference(got, wanted) <= TOLERANCES[x.dtype]
+    return alike(got, wanted) is None

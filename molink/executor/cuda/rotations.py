@@ -22,8 +22,9 @@ import torch
 from torch import nn
 
 from molink.errors import UnsupportedModelError
-from molink.executor.cuda.fused_choice import TOLERANCES, FusedChoice, difference
+from molink.executor.cuda.fused_choice import FusedChoice
 from molink.executor.cuda.fused_math import PlainFused, Rotation, Turn
+from molink.executor.proof import alike, only_reading
 
 __all__ = ["PutOff", "RotaryCall", "put_off_rotations"]
 
@@ -86,14 +87,15 @@ class RotaryCall:
             return False
         q, k, cos, _ = self._seen
         kind = (self._function, q.shape[1::2], k.shape[1::2], q.dtype, cos.dtype, cos.shape[2])
-        for rotation in _candidates(q.shape[-1], cos.shape[-1]):
-            if _is_alike(self._function, PlainFused(), rotation, self._seen):
-                ours = partial(
-                    _is_alike, self._function, self.choice.operators, rotation, self._seen
-                )
-                if self.choice.trusts("rotations", kind, ours):
-                    self._rotation = rotation
-                break
+        plain = partial(_is_alike, self._function, PlainFused(), seen=self._seen)
+        read = {str(one): one for one in _candidates(q.shape[-1], cos.shape[-1])}
+        found = only_reading({name: None if plain(one) else "is off" for name, one in read.items()})
+        if found is not None:
+            ours = partial(
+                _is_alike, self._function, self.choice.operators, read[found], self._seen
+            )
+            if self.choice.trusts("rotations", kind, ours):
+                self._rotation = read[found]
         self._seen = None
         return self._rotation is not None
 
@@ -178,8 +180,7 @@ def _is_alike(function: Callable[..., Any], operators: Any, rotation: Rotation, 
         wanted = function(q, k, cos, sin)
         turn = Turn(rotation, cos[0], sin[0])
         got = _outer(*operators.rotated(_inner(q), _inner(k), turn))
-    limit = TOLERANCES[q.dtype]
-    return all(difference(one, other) <= limit for one, other in zip(got, wanted, strict=True))
+    return all(alike(one, other) is None for one, other in zip(got, wanted, strict=True))
 
 
 def _inner(heads: torch.Tensor) -> torch.Tensor:

@@ -22,12 +22,12 @@ from molink.checkpoint.quantized.recognised import part_names, quantized_weights
 from molink.checkpoint.quantized.stored_weight import StoredWeight, WeightFormat
 from molink.checkpoint.safetensors_header import check_whole, read_header
 from molink.errors import CheckpointError, UnsupportedModelError
+from molink.executor.architecture.tensor_names import TensorNames
 from molink.executor.experts import ExpertStack, is_experts
 from molink.executor.quantized.linear import QuantizedLinear
 from molink.executor.quantized.packed import QuantizedWeight, joined
 from molink.executor.quantized.readers import read_weight
 from molink.executor.quantized.tensor_files import TensorFiles
-from molink.executor.tensor_names import TensorNames
 
 __all__ = ["StageWeights", "Target", "fill", "stage_weights", "with_shells"]
 

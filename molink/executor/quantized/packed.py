@@ -81,6 +81,10 @@ class QuantizedWeight(ABC):
         """The matrix of some of the rows, without a copy."""
         return type(self)(**{name: part[start:stop] for name, part in self.tensors().items()})
 
+    def picked(self, outputs: torch.Tensor) -> Self:
+        """The matrix of rows by their numbers."""
+        return type(self)(**{name: part[outputs] for name, part in self.tensors().items()})
+
     def to(self, device: torch.device) -> Self:
         """The same matrix on another device."""
         return type(self)(**{name: part.to(device) for name, part in self.tensors().items()})

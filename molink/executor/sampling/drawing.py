@@ -35,7 +35,7 @@ def draw_settings(
     histories: Sequence[SequenceHistory], known_tokens: Sequence[int]
 ) -> list[np.ndarray]:
     """What `draw` wants to be sent: doubles, [R] each; nothing where no row is random."""
-    if not any(history.params.temperature > 0 for history in histories):
+    if all(history.params.is_greedy for history in histories):
         return []
     rows = list(map(_settings, histories, known_tokens))
     return list(np.array(rows, np.float64).T)
@@ -44,7 +44,7 @@ def draw_settings(
 def draw(
     logits_RW: torch.Tensor, histories: Sequence[SequenceHistory], sent: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """The token of each row, [R] on the device: the likeliest where the temperature is 0. `sent`
+    """The token of each row, [R] on the device: the likeliest where it is greedy. `sent`
     are their `draw_settings` there."""
     if not sent:
         return likeliest(logits_RW)
@@ -57,7 +57,7 @@ def draw(
         top_k_R1 = top_k_R1.clamp(max=logits_RW.shape[1]).long()
         keep_likeliest(probabilities_RW, params, Limits(min_p_R1, top_k_R1, top_p_R1))
     drawn_R = inverse_cdf(probabilities_RW, uniforms_R1[:, 0])
-    if all(own.temperature > 0 for own in params):
+    if not any(own.is_greedy for own in params):
         return drawn_R
     return torch.where(is_random_R1[:, 0] > 0, drawn_R, likeliest(logits_RW))
 
@@ -66,7 +66,7 @@ def _settings(history: SequenceHistory, known: int) -> tuple[float, ...]:
     """Whether a row is random, its temperature, number and limits; of a greedy row such that
     nothing goes wrong."""
     params = history.params
-    if params.temperature == 0:
+    if params.is_greedy:
         return 0.0, 1.0, 0.0, 0.0, 1.0, 1.0
     number = uniform(params.seed, known - history.prompt_tokens)
     return 1.0, params.temperature, number, params.min_p, params.top_k or math.inf, params.top_p

@@ -19,6 +19,9 @@ __all__ = ["change", "changes", "forbidden_words"]
 
 NO_WORDS = np.zeros(0)
 
+PENALTY_LEAST = 1e-6
+"""A smaller repetition penalty would make logits infinite, and decides nothing more."""
+
 
 def forbidden_words(
     histories: Sequence[SequenceHistory],
@@ -117,8 +120,8 @@ def _factors(history: SequenceHistory) -> tuple[np.ndarray, np.ndarray, np.ndarr
     less = counts * np.float32(params.frequency_penalty)
     less += np.float32(params.presence_penalty) * (counts > 0)
     # A penalty above 1 must make a token less likely, so negative logits are multiplied.
-    positive = np.full(len(counts), 1 / params.repetition_penalty)
-    return positive, np.full(len(counts), params.repetition_penalty), less
+    penalty = max(params.repetition_penalty, PENALTY_LEAST)
+    return np.full(len(counts), 1 / penalty), np.full(len(counts), penalty), less
 
 
 def _penalised(

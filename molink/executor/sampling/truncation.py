@@ -47,7 +47,7 @@ class Limits:
 def truncates(params: SamplingParams) -> bool:
     """Whether it excludes words from a draw."""
     limits = params.min_p > 0 or params.top_k > 0 or params.top_p < 1
-    return params.temperature > 0 and limits
+    return limits and not params.is_greedy
 
 
 def keep_likeliest(

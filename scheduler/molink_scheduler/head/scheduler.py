@@ -28,6 +28,7 @@ from molink_scheduler.events import (
     CodecChosen,
     FetchArrived,
     Refuse,
+    RefuseRequest,
     ReleaseArrived,
     RequestCancelled,
     RequestSubmitted,
@@ -212,11 +213,12 @@ class HeadScheduler:
         if request.request_id in self._sequences:
             return [Refuse(f"request {request.request_id} was submitted twice")]
         if (objection := request_objection(request, self.kv, self.settings.limits)) is not None:
-            return [Refuse(objection)]
+            return [RefuseRequest(objection, request.request_id)]
         sequence = Sequence(request)
         kept = self._kept.get(request.request_id, 0)
         if kept >= len(sequence.known):
-            return [Refuse(f"request {request.request_id} has fewer tokens than were kept of it")]
+            few = f"request {request.request_id} has fewer tokens than were kept of it"
+            return [RefuseRequest(few, request.request_id)]
         if self._kept.pop(request.request_id, 0):
             sequence.keep(kept, fresh=self.resume.fresh)
         self._sequences[request.request_id] = sequence

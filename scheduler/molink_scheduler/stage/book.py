@@ -362,7 +362,7 @@ class StageBook:
             lengths == tuple(sorted(lengths))
             and admission.tokens_expected <= self.limits.sequence_tokens_max
             and self.limits.has_words(
-                chain(admission.prompt, admission.output, admission.sampling.biased)
+                chain(admission.prompt, admission.output, admission.sampling.named)
             )
         )
 

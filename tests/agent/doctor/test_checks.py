@@ -24,6 +24,13 @@ KNOWN = Known(broker_host="198.51.100.2", broker_port=1883, coordinator_url="htt
 GOOD = DoctorFacts(machine=pc(), gpus=ONE_CARD, torch=TORCH, port=PortTrial(0))
 
 
+def test_what_is_computed_the_library_s_way_is_told():
+    sentence = "model.layers.3 is computed the library's way: is off by 1.0e-01 of row 2"
+    assert judged(hardware.swaps) is Result.OK
+    assert judged(hardware.swaps, swaps=(sentence,)) is Result.WARN
+    assert sentence in found(hardware.swaps, swaps=(sentence,))
+
+
 def profile(upload_mbps: float) -> Profile:
     return Profile(
         devices=(),

@@ -255,9 +255,15 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
             },
             "'image'",
         ),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+        (
+            {
+                "tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}],
+                "tool_choice": {"type": "tool", "name": "web_search"},
+            },
+            "'web_search', which is not among",
+        ),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"extra_body": {"container": "c"}}, "container"),
+        ({"extra_body": {"n_predict": 5}}, "n_predict"),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}},
             "output_config.format",

@@ -66,6 +66,41 @@ SAMPLES = {
         '<tool_call>{"name": "get_weather", "arguments": {"city": "</tool_call>"}}</tool_call>',
         calls=((WEATHER, '{"city": "</tool_call>"}'),),
     ),
+    "qwen-coder-fence": Sample(
+        "hermes",
+        "none",
+        'I look.\n```json\n{\n  "name": "get_weather",\n  "arguments": {\n    "city": "Paris"\n'
+        "  }\n}\n```\n\nWait.",
+        says="I look.Wait.",
+        calls=((WEATHER, '{\n    "city": "Paris"\n  }'),),
+    ),
+    "qwen-coder-bare": Sample(
+        "hermes",
+        "none",
+        '{"name": "get_weather", "arguments": {"city": "Paris"}}\n'
+        '{"name": "get_time", "arguments": {}}\n',
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    "qwen-coder-two-in-a-fence": Sample(
+        "hermes",
+        "none",
+        '```\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n'
+        '{"name": "get_time", "arguments": {}}\n```',
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    "qwen-coder-no-tool": Sample(
+        "hermes",
+        "none",
+        '```json\n{"name": "Bob", "arguments": {}}\n```\n```python\n{"name": "get_time"}\n```',
+        says='```json\n{"name": "Bob", "arguments": {}}\n```\n```python\n{"name": "get_time"}\n```',
+    ),
+    "qwen-coder-json": Sample("hermes", "none", '{"answer": 1}', says='{"answer": 1}'),
+    "qwen-coder-within-text": Sample(
+        "hermes",
+        "none",
+        'Write {"name": "get_time", "arguments": {}} ``',
+        says='Write {"name": "get_time", "arguments": {}} ``',
+    ),
     "qwen3-thinks": Sample(
         "hermes",
         "qwen3",

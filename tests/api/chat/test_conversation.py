@@ -83,6 +83,18 @@ def test_marks_that_are_special_tokens_are_asked_for(special):
     assert ChatFormat.of(tokenizer).hides_marks == special
 
 
+def test_marks_are_those_of_the_template_that_is_used():
+    named = {
+        "rag": "<|tool_call|> {{ tools }}",
+        "default": "D",
+        "tool_use": "{{ tools }}<tool_call>",
+    }
+    found = ChatFormat.of(CharTokenizer(named))
+    assert (found.tool_parser, found.takes_tools) == ("hermes", True)
+    del named["tool_use"]
+    assert not ChatFormat.of(CharTokenizer(named)).takes_tools
+
+
 def test_what_a_template_reads():
     user, said, result = Conversation(TALK).templated_messages()
     assert user == {"role": "user", "content": "weather?"}

@@ -140,4 +140,6 @@ async def test_the_grammar_travels_with_the_request(serve):
             await client.chat.completions.create(**asked)
     assert answer.choices[0].message.tool_calls[0].function.name == "weather"
     strict, formed = (one.sampling.grammar for one in service.requests)
-    assert accepts(strict, f"Hm. {CALL}") and accepts(formed, "{}") and not accepts(formed, CALL)
+    assert accepts(strict, f"Hm. {CALL}") and not accepts(strict, CALL.replace('"Oslo"', "5"))
+    assert accepts(formed, "{}") and accepts(formed, CALL) and not accepts(formed, f"Hm. {CALL}")
+    assert not accepts(formed, CALL.replace('"Oslo"', "5"))

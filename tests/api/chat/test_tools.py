@@ -180,6 +180,78 @@ async def test_one_call_at_a_time(client, service):
     assert [one.function.name for one in choice.message.tool_calls] == ["get_weather"]
 
 
+async def test_a_demanded_call_goes_before_a_form(client, service):
+    service.answers = [SAMPLES["hermes"].text]
+    form = {"type": "json_object"}
+    choice = (await ask(client, tool_choice="required", response_format=form)).choices[0]
+    assert choice.message.tool_calls[0].function.name == "get_weather"
+    assert "@answer" not in service.requests[-1].sampling.grammar
+
+
+async def test_whole_calls_of_an_answer_that_is_cut_off(client, service):
+    service.answers, service.finish_reason = [SAMPLES["hermes-two"].text[:-15]], "length"
+    choice = (await ask(client)).choices[0]
+    assert [one.function.name for one in choice.message.tool_calls] == ["get_weather"]
+    assert (choice.finish_reason, choice.message.content) == ("length", None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"not": {"type": "string"}}, "not"),
+        ({"if": {"type": "string"}, "then": {"minLength": 2}}, "if"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"type": "array", "contains": {"type": "string"}}, "contains"),
+        ({"type": "object", "propertyNames": {"pattern": "^a"}}, "propertyNames"),
+        ({"type": "string", "pattern": "^(?!a).*$"}, "pattern"),
+        ({"type": "string", "pattern": "(a)\\1"}, "pattern"),
+    ],
+)
+async def test_what_no_grammar_follows_names_tool_and_keyword(client, service, schema, keyword):
+    service.answers = [SAMPLES["hermes"].text]
+    function = {
+        "name": "mcp__srv__odd",
+        "parameters": {"type": "object", "properties": {"k": schema}},
+    }
+    tools = [TOOL, {"type": "function", "function": function}]
+    await ask(client, tools=tools)
+    assert service.requests[-1].sampling.grammar == ""
+    with pytest.raises(openai.BadRequestError, match=f"mcp__srv__odd.*{keyword}") as caught:
+        await ask(client, tools=tools, tool_choice="required")
+    assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {},
+        {"type": "string", "pattern": "\\d{4}-\\d{2}"},
+        {"type": "string", "format": "int64"},
+        {"type": ["string", "null"], "default": None},
+        {"type": "array", "items": [{"type": "integer"}, {"type": "string"}], "maxItems": 2},
+        {"type": "string", "maxLength": 100_000},
+        {"$ref": "#/properties/k2"},
+    ],
+)
+async def test_odd_schemas_that_can_be_followed(client, service, schema):
+    service.answers = [SAMPLES["hermes"].text]
+    properties = {"k": schema, "k2": {"type": "integer"}}
+    function = {"name": "odd", "parameters": {"type": "object", "properties": properties}}
+    asked = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    assert (await ask(client, **asked)).choices[0].message.tool_calls
+    assert service.requests[-1].sampling.grammar
+
+
+async def test_stop_strings_travel_with_where_they_end_nothing(client, service):
+    service.answers = ["Yes."]
+    await ask(client, stop=["."])
+    quiet = service.requests[-1].sampling.quiet
+    assert ("<think>", "</think>") in quiet and ("<tool_call>", "</tool_call>") in quiet
+    await ask(client)
+    assert service.requests[-1].sampling.quiet == ()
+
+
 async def test_choices_have_calls_of_their_own(client, service):
     service.answers = [SAMPLES["hermes"].text, "No."]
     first, second = (await ask(client, n=2)).choices
@@ -206,11 +278,6 @@ async def test_logprobs_of_what_is_held_back_come_all_the_same(client, service):
     ("options", "param", "words"),
     [
         (
-            {"tool_choice": "required", "response_format": {"type": "json_object"}},
-            "tool_choice",
-            "leave one out",
-        ),
-        (
             {
                 "tool_choice": "required",
                 "tools": [
@@ -230,14 +297,18 @@ async def test_logprobs_of_what_is_held_back_come_all_the_same(client, service):
             "tool_choice",
             "not among 'tools'",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type", "'function'"),
+        (
+            {"tools": [{"type": "web_search"}], "tool_choice": "required"},
+            "tool_choice",
+            "needs 'tools'",
+        ),
         ({"tools": [{"type": "function"}]}, "tools.0.function", "missing"),
         (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},
             "tools.0.function.name",
             "letters",
         ),
-        ({"tools": [TOOL] * 129}, "tools", "at most 128"),
+        ({"tools": [TOOL] * 1025}, "tools", "at most 1024"),
         ({"reasoning_effort": "much"}, "reasoning_effort", "'none'"),
         ({"extra_body": {"documents": [{"text": "a"}]}}, "documents", "not supported"),
         ({"extra_body": {"chat_template": "{{ 1 }}"}}, "chat_template", "not supported"),
@@ -246,8 +317,6 @@ async def test_logprobs_of_what_is_held_back_come_all_the_same(client, service):
             "chat_template_kwargs",
             "cannot set 'messages'",
         ),
-        ({"messages": [{"role": "tool"}]}, "messages.0.content", "missing"),
-        ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages.0.content", "missing"),
     ],
 )
 async def test_what_cannot_be_honoured(client, options, param, words):

@@ -240,27 +240,28 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
         ({"input": []}, "input"),
-        ({"input": [{"role": "robot", "content": "x"}]}, "input.0.message.role"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "input.0.role"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
         (
             {
                 "input": [
                     {"role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]}
                 ]
             },
-            "input.0.message.content.0",
+            "input.0.content",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools.0"),
+        (
+            {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+            "tool_choice",
+        ),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "maybe"}, "tool_choice"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"max_output_tokens": 5000}, "max_output_tokens"),
-        ({"text": {"verbosity": "high"}}, "text.verbosity"),
         ({"temperature": -1}, "temperature"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "text.format"),
@@ -276,8 +277,11 @@ async def test_mistakes_are_named(client, service, fields, param):
 
 
 async def test_what_was_answered_cannot_be_looked_up(client):
-    with pytest.raises(openai.NotFoundError, match="Answers are not kept"):
-        await client.responses.retrieve("resp_1")
+    for call in (client.responses.retrieve, client.responses.delete):
+        with pytest.raises(openai.NotFoundError, match="Answers are not kept"):
+            await call("resp_1")
+    with pytest.raises(openai.NotFoundError, match="send the whole conversation"):
+        await client.responses.create(model=MODEL, input="hi", previous_response_id="resp_1")
 
 
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.checkpoint.gguf.block_types import BLOCK_TYPES, OTHER_TYPES, PLAIN_TYPES
+from molink.checkpoint.gguf import header as header_module
+from molink.checkpoint.gguf.block_types import (
+    BLOCK_TYPES,
+    OTHER_TYPES,
+    PLAIN_TYPES,
+    RECODED_TYPES,
+)
 from molink.checkpoint.gguf.header import read_gguf
 from molink.errors import CheckpointError, MolinkError, UnsupportedModelError
 from tests.checkpoint.gguf.written import Tensor, Typed, gguf_bytes, text, write_gguf
@@ -94,11 +100,11 @@ def test_the_format_s_own_writer_is_read(tmp_path):
 
 def test_sizes_of_blocks_are_those_of_the_format():
     kinds = gguf.GGMLQuantizationType
-    for number, block in {**BLOCK_TYPES, **PLAIN_TYPES}.items():
+    for number, block in {**BLOCK_TYPES, **PLAIN_TYPES, **RECODED_TYPES}.items():
         assert gguf.GGML_QUANT_SIZES[kinds(number)] == (block.values, block.size)
         assert kinds(number).name.lower() == block.name.lower()
-    assert {kinds(number).name for number in OTHER_TYPES} == set(OTHER_TYPES.values())
-    assert {kind.value for kind in kinds} <= {*BLOCK_TYPES, *PLAIN_TYPES, *OTHER_TYPES, 9, 41}
+    read = {*BLOCK_TYPES, *PLAIN_TYPES, *RECODED_TYPES}
+    assert {kind.value for kind in kinds} <= read | {*OTHER_TYPES} and not read & {*OTHER_TYPES}
 
 
 def test_a_file_that_ends_early_is_refused_at_every_byte(tmp_path):
@@ -164,12 +170,49 @@ def test_bombs_take_no_memory(tmp_path, bomb):
         tracemalloc.stop()
 
 
-def test_types_that_are_not_read_are_named_with_what_to_take_instead(tmp_path):
-    data = gguf_bytes({}, [Tensor("blk.0.ffn_up.weight", (256, 1), 16, bytes(66))])
-    words = ("blk.0.ffn_up.weight", "IQ2_XXS", "Q4_K_M")
-    refused(tmp_path, data, *words, error=UnsupportedModelError)
-    unknown = gguf_bytes({}, [Tensor("m", (256, 1), 999, bytes(66))])
-    refused(tmp_path, unknown, "number 999", error=UnsupportedModelError)
+def test_types_that_are_not_read_are_counted_and_left_out(tmp_path):
+    tensors = [
+        *(Tensor(f"t{at}", (256, 1), 999, bytes(66)) for at in range(3)),
+        Tensor("q", (128, 1), 41, bytes(18)),
+        MATRIX,
+    ]
+    header = read_gguf(write_gguf(tmp_path / "m.gguf", {}, tensors))
+    assert header.unread == {"number 999": 3, "Q1_0": 1}
+    assert [tensor.name for tensor in header.tensors] == ["m"]
+
+
+def test_two_tensors_of_one_name_are_refused_also_where_one_is_not_read(tmp_path):
+    data = gguf_bytes({}, [MATRIX, Tensor("m", (256, 1), 999, bytes(66))])
+    refused(tmp_path, data, "one name, m")
+
+
+def test_a_type_that_is_written_anew_keeps_its_place_in_the_file(tmp_path):
+    """Its own start and stop count the bytes that it becomes; whether it overlaps with another is
+    asked before."""
+    q2_k = Tensor("q", (256, 2), 10, bytes(168))
+    path = write_gguf(tmp_path / "m.gguf", {}, [NORM, q2_k])
+    norm, tensor = read_gguf(path).tensors
+    assert norm.stored is None
+    assert (tensor.type.name, tensor.start, tensor.stop) == ("q8_0", 0, 2 * 8 * 34)
+    assert tensor.stored.start == path.stat().st_size - 192
+    overlap = [NORM, Tensor("q", (256, 2), 10, bytes(168), offset=0)]
+    refused(tmp_path, gguf_bytes({}, overlap), "overlap")
+    refused(tmp_path, gguf_bytes({}, [NORM, q2_k])[:-64], "would end")
+
+
+def test_arrays_and_texts_that_would_take_gigabytes_are_refused(tmp_path, monkeypatch):
+    """A file of some GB can hold what would be a hundred times as much in memory."""
+    monkeypatch.setattr(header_module, "VALUES_MAX", 1000)
+    monkeypatch.setattr(header_module, "TEXTS_BYTES_MAX", 5000)
+    numbers = Typed(9, [Typed(0, 1)] * 1001)
+    path = write_gguf(tmp_path / "m.gguf", {"big": numbers, "many": ["x" * 100] * 90})
+    header = read_gguf(path)
+    with pytest.raises(CheckpointError, match="big has 1001 values"):
+        header.array("big")
+    with pytest.raises(CheckpointError, match="texts of more than 5000 bytes"):
+        header.array("many")
+    refused(tmp_path, gguf_bytes({f"k{at}": "x" * 900 for at in range(6)}), "texts of more than")
+    refused(tmp_path, gguf_bytes({"many": ["x"] * 1001}), "1001 texts")
 
 
 def test_other_versions_and_byte_orders_are_named(tmp_path):

@@ -32,6 +32,7 @@ from molink_scheduler.request import SamplingParams
 from tests.coordinator.requests.ring_serving import (
     LENGTH,
     Serving,
+    asked,
 )
 
 
@@ -299,3 +300,32 @@ async def test_a_head_that_takes_nothing_more_counts_as_lost(monkeypatch):
         "The link to the head is lost: 9 messages wait for it."
     )
     links.close()
+
+
+async def test_words_that_the_model_has_no_row_for_never_reach_the_ring():
+    async with Serving() as s:
+        for asked in ({"logit_bias": ((100, 1.0),)}, {"stop_token_ids": (3, 100)}):
+            with pytest.raises(InvalidRequestError, match=r"none for the token 100\b"):
+                await s.ask(**asked)
+        for request, output in (((1, 100), ()), ((1, 2), (100,))):
+            with pytest.raises(InvalidRequestError, match=r"none for the token 100\b"):
+                await s.drain(GenerationRequest(request, SamplingParams(4)), output)
+        assert s.links.sent == [] and s.client.outstanding_tokens == 0
+
+
+async def test_what_the_head_refuses_ends_that_request_alone():
+    async with Serving() as s:
+        answer, request_id = await asked(s)
+        beside, other = await asked(s)
+        health = SimpleNamespace(
+            recent_refused=((request_id, "it cannot be"), (99, "of nobody")),
+            recent_prompts=(),
+            recent_pieces=(),
+        )
+        for _ in range(2):  # A head repeats what it says, for a report may be lost.
+            s.client.note_prompts(health, 0.0)
+        with pytest.raises(InvalidRequestError, match="The ring cannot compute this: it cannot be"):
+            await answer
+        s.links.tell(TokenSample(other, 7), TokenSample(other, 8, LENGTH))
+        assert await beside == [7, 8]
+        assert s.client.unready_reason is None and not any(one.failed for one in s.stages)

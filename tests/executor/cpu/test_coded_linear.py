@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from molink.executor.cpu import coded_linear as room
+from molink.executor.cpu import packed_linear
 from molink.executor.cpu.coded_linear import CodedLinear, coded_linear
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
 from molink.executor.quantized.packed import (
@@ -48,8 +49,11 @@ def random_weight(form, outputs, inputs, group):
         bits = codes(inputs)
         bits[bits & 127 == 127] = 0
         return Fp8Weight(bits.view(torch.float8_e4m3fn), scales())
-    zero = scales() if form == "int8 with zeros" else None
-    return Int8Weight(codes(inputs).view(torch.int8), scales(), zero)
+    signed = codes(inputs).view(torch.int8)
+    if form.startswith("five bits"):
+        signed = signed >> 3
+    zero = scales() if form.endswith("with zeros") else None
+    return Int8Weight(signed, scales(), zero)
 
 
 def largest_error(layer, weight, bias, rows, dtype):
@@ -61,7 +65,10 @@ def largest_error(layer, weight, bias, rows, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", ["int4", "mxfp4", "int8", "int8 with zeros", "fp8"])
+@pytest.mark.parametrize(
+    "form",
+    ["int4", "mxfp4", "five bits", "five bits with zeros", "int8", "int8 with zeros", "fp8"],
+)
 @pytest.mark.parametrize(
     ("outputs", "inputs", "group"), [(64, 256, 128), (33, 96, 32), (7, 688, 16), (300, 160, 160)]
 )
@@ -97,6 +104,26 @@ def test_it_takes_as_much_memory_as_it_says():
     assert layer.weights_bytes == 64 * 512 // 2 + 2 * 64 * 4 * 4
 
 
+@needs_avx512
+def test_codes_of_five_bits_take_five_bits():
+    weight = random_weight("five bits", 64, 512, 32)
+    layer = CodedLinear(weight, None, torch.bfloat16)
+    assert layer.weights_bytes == 64 * 512 * 5 // 8 + 64 * 16 * 2
+    weight.codes[63, 511] = 16
+    assert CodedLinear(weight, None, torch.bfloat16).weights_bytes == 64 * 512 + 64 * 16 * 2
+
+
+@needs_avx512
+def test_one_row_and_many_see_the_same_weights():
+    """Few rows look codes up where they multiply them, many multiply a panel that is unpacked."""
+    for form in ("int4", "mxfp4", "five bits with zeros", "int8 with zeros", "fp8"):
+        weight = random_weight(form, 70, 128, 32)
+        layer = CodedLinear(weight, None, torch.bfloat16)
+        x = torch.eye(128).bfloat16()
+        many, one = layer(x), torch.cat([layer(row[None]) for row in x])
+        torch.testing.assert_close(many, one, atol=0, rtol=2**-7)
+
+
 @needs_avx2
 def test_groups_that_no_kernel_sums_are_left_to_torch():
     assert coded_linear(random_weight("int8", 8, 24, 8), None, torch.float32) is None
@@ -106,7 +133,7 @@ def test_groups_that_no_kernel_sums_are_left_to_torch():
 @needs_avx2
 def test_a_kernel_that_is_wrong_is_not_used(monkeypatch):
     weight = random_weight("int8", 40, 48, 48)
-    monkeypatch.setattr(room, "_proven", {})
+    monkeypatch.setattr(packed_linear, "_proven", {})
     monkeypatch.setattr(room, "_kernel", lambda dtype: lambda *arguments: 0)
     assert coded_linear(weight, None, torch.float32) is None
 

@@ -21,7 +21,7 @@ def linears(inputs: int, outputs: tuple[int, ...], dtype, bias: bool) -> list[nn
 
 
 def check(packed, layers, dtype):
-    tolerance = packed_linear.TOLERANCE[dtype]
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
     for rows in ROWS:
         x = torch.randn(1, rows, layers[0].in_features).to(dtype)
         with torch.inference_mode():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -234,3 +235,43 @@ def test_a_large_vocabulary_with_flat_logits_has_the_right_nucleus():
     drawn = drawn_set(logits, sampling)
     assert max(drawn) <= words // 2
     assert max(drawn) > 2000
+
+
+TINY = (1e-6, 1e-20, 1e-37, 1e-38, 1e-45, 2.3e-308, 5e-324)
+TRUNCATED = (
+    {},
+    {"top_p": 0.9},
+    {"min_p": 0.1, "top_k": 5},
+    {"top_k": 1},
+    {"min_p": 1.0},
+    {"repetition_penalty": 1.3, "frequency_penalty": 2.0, "presence_penalty": -2.0},
+    {"repetition_penalty": 5e-324},
+    {"logit_bias": ((3, 100.0), (4, -100.0))},
+)
+
+
+@given(logits_rows, st.sampled_from(TINY), st.sampled_from(TRUNCATED))
+@settings(max_examples=60, deadline=None)
+def test_temperatures_near_zero_are_greedy_beside_any_neighbour(logits, temperature, truncated):
+    """Logits of a real model, too, are no wider than these, and tie as these do."""
+    asked = SamplingParams(99, logprobs=5, seed=3, temperature=temperature, **truncated)
+    greedy, beside = replace(asked, temperature=0.0), SamplingParams(99, temperature=1.0, seed=8)
+    known = {"prompt": (3, 4, 5), "output": (4, 4, 6)}
+    rows = logits[None].expand(3, -1) * 3000
+    found, expected, _ = sample(
+        rows, [history(asked, **known), history(greedy, **known), history(beside)], [6, 6, 0]
+    )
+    assert found == expected
+    assert np.isfinite([found.logprob, *(logprob for _, logprob in found.top)]).all()
+
+
+@pytest.mark.parametrize("penalty", [5e-324, 1e-45, 1e-40, 1e-20, 100.0])
+@pytest.mark.parametrize("temperature", [1e-5, 1.0, 100.0])
+def test_penalties_at_their_bounds_leave_a_distribution(penalty, temperature):
+    """Not the last word of the vocabulary, as where sums are no numbers."""
+    logits = torch.linspace(-2.0, 1.0, WORDS)
+    asked = SamplingParams(99, temperature=temperature, repetition_penalty=penalty, seed=1)
+    grown = {draw(logits, replace(asked, seed=seed), 2, prompt=(20, 21)) for seed in range(20)}
+    if penalty < 1e-3:
+        assert grown == {21}
+    assert all(0 <= word < WORDS for word in grown)

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import BatchReturned, Refuse, RequestSubmitted, SampledToken
+from molink_scheduler.events import (
+    BatchReturned,
+    Refuse,
+    RefuseRequest,
+    RequestSubmitted,
+    SampledToken,
+)
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
@@ -61,6 +67,7 @@ def decoding(*request_ids: int) -> HeadScheduler:
         request(prompt=(2**32 - 1,)),
         request(output=(-1,)),
         replace(request(), sampling=SamplingParams(max_tokens=4, logit_bias=((100, 1.0),))),
+        replace(request(), sampling=SamplingParams(max_tokens=4, stop_token_ids=(2, 100))),
         request(output=(100,)),
         request(max_tokens=10**6),
         request(max_tokens=47),
@@ -69,7 +76,8 @@ def decoding(*request_ids: int) -> HeadScheduler:
 )
 def test_a_request_that_cannot_be_computed_is_refused(broken):
     head = head_of()
-    assert [type(one) for one in submit(head, broken)] == [Refuse]
+    (refusal,) = submit(head, broken)
+    assert isinstance(refusal, RefuseRequest) and refusal.request_id == 1
     assert head.waiting_count == 0 and next_run(head) is None
 
 

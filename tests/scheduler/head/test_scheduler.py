@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from molink_scheduler.batch import ADMITTED_BULK_BYTES_MAX, BatchClass, Span, bulk_bytes
 from molink_scheduler.events import (
     BatchReturned,
-    Refuse,
+    RefuseRequest,
     RequestCancelled,
     RequestSubmitted,
     SampledToken,
@@ -220,7 +220,7 @@ def test_prefill_gets_its_turn_when_decode_never_rests(make_request):
 
 def test_a_request_that_can_never_fit_is_the_callers_mistake(make_request):
     (refusal,) = head_of(kv_tokens=32).handle(RequestSubmitted(make_request(1, 20, 20)), 0.0)
-    assert refusal == Refuse("request 1 may grow to 39 tokens, the ring holds 32")
+    assert refusal == RefuseRequest("request 1 may grow to 39 tokens, the ring holds 32", 1)
 
 
 def test_the_newest_is_preempted_and_keeps_its_tokens(make_ring, make_request):

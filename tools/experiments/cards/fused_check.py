@@ -20,7 +20,6 @@ import torch
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import UserError
 from molink.executor.attention.kv_pool import KvPool
-from molink.executor.cuda.fused_choice import INT8_STEP, difference
 from molink.executor.cuda.fused_math import (
     ExpertCall,
     FusedOperators,
@@ -38,6 +37,9 @@ __all__ = ["CHECKS", "LIMITS", "SMALL", "Cases", "FusedSizes", "check", "main"]
 LIMITS = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 """Largest difference, relative to the largest result: a number that lies between two of its format
 may be rounded to either."""
+
+INT8_STEP = 1 / 100
+"""A code is rounded to the other side where its number lies between two: the largest is 127."""
 
 IN_INT8 = "keys and values in int8"
 
@@ -191,6 +193,14 @@ def _figures(dtypes: Sequence[torch.dtype], device: torch.device) -> Iterator[Fi
             for what, apart in check(Cases(sizes, dtype, device)).items():
                 limit = max(LIMITS[dtype], INT8_STEP if what == IN_INT8 else 0.0)
                 yield Figure(f"{what}, {_name(dtype)}", apart, "", 0, limit)
+
+
+def difference(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Largest difference, relative to the largest result; infinite for another format or shape."""
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return float("inf")
+    apart = (got.float() - wanted.float()).abs().max()
+    return float(apart / wanted.float().abs().max().clamp(min=1e-30))
 
 
 def check(cases: Cases) -> dict[str, float]:

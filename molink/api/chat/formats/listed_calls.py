@@ -43,8 +43,6 @@ class ListedCallsReader(JsonCallsReader):
     """Base of the readers of arrays; a subclass has the mark before them."""
 
     mark: str
-    end_mark = ""
-    """Behind the array."""
     has_names = False
     """Whether a name may follow the mark instead of an array."""
 
@@ -106,10 +104,10 @@ class ListedCallsReader(JsonCallsReader):
     def _after(self) -> bool:
         """Behind an array: the mark that ends it may be missing."""
         rest = self._held.lstrip()
-        if rest != self.end_mark and self.end_mark.startswith(rest):
+        if rest != self.last_mark and self.last_mark.startswith(rest):
             return False
-        if self.end_mark and rest.startswith(self.end_mark):
-            self._held = rest[len(self.end_mark) :]
+        if self.last_mark and rest.startswith(self.last_mark):
+            self._held = rest[len(self.last_mark) :]
         self._step = self._text
         return True
 
@@ -153,14 +151,14 @@ class Phi4Reader(ListedCallsReader):
 class JambaReader(ListedCallsReader):
     """Reader of the calls of Jamba, which Apriel writes as well."""
 
-    mark, end_mark = "<tool_calls>", "</tool_calls>"
-    marks = (mark, end_mark)
-    shape = _array(mark, end_mark)
+    mark, last_mark = "<tool_calls>", "</tool_calls>"
+    marks = (mark, last_mark)
+    shape = _array(mark, last_mark)
 
 
 class NemotronReader(ListedCallsReader):
     """Reader of the calls of Nemotron Nano 2; Nemotron 3 writes them as Qwen3-Coder."""
 
-    mark, end_mark = "<TOOLCALL>", "</TOOLCALL>"
-    marks = (mark, end_mark)
-    shape = _array(mark, end_mark)
+    mark, last_mark = "<TOOLCALL>", "</TOOLCALL>"
+    marks = (mark, last_mark)
+    shape = _array(mark, last_mark)

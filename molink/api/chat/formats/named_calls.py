@@ -20,7 +20,7 @@ HEADER_CHARS_MAX = 256
 class NamedCallsReader(JsonCallsReader):
     """Base of the readers of such sections; a subclass has the marks."""
 
-    section, section_end = "", ""
+    section, last_mark = "", ""
     call, call_end = "", ""
     header: re.Pattern[str]
     """From a call's mark up to its arguments: its id, if it has one, and its name."""
@@ -44,14 +44,14 @@ class NamedCallsReader(JsonCallsReader):
         rest = self._held.lstrip()
         if rest.startswith(self.call):
             return self._header()
-        if self.call.startswith(rest) or (rest != self.section_end and self._may_end(rest)):
+        if self.call.startswith(rest) or (rest != self.last_mark and self._may_end(rest)):
             return False
         if not self._opening:
-            self._held = rest.removeprefix(self.section_end)
+            self._held = rest.removeprefix(self.last_mark)
         return self._break()
 
     def _may_end(self, rest: str) -> bool:
-        return not self._opening and self.section_end.startswith(rest)
+        return not self._opening and self.last_mark.startswith(rest)
 
     def _header(self) -> bool:
         found = self.header.match(self._held, 0, HEADER_CHARS_MAX)
@@ -64,7 +64,7 @@ class NamedCallsReader(JsonCallsReader):
 
     def _close(self) -> bool:
         """Pass over what follows the arguments, up to the mark of the call's end."""
-        marks = (self.call_end, self.section_end)
+        marks = (self.call_end, self.last_mark)
         at = min((place for mark in marks if (place := self._held.find(mark)) >= 0), default=-1)
         if at < 0:
             self._take(len(self._held) - max(overlap(self._held, mark) for mark in marks))
@@ -83,10 +83,10 @@ class NamedCallsReader(JsonCallsReader):
 class _DeepseekReader(NamedCallsReader):
     """Base of DeepSeek's readers: each takes both layouts."""
 
-    section, section_end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+    section, last_mark = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     call, call_end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
     separator = "<｜tool▁sep｜>"
-    marks = (section, section_end, call, call_end, separator)
+    marks = (section, last_mark, call, call_end, separator)
     header = re.compile(
         rf"\s*{call}(?P<id>)(?:function{separator})?\s*(?P<name>[^\s<{{]+)\s*"
         rf"(?:{separator}|```(?:json)?)?\s*(?=\{{)"
@@ -101,7 +101,7 @@ class DeepseekV3Reader(_DeepseekReader):
         open=f"{_DeepseekReader.call}function{_DeepseekReader.separator}{NAME}\n```json\n",
         close=f"\n```{_DeepseekReader.call_end}",
         between="\n",
-        end=_DeepseekReader.section_end,
+        end=_DeepseekReader.last_mark,
     )
 
 
@@ -112,17 +112,17 @@ class DeepseekV31Reader(_DeepseekReader):
         begin=_DeepseekReader.section,
         open=f"{_DeepseekReader.call}{NAME}{_DeepseekReader.separator}",
         close=_DeepseekReader.call_end,
-        end=_DeepseekReader.section_end,
+        end=_DeepseekReader.last_mark,
     )
 
 
 class KimiReader(NamedCallsReader):
     """Reader of the calls of Kimi K2 and Kimi Linear, which give them ids of their own."""
 
-    section, section_end = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+    section, last_mark = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
     call, call_end = "<|tool_call_begin|>", "<|tool_call_end|>"
     separator = "<|tool_call_argument_begin|>"
-    marks = (section, section_end, call, call_end, separator)
+    marks = (section, last_mark, call, call_end, separator)
     header = re.compile(
         rf"\s*{re.escape(call)}\s*(?P<id>(?:functions\.)?(?P<name>[^\s<{{:]+):\d+)\s*"
         rf"{re.escape(separator)}\s*(?=\{{)"
@@ -131,6 +131,6 @@ class KimiReader(NamedCallsReader):
         begin=section,
         open=f"{call}functions.{NAME}:0{separator}",
         close=call_end,
-        end=section_end,
+        end=last_mark,
         is_single=True,
     )

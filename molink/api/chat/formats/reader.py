@@ -53,7 +53,15 @@ class PlainText:
 class CallWriter:
     """Writer of the deltas of an answer's calls: counts them and names them."""
 
-    def __init__(self, tools: Mapping[str, Mapping[str, Any]], make_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        tools: Mapping[str, Mapping[str, Any]],
+        make_id: Callable[[], str],
+        *,
+        is_strict: bool = False,
+    ) -> None:
+        self.is_strict = is_strict
+        """Whether a grammar holds for calls between marks: what has none is text."""
         self.tools = tools
         """The tools that the model was told of: the schemas of their arguments by name."""
         self.count = 0
@@ -77,7 +85,9 @@ class HoldingReader:
     """Base of the readers that find calls: text around calls loses its outer white space."""
 
     marks: tuple[str, ...] = ()
-    """What is looked for in the text."""
+    """What is looked for in the text; calls begin with the first."""
+    last_mark = ""
+    """Behind all calls; empty: no text follows them."""
     shape: CallShape
     """How the format writes calls."""
 
@@ -90,6 +100,11 @@ class HoldingReader:
         self._parts: list[Part] = []
         self._step: Callable[[], bool]
         """The state: consumes what it can of `_held`; False when it waits for more."""
+
+    @classmethod
+    def spans(cls) -> list[tuple[str, str]]:
+        """Marks before and behind calls; an empty end: no text follows."""
+        return [(cls.marks[0], cls.last_mark)]
 
     def push(self, text: str) -> list[Part]:
         """Parts that became clear with this text."""

@@ -162,6 +162,7 @@ class QwenCoderReader(TaggedCallsReader):
         value_break="\n",
     )
     marks = shape.marks
+    last_mark = shape.end
 
 
 class SeedReader(TaggedCallsReader):
@@ -179,6 +180,7 @@ class SeedReader(TaggedCallsReader):
         end="</seed:tool_call>",
     )
     marks = shape.marks
+    last_mark = shape.end
 
 
 class GlmReader(TaggedCallsReader):
@@ -195,6 +197,7 @@ class GlmReader(TaggedCallsReader):
         close="</tool_call>",
     )
     marks = (*shape.marks, shape.key_end)
+    last_mark = shape.close
 
 
 class MiniMaxReader(TaggedCallsReader):
@@ -212,3 +215,4 @@ class MiniMaxReader(TaggedCallsReader):
         end="</minimax:tool_call>",
     )
     marks = shape.marks
+    last_mark = shape.end

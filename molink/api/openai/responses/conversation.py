@@ -4,37 +4,38 @@ What one turn of the model gave are several items here (what it reasoned, its te
 one message in a chat template, so items of the assistant are gathered until somebody else speaks.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import assert_never
 
-from molink.api.chat.conversation import (
-    AUTO,
-    NO_PARAMETERS,
-    Conversation,
-    Message,
-    Tool,
-    ToolCall,
-    ToolChoice,
-)
+from molink.api.chat.content import check_read, joined
+from molink.api.chat.conversation import Conversation, Message, ToolCall
 from molink.api.errors import ApiError
 from molink.api.openai.responses.schemas import (
-    Content,
+    CallOutput,
+    CustomToolCall,
     FunctionCall,
-    FunctionCallOutput,
     InputMessage,
     Item,
     ReasoningItem,
-    RefusalPart,
     ResponsesBody,
 )
+from molink.api.openai.responses.tools import offered_tools
+from molink.api.openai.tool_choice import chosen, joined_name
+from molink.api.schemas import LeftOut
 
 __all__ = ["conversation_of"]
 
 
 def conversation_of(body: ResponsesBody) -> Conversation:
     """The conversation of a checked body. Raises ApiError for a choice of tools that is none."""
-    tools, choice = _offered(body)
+    *before, last = body.input
+    is_results = bool(before) and isinstance(before[-1], CallOutput)
+    if isinstance(last, InputMessage) and last.role == "user" and not is_results:
+        check_read(last.content, f"input.{len(body.input) - 1}.content")
+    tools = tuple(one.tool for one in offered_tools(body.tools or ()))
+    tools, choice = chosen(tools, body.tool_choice)
     instructions = [Message("system", body.instructions)] if body.instructions else []
     return Conversation(
         messages=(*instructions, *_messages(body.input)),
@@ -54,6 +55,8 @@ def _messages(items: Iterable[Item]) -> list[Message]:
     turns: list[list[Message]] = []
     for item in items:
         found = _message(item)
+        if found is None:
+            continue
         if turns and _is_same_turn(turns[-1][-1], found):
             turns[-1].append(found)
         else:
@@ -61,27 +64,36 @@ def _messages(items: Iterable[Item]) -> list[Message]:
     return [_one_turn(turn) for turn in turns]
 
 
-def _message(item: Item) -> Message:
+def _message(item: Item) -> Message | None:
+    """None: the model is not shown it."""
     match item:
         case InputMessage():
             role = "system" if item.role == "developer" else item.role
-            return Message(role, _text(item.content))
+            return Message(role, joined(item.content))
         case FunctionCall():
-            call = ToolCall(item.call_id, item.name, item.arguments)
-            return Message("assistant", tool_calls=(call,))
-        case FunctionCallOutput():
-            return Message("tool", _text(item.output), tool_call_id=item.call_id)
+            return _call(item, item.arguments)
+        case CustomToolCall():
+            return _call(item, json.dumps({"input": item.input}, ensure_ascii=False))
+        case CallOutput():
+            return Message("tool", joined(item.output), tool_call_id=item.call_id)
         case ReasoningItem():
             parts = item.content or item.summary or []
             return Message("assistant", reasoning="\n".join(part.text for part in parts))
+        case LeftOut(type="item_reference"):
+            raise ApiError(
+                "'input' refers to an item by its id, which is not looked up here: send the item.",
+                param="input",
+                code="unsupported_parameter",
+            )
+        case LeftOut():
+            return None
         case other:
             assert_never(other)
 
 
-def _text(content: Content) -> str:
-    return "\n".join(
-        part.refusal if isinstance(part, RefusalPart) else part.text for part in content
-    )
+def _call(item: FunctionCall | CustomToolCall, arguments: str) -> Message:
+    call = ToolCall(item.call_id, joined_name(item.name, item.namespace), arguments)
+    return Message("assistant", tool_calls=(call,))
 
 
 def _is_same_turn(last: Message, item: Message) -> bool:
@@ -100,34 +112,3 @@ def _one_turn(messages: Sequence[Message]) -> Message:
         text="".join(one.text for one in messages),
         tool_calls=tuple(call for one in messages for call in one.tool_calls),
     )
-
-
-# -- tools ----------------------------------------------------------------------------------------
-
-
-def _offered(body: ResponsesBody) -> tuple[tuple[Tool, ...], ToolChoice]:
-    tools = tuple(
-        Tool(
-            tool.name, tool.description or "", tool.parameters or NO_PARAMETERS, tool.strict is True
-        )
-        for tool in body.tools or ()
-    )
-    match body.tool_choice:
-        case None | "auto":
-            return tools, AUTO
-        case "none" | "required" as mode:
-            return tools, ToolChoice(mode)
-        case {"type": "function", "name": str(name)}:
-            return tools, ToolChoice("named", name)
-        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(allowed)}:
-            names = [one.get("name") for one in allowed if isinstance(one, dict)]
-            return _allowed(tools, names), ToolChoice(mode)
-    raise ApiError(
-        "'tool_choice' must be 'auto', 'none', 'required', a function or allowed tools: send "
-        '{"type": "function", "name": ...} for a function.',
-        param="tool_choice",
-    )
-
-
-def _allowed(tools: Sequence[Tool], names: Sequence[Any]) -> tuple[Tool, ...]:
-    return tuple(tool for tool in tools if tool.name in names)

@@ -4,7 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from molink.api.answers import json_text, kept_answer, logged
+from molink.api.answers import LIVE, json_text, kept_answer, logged
 from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.chat import ChatFormat, chat_prompt
@@ -16,11 +16,13 @@ from molink.api.headers.request_id import request_id_of
 from molink.api.openai.logprobs import TokenTexts
 from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
+from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import check_model, generation_requests, token_budget
-from molink.serving.service import GenerationService
+from molink.serving.kept_answer import KeptAnswer
+from molink.serving.service import GenerationService, SamplingDefaults
 
-__all__ = ["get_response", "post_responses"]
+__all__ = ["delete_response", "get_response", "post_input_tokens", "post_responses"]
 
 LOGPROBS = "message.output_text.logprobs"
 """What a request includes for log-probabilities; other names change nothing."""
@@ -34,15 +36,14 @@ async def post_responses(
     card = service.card
     async with checked_body(request, ResponsesBody) as body:
         check_model(body.model, card)
-        _check_served(body)
+        body = await _whole_conversation(request, body, service, texts, format)
         asked = _format_asked_for(body)
         prompt = await chat_prompt(conversation_of(body), card, format)
         max_tokens = token_budget(
-            body.max_output_tokens,
+            body.max_tokens if body.max_output_tokens is None else body.max_output_tokens,
             len(prompt.token_ids),
             card,
-            default=None,
-            param="max_output_tokens",
+            param="input",
         )
         grammar = await answer_grammar(request, body, card, prompt, asked)
         (job,) = generation_requests(
@@ -54,14 +55,17 @@ async def post_responses(
             usual_priority=caller_of(request).priority,
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
+            quiet=prompt.quiet,
+            continues=prompt.conversation.continue_final_message,
         )
         answer_id = f"resp_{request_id_of(request)}"
         if body.store is not False:
             job = logged(
                 request, job, answer_id, body.model_dump_json(exclude_unset=True, by_alias=True)
             )
-        repeated = _repeated(body) | {"store": job.log is not None}
-        writer = ResponseWriter(answer_id, card.shown_name, repeated, texts)
+        repeated = _repeated(body, card.sampling) | {"store": job.log is not None}
+        tools = offered_tools(body.tools or ())
+        writer = ResponseWriter(answer_id, card.shown_name, repeated, texts, tools)
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
 
 
@@ -77,22 +81,74 @@ async def get_response(
         )
     kept = await kept_answer(request)
     body = ResponsesBody.model_validate_json(kept.asked)
+    written = await _written_again(kept, body, service, texts, format)
+    return web.json_response(written, dumps=json_text)
+
+
+async def delete_response(request: web.Request) -> web.Response:
+    """Forget the answer of which `POST /v1/responses` gave the id."""
+    kept = await kept_answer(request)
+    if kept.ending is None:
+        raise ApiError("The response has not ended: wait for its end, then delete it.", param="id")
+    request.app[LIVE].forget(kept.owner, kept.answer_id)
+    deleted = {"id": kept.answer_id, "object": "response", "deleted": True}
+    return web.json_response(deleted)
+
+
+async def post_input_tokens(
+    service: GenerationService, format: ChatFormat, request: web.Request
+) -> web.Response:
+    """How many tokens the prompt of a request has."""
+    async with checked_body(request, ResponsesBody) as body:
+        check_model(body.model, service.card)
+        prompt = await chat_prompt(conversation_of(body), service.card, format)
+    counted = {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
+    return web.json_response(counted)
+
+
+async def _written_again(
+    kept: KeptAnswer,
+    body: ResponsesBody,
+    service: GenerationService,
+    texts: TokenTexts,
+    format: ChatFormat,
+) -> dict[str, Any]:
+    """The answer to `body`, as far as it is kept."""
     prompt = await chat_prompt(conversation_of(body), service.card, format)
-    repeated = _repeated(body) | {"store": True, "created_at": int(kept.created_unix_s)}
-    writer = ResponseWriter(kept.answer_id, service.card.shown_name, repeated, texts)
+    repeated = _repeated(body, service.card.sampling) | {
+        "store": True,
+        "created_at": int(kept.created_unix_s),
+    }
+    tools = offered_tools(body.tools or ())
+    writer = ResponseWriter(kept.answer_id, service.card.shown_name, repeated, texts, tools)
     await write_kept(prompt, kept, service.card, writer)
     if kept.ending is not None and "completed_at" in writer.body:
         writer.body["completed_at"] = int(kept.ending.at_unix_s)
-    return web.json_response(writer.body, dumps=json_text)
+    return writer.body
 
 
-def _check_served(body: ResponsesBody) -> None:
-    if body.previous_response_id is not None:
+async def _whole_conversation(
+    request: web.Request,
+    body: ResponsesBody,
+    service: GenerationService,
+    texts: TokenTexts,
+    format: ChatFormat,
+) -> ResponsesBody:
+    """`body` behind the conversation and the answer of its `previous_response_id`. What is kept is
+    always a whole conversation, so one step back is enough."""
+    if body.previous_response_id is None:
+        return body
+    kept = await kept_answer(request, body.previous_response_id)
+    if not kept.asked or kept.ending is None:
         raise ApiError(
-            "'previous_response_id' is not served here: send the whole conversation as 'input'.",
+            "'previous_response_id' names no response that has ended: wait for its end, or send "
+            "the whole conversation.",
             param="previous_response_id",
-            code="unsupported_parameter",
         )
+    before = ResponsesBody.model_validate_json(kept.asked)
+    said = (await _written_again(kept, before, service, texts, format))["output"]
+    items = ResponsesBody.model_validate({"input": said}).input if said else []
+    return body.model_copy(update={"input": [*before.input, *items, *body.input]})
 
 
 def _logprobs_wanted(body: ResponsesBody) -> int | None:
@@ -107,7 +163,7 @@ def _format_asked_for(body: ResponsesBody) -> Question | None:
     return schema_question(format.schema_, "text.format")
 
 
-def _repeated(body: ResponsesBody) -> dict[str, Any]:
+def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
     """What of the request the response repeats, defaults filled in."""
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
@@ -116,12 +172,13 @@ def _repeated(body: ResponsesBody) -> dict[str, Any]:
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
         "service_tier": "default",
-        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "temperature": usual.temperature if body.temperature is None else body.temperature,
         "text": {"format": format, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "top_p": usual.top_p if body.top_p is None else body.top_p,
     }

@@ -1,74 +1,50 @@
 """What the JSON of a request to `/v1/responses` may hold.
 
 A conversation is a list of items here: messages, calls of tools and their results, and what the
-model reasoned. An item, a tool or a part of a message of another type (images, files, OpenAI's own
-tools) would change the answer and is refused by its name.
+model reasoned. Tools that OpenAI runs, and items of these, are left out and named: agents send them
+with all that they send.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
+from molink.api.chat.content import NO_CONTENT, OTHER, Arguments, Content, OrEmpty, tag_among
 from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
 from molink.api.schemas import (
     MESSAGES_MAX,
     TOOLS_MAX,
+    LeftOut,
     Part,
     SamplingBody,
     StreamOptions,
     list_only,
-    only_type,
-    type_tag,
 )
 from molink_scheduler.request import LOGPROBS_MAX
 
 __all__ = [
+    "CallOutput",
+    "CustomTool",
+    "CustomToolCall",
     "FunctionCall",
-    "FunctionCallOutput",
     "FunctionTool",
     "InputMessage",
+    "Item",
+    "Namespace",
     "ReasoningItem",
     "ResponsesBody",
 ]
-
-
-def _as_parts(value: Any) -> Any:
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else list_only(value)
 
 
 def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else list_only(value)
 
 
-class TextPart(Part):
-    """Text of a message, whoever wrote it."""
-
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-class RefusalPart(Part):
-    """Refusal of an earlier answer."""
-
-    type: Literal["refusal"]
-    refusal: str
-
-
 class ReasoningPart(Part):
     """Text that the model reasoned, or a summary of it."""
 
-    type: Literal["reasoning_text", "summary_text"]
-    text: str
-
-
-_TEXT_TAGS = Annotated[
-    Annotated[TextPart, Tag("input_text")]
-    | Annotated[TextPart, Tag("output_text")]
-    | Annotated[TextPart, Tag("text")]
-    | Annotated[RefusalPart, Tag("refusal")],
-    Discriminator(type_tag("input_text")),
-]
-Content = Annotated[list[_TEXT_TAGS], FailFast(), BeforeValidator(_as_parts)]
+    type: str | None = None
+    text: OrEmpty = ""
 
 
 class InputMessage(Part):
@@ -76,25 +52,36 @@ class InputMessage(Part):
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: Content
+    content: Content = NO_CONTENT
 
 
 class FunctionCall(Part):
     """Call of a tool that an earlier answer asked for."""
 
     type: Literal["function_call"]
-    call_id: str
+    call_id: OrEmpty = ""
     name: str
-    arguments: str
+    namespace: str | None = None
+    arguments: Arguments = ""
     """JSON, as it was answered."""
 
 
-class FunctionCallOutput(Part):
+class CustomToolCall(Part):
+    """Call of a tool that takes a text."""
+
+    type: Literal["custom_tool_call"]
+    call_id: OrEmpty = ""
+    name: str
+    namespace: str | None = None
+    input: OrEmpty = ""
+
+
+class CallOutput(Part):
     """Result of a call."""
 
-    type: Literal["function_call_output"]
-    call_id: str
-    output: Content
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: OrEmpty = ""
+    output: Content = NO_CONTENT
 
 
 class ReasoningItem(Part):
@@ -106,25 +93,61 @@ class ReasoningItem(Part):
 
 
 Item = Annotated[
-    Annotated[InputMessage, Tag("message")]
-    | Annotated[FunctionCall, Tag("function_call")]
-    | Annotated[FunctionCallOutput, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(type_tag("message")),
+    Annotated[InputMessage, Tag("<message>")]
+    | Annotated[FunctionCall, Tag("<function_call>")]
+    | Annotated[CallOutput, Tag("<function_call_output>")]
+    | Annotated[CustomToolCall, Tag("<custom_tool_call>")]
+    | Annotated[CallOutput, Tag("<custom_tool_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")]
+    | Annotated[LeftOut, Tag(OTHER)],
+    Discriminator(
+        tag_among(
+            "message",
+            "function_call",
+            "function_call_output",
+            "custom_tool_call",
+            "custom_tool_call_output",
+            "reasoning",
+            otherwise="message",
+        )
+    ),
 ]
 
 
 class FunctionTool(Part):
     """Function that the model may ask to be called."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-Tool = Annotated[FunctionTool, only_type("function")]
+class CustomTool(Part):
+    """Tool that takes one text."""
+
+    type: Literal["custom"]
+    name: str
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class Namespace(Part):
+    """Tools of one origin, such as an MCP server's."""
+
+    type: Literal["namespace"]
+    name: str
+    tools: list["Tool"] = Field(default=[], max_length=TOOLS_MAX)
+
+
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("<function>")]
+    | Annotated[CustomTool, Tag("<custom>")]
+    | Annotated[Namespace, Tag("<namespace>")]
+    | Annotated[LeftOut, Tag(OTHER)],
+    Discriminator(tag_among("function", "custom", "namespace", otherwise="function")),
+]
 
 
 class TextFormat(Part):
@@ -145,7 +168,6 @@ class TextConfig(Part):
     """How the text of the answer is to look."""
 
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
 
 
 class Reasoning(Part):
@@ -162,11 +184,8 @@ class ResponsesBody(SamplingBody):
         **OF_ALL_ENDPOINTS,
         "background": (False,),
         "conversation": (),
-        "context_management": ([],),
-        "max_tokens": (),
-        "moderation": (),
         "prompt": (),
-        "truncation": ("disabled",),
+        "truncation": ("disabled", "auto"),
     }
     input: Annotated[
         list[Item],
@@ -177,7 +196,7 @@ class ResponsesBody(SamplingBody):
     instructions: str | None = None
     """A system message before all others."""
     previous_response_id: str | None = None
-    """Refused: an answer can be read again, and is no part of the next."""
+    """An answer that is kept, with which this conversation begins."""
     store: bool | None = None
     """Whether the answer can be read again by its id; default: it can."""
     max_output_tokens: int | None = Field(default=None, ge=1)
@@ -191,6 +210,6 @@ class ResponsesBody(SamplingBody):
     top_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, as vLLM's server takes them."""
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, Any] | None = None
     """Given back with the answer."""
     stream_options: StreamOptions | None = None

@@ -7,15 +7,17 @@ event is numbered and names the item and its place, as OpenAI's client demands.
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from molink.api.chat.conversation import Tool
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
 from molink.api.chat.typed_answer import Event, Spent, TypedPart
 from molink.api.errors import ApiError
 from molink.api.headers.serving import cached_tokens
 from molink.api.openai.logprobs import TokenTexts, positions
+from molink.api.openai.responses.tools import OfferedTool, text_of_arguments
 
 __all__ = ["ResponseWriter"]
 
@@ -53,6 +55,14 @@ _REASONING = _Kind(
     "text",
     {"type": "reasoning_text"},
 )
+_TEXT_CALL = _Kind(
+    "ctc",
+    "response.custom_tool_call_input.delta",
+    "response.custom_tool_call_input.done",
+    "input",
+    None,
+)
+"""Its text stands within the JSON that the model writes, so it is sent when it is whole."""
 _CALL = _Kind(
     "fc",
     "response.function_call_arguments.delta",
@@ -78,7 +88,12 @@ class ResponseWriter:
     """Writer of one response."""
 
     def __init__(
-        self, response_id: str, model: str, settings: Mapping[str, Any], token_texts: TokenTexts
+        self,
+        response_id: str,
+        model: str,
+        settings: Mapping[str, Any],
+        token_texts: TokenTexts,
+        tools: Iterable[OfferedTool] = (),
     ) -> None:
         """`settings`: what of the request the response repeats."""
         self._body: dict[str, Any] = {
@@ -90,7 +105,6 @@ class ResponseWriter:
             "incomplete_details": None,
             "model": model,
             "output": [],
-            "previous_response_id": None,
             "background": False,
             "store": False,
             "truncation": "disabled",
@@ -98,6 +112,7 @@ class ResponseWriter:
             **settings,
         }
         self._token_texts = token_texts
+        self._tools = {one.tool.name: one for one in tools}
         self._open: _OpenItem | None = None
         self._events: list[Event] = []
         self._sequence_number = 0
@@ -159,11 +174,21 @@ class ResponseWriter:
         self._add(text, logprobs)
 
     def _continue_call(self, part: ToolCallDelta) -> None:
-        if self._open is None or self._open.kind is not _CALL or self._open.call != part.index:
+        if self._open is None or self._open.call != part.index:
             self._close()
-            names = {"call_id": self._id_of("call"), "name": part.name}
-            self._begin(_CALL, {"type": "function_call", **names, "arguments": ""}, part.index)
+            self._begin_call(part)
         self._add(part.arguments)
+
+    def _begin_call(self, part: ToolCallDelta) -> None:
+        """Open the item of a call, in the words in which its tool was offered."""
+        offered = self._tools.get(part.name) or OfferedTool(Tool(part.name), part.name)
+        kind, type = _CALL, "function_call"
+        if offered.takes_text:
+            kind, type = _TEXT_CALL, "custom_tool_call"
+        item = {"type": type, "call_id": self._id_of("call"), "name": offered.name, kind.full: ""}
+        if offered.namespace is not None:
+            item["namespace"] = offered.namespace
+        self._begin(kind, item, part.index)
 
     def _begin(self, kind: _Kind, item: dict[str, Any], call: int = -1) -> None:
         item = {"id": self._id_of(kind.id_prefix), "status": "in_progress"} | item
@@ -183,6 +208,8 @@ class ResponseWriter:
         if text:
             self._open.texts.append(text)
             self._open.logprobs += logprobs
+            if self._open.kind is _TEXT_CALL:
+                return
             beside = _logprobs(self._open.kind, logprobs)
             self._add_part_event(self._open.kind.delta, delta=text, **beside)
 
@@ -191,10 +218,13 @@ class ResponseWriter:
             return
         kind, item, text = self._open.kind, self._open.item, "".join(self._open.texts)
         item["status"] = status
+        if kind is _TEXT_CALL:
+            text = text_of_arguments(text)
+            self._add_part_event(kind.delta, delta=text)
         beside = _logprobs(kind, self._open.logprobs)
         self._add_part_event(kind.done, **{kind.full: text}, **beside)
         if kind.part is None:
-            item["arguments"] = text
+            item[kind.full] = text
         else:
             part = {**kind.part, "text": text, **beside}
             item["content"] = [part]

@@ -82,26 +82,44 @@ static void multiply_by_vectors(long rows, struct panel panel, const bfloat16 *x
     }
 }
 
+int panels_by_tiles(long rows, long inputs)
+{
+    return rows >= TILE_ROWS_MIN && inputs % (2 * TILE_ROWS) == 0 && amx_allowed();
+}
+
+void begin_panels(int by_tiles, long rows)
+{
+    if (by_tiles)
+        begin_tiles(rows < TILE_ROWS ? rows : TILE_ROWS);
+}
+
+void multiply_panel(int by_tiles, const bfloat16 *x, long rows, long inputs, const bfloat16 *weights,
+                    const float *bias, long columns, bfloat16 *y, long y_stride, long ahead)
+{
+    struct panel panel = {weights, bias, inputs / 2, columns, ahead};
+    if (by_tiles)
+        multiply_by_tiles(rows, panel, x, y, y_stride);
+    else
+        multiply_by_vectors(rows, panel, x, y, y_stride);
+}
+
+void end_panels(int by_tiles)
+{
+    if (by_tiles)
+        end_tiles();
+}
+
 void linear_bf16(const bfloat16 *x, long rows, long inputs, const bfloat16 *weights, const float *bias,
                  bfloat16 *y, long outputs, int threads)
 {
-    const long panels = (outputs + PANEL - 1) / PANEL;
-    const int by_tiles = rows >= TILE_ROWS_MIN && inputs % (2 * TILE_ROWS) == 0 && amx_allowed();
+    const int by_tiles = panels_by_tiles(rows, inputs);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        if (by_tiles)
-            begin_tiles(rows < TILE_ROWS ? rows : TILE_ROWS);
+        begin_panels(by_tiles, rows);
 #pragma omp for
-        for (long index = 0; index < panels; index++) {
-            long first = index * PANEL;
-            struct panel panel = {weights + first * inputs, bias ? bias + first : 0, inputs / 2, outputs - first,
-                                  AHEAD_BYTES};
-            if (by_tiles)
-                multiply_by_tiles(rows, panel, x, y + first, outputs);
-            else
-                multiply_by_vectors(rows, panel, x, y + first, outputs);
-        }
-        if (by_tiles)
-            end_tiles();
+        for (long first = 0; first < outputs; first += PANEL)
+            multiply_panel(by_tiles, x, rows, inputs, weights + first * inputs, bias ? bias + first : 0,
+                           outputs - first, y + first, outputs, AHEAD_BYTES);
+        end_panels(by_tiles);
     }
 }

@@ -1,8 +1,10 @@
 /* y = x W' + b for bfloat16 x and W in codes (see coded.h), fp32 sums.
  *
- * A code's value is exact in bfloat16, so a group is summed by VDPBF16PS over codes and scaled once, in fp32; its zero
- * meets the sum of the group's x. Codes become values by a table in registers: bits of the index above the table's
- * size do not matter, so nothing need be masked off.
+ * Few rows: a code's value is exact in bfloat16, so a group is summed by VDPBF16PS over codes and scaled once, in fp32;
+ * its zero meets the sum of the group's x. Codes become values by a table in registers: bits of the index above the
+ * table's size do not matter, so nothing need be masked off. A byte needs a table of eight registers; one or two rows
+ * are faster with its upper and lower four bits apart. Many rows: each panel is unpacked once, scaled and rounded as a
+ * model in 16 bits is, and multiplied as those are (linear_bf16.c), by AMX where there is any.
  */
 
 #include "../coded.h"
@@ -13,7 +15,18 @@
 #define INLINE static inline __attribute__((always_inline))
 #define CHAINS_MAX 4 /* sums of one row and column side by side: a multiplication takes five cycles */
 #define TABLE_MAX 8
-#define UNPACKED_ROWS ROWS_MAX /* with more, codes of 8 bits are looked up once and not in every pass */
+#define WORDS_MAX 5
+#define SPLIT_ROWS 2 /* with more, multiplying twice costs more than looking up a byte */
+#define UNPACKED_ROWS (ROWS_MAX + 1) /* from here on panels are unpacked once, which rounds as 16-bit weights do */
+#define UNPACKED_ROWS_BY_TILES 8 /* the same where there is AMX */
+
+/* How codes stand in words, and how they become values. */
+enum layout {
+    NIBBLES, /* eight codes of four bits in a word */
+    FIVES,   /* 32 inputs: four words of lower bits, and one with the fifth bit of each */
+    SPLIT,   /* four signed bytes, whose upper and lower four bits are looked up and multiplied apart */
+    BYTES,   /* four bytes of any kind */
+};
 
 struct table {
     __m512i part[TABLE_MAX];
@@ -39,26 +52,40 @@ INLINE __m512 widened(const bfloat16 *from)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16));
 }
 
-INLINE struct table table_of(const struct coded *weights)
+INLINE struct table table_of(const int layout, const struct coded *weights)
 {
     struct table table;
-    if (weights->kind == INT4 || weights->kind == FP4) {
-        __m256i values = _mm256_loadu_si256(weights->values);
-        table.part[0] = _mm512_inserti64x4(_mm512_castsi256_si512(values), values, 1);
-    } else {
-        for (int i = 0; i < TABLE_MAX; i++)
-            table.part[i] = _mm512_loadu_si512((const bfloat16 *)weights->values + 32 * i);
-    }
+    const int parts = layout == NIBBLES || layout == FIVES ? 1 : layout == SPLIT ? 2 : TABLE_MAX;
+    const bfloat16 *values = (const bfloat16 *)weights->values + (layout == SPLIT ? 32 * TABLE_MAX : 0);
+    for (int i = 0; i < parts; i++)
+        table.part[i] = _mm512_loadu_si512(values + 32 * i);
     return table;
 }
 
-/* The values of the lowest code of each 16-bit lane; with 16 bits the lane itself is the value. */
-INLINE __m512bh values_of(const int bits, __m512i lanes, struct table table)
+INLINE int words_of(const int layout)
 {
-    if (bits == 16)
-        return (__m512bh)lanes;
-    if (bits == 4)
-        return (__m512bh)_mm512_permutexvar_epi16(lanes, table.part[0]);
+    return layout == FIVES ? 5 : 1;
+}
+
+INLINE int inputs_of(const int layout)
+{
+    return layout == NIBBLES ? 8 : layout == FIVES ? 32 : 4;
+}
+
+/* Products of a pair of inputs that are made of the words. */
+INLINE int steps_of(const int layout)
+{
+    return layout == SPLIT ? 4 : inputs_of(layout) / 2;
+}
+
+INLINE __m512i shifted(__m512i lanes, const int bits)
+{
+    return bits > 0 ? _mm512_srli_epi16(lanes, bits) : bits < 0 ? _mm512_slli_epi16(lanes, -bits) : lanes;
+}
+
+/* The values of the lowest eight bits of each lane. */
+INLINE __m512i bytes_looked_up(__m512i lanes, struct table table)
+{
     __m512i quarter[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
@@ -67,34 +94,61 @@ INLINE __m512bh values_of(const int bits, __m512i lanes, struct table table)
     __mmask32 bit7 = _mm512_test_epi16_mask(lanes, _mm512_set1_epi16(128));
     __m512i low = _mm512_mask_blend_epi16(bit6, quarter[0], quarter[1]);
     __m512i high = _mm512_mask_blend_epi16(bit6, quarter[2], quarter[3]);
-    return (__m512bh)_mm512_mask_blend_epi16(bit7, low, high);
+    return _mm512_mask_blend_epi16(bit7, low, high);
+}
+
+/* What a step multiplies with: 16 columns of a pair of inputs. */
+INLINE __m512bh values_of(const int layout, const int step, __m512i word[][VECTORS], int v, struct table table)
+{
+    const __m512i fifth = _mm512_set1_epi16(16);
+    __m512i lanes = word[0][v];
+    switch (layout) {
+    case NIBBLES: lanes = _mm512_permutexvar_epi16(shifted(lanes, 4 * step), table.part[0]); break;
+    case FIVES:
+        lanes = _mm512_ternarylogic_epi32(fifth, shifted(word[4][v], step - 4),
+                                          shifted(word[step / 4][v], 4 * (step % 4)), 0xca);
+        lanes = _mm512_permutexvar_epi16(lanes, table.part[0]);
+        break;
+    case SPLIT: lanes = _mm512_permutexvar_epi16(shifted(lanes, 4 * step), table.part[step % 2]); break;
+    case BYTES: lanes = bytes_looked_up(shifted(lanes, 8 * step), table); break;
+    }
+    return (__m512bh)lanes;
+}
+
+/* Read a piece's words; returns what follows them. */
+INLINE const uint8_t *load_words(const int layout, const uint8_t *codes, __m512i word[][VECTORS])
+{
+#pragma GCC unroll 5
+    for (int w = 0; w < words_of(layout); w++, codes += PANEL_BYTES)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++) {
+            word[w][v] = _mm512_loadu_si512(codes + 64 * v);
+            _mm_prefetch((const char *)codes + 64 * v + AHEAD_BYTES, _MM_HINT_T0);
+        }
+    return codes;
 }
 
 /* sum += x W over one group. */
 INLINE const uint8_t *
-multiply_group(const int rows, const int bits, const int chains, const bfloat16 *x, long x_stride, const uint8_t *codes,
-               long group, struct table table, __m512 sum[CHAINS_MAX][ROWS_MAX][VECTORS])
+multiply_group(const int rows, const int layout, const int chains, const bfloat16 *x, long x_stride,
+               const uint8_t *codes, long group, struct table table, __m512 sum[CHAINS_MAX][ROWS_MAX][VECTORS])
 {
-    const int pairs = 16 / bits;
-    for (long input = 0; input < group; input += 2 * pairs, codes += PANEL_BYTES) {
-        __m512i word[VECTORS];
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++) {
-            word[v] = _mm512_loadu_si512(codes + 64 * v);
-            _mm_prefetch((const char *)codes + 64 * v + AHEAD_BYTES, _MM_HINT_T0);
-        }
-#pragma GCC unroll 4
-        for (int pair = 0; pair < pairs; pair++) {
+    const int steps = steps_of(layout), inputs = inputs_of(layout);
+    for (long input = 0; input < group; input += inputs) {
+        __m512i word[WORDS_MAX][VECTORS];
+        codes = load_words(layout, codes, word);
+#pragma GCC unroll 16
+        for (int step = 0; step < steps; step++) {
             __m512bh column[VECTORS];
 #pragma GCC unroll 2
             for (int v = 0; v < VECTORS; v++)
-                column[v] = values_of(bits, pair ? _mm512_srli_epi16(word[v], bits * pair) : word[v], table);
+                column[v] = values_of(layout, step, word, v, table);
 #pragma GCC unroll 12
             for (int row = 0; row < rows; row++) {
-                __m512bh value = pair_of(x + row * x_stride + input + 2 * pair);
+                __m512bh value = pair_of(x + row * x_stride + input + 2 * (layout == SPLIT ? step / 2 : step));
 #pragma GCC unroll 2
                 for (int v = 0; v < VECTORS; v++)
-                    sum[pair % chains][row][v] = _mm512_dpbf16_ps(sum[pair % chains][row][v], value, column[v]);
+                    sum[step % chains][row][v] = _mm512_dpbf16_ps(sum[step % chains][row][v], value, column[v]);
             }
         }
     }
@@ -111,12 +165,12 @@ INLINE __m512 joined(const int chains, __m512 sum[CHAINS_MAX][ROWS_MAX][VECTORS]
 }
 
 /* `rows` rows of x, a constant where this is inlined, against one panel. */
-INLINE void multiply(const int rows, const int bits, const struct panel panel, const struct rows at)
+INLINE void multiply(const int rows, const int layout, const struct panel panel, const struct rows at)
 {
-    const int chains = rows == 1 ? 16 / bits : rows <= 3 && bits < 16 ? 2 : 1;
+    const int steps = steps_of(layout), chains = rows == 1 ? (steps < CHAINS_MAX ? steps : CHAINS_MAX) : rows <= 3 && steps > 1 ? 2 : 1;
     const long group = panel.weights->group, groups = panel.weights->inputs / group;
     const int has_zeros = panel.weights->has_zeros;
-    const struct table table = table_of(panel.weights);
+    const struct table table = table_of(layout, panel.weights);
     const uint8_t *codes = panel.codes;
     const bfloat16 *scales = panel.scales;
     __m512 total[ROWS_MAX][VECTORS], sum[CHAINS_MAX][ROWS_MAX][VECTORS];
@@ -133,7 +187,7 @@ INLINE void multiply(const int rows, const int bits, const struct panel panel, c
 #pragma GCC unroll 2
                 for (int v = 0; v < VECTORS; v++)
                     sum[chain][row][v] = _mm512_setzero_ps();
-        codes = multiply_group(rows, bits, chains, at.x + g * group, at.x_stride, codes, group, table, sum);
+        codes = multiply_group(rows, layout, chains, at.x + g * group, at.x_stride, codes, group, table, sum);
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v++) {
             __m512 scale = widened(scales + 16 * v);
@@ -156,25 +210,42 @@ INLINE void multiply(const int rows, const int bits, const struct panel panel, c
                                      (__m256i)_mm512_cvtneps_pbh(total[row][v]));
 }
 
-#define FOR_FEW_ROWS(rows, bits)                                                                                       \
+#define FOR_FEW_ROWS(rows, layout)                                                                                     \
     switch (rows) {                                                                                                    \
-    case 1: multiply(1, bits, panel, at); break;                                                                       \
-    case 2: multiply(2, bits, panel, at); break;                                                                       \
-    case 3: multiply(3, bits, panel, at); break;                                                                       \
-    case 4: multiply(4, bits, panel, at); break;                                                                       \
-    case 5: multiply(5, bits, panel, at); break;                                                                       \
-    case 6: multiply(6, bits, panel, at); break;                                                                       \
-    case 8: multiply(8, bits, panel, at); break;                                                                       \
-    case ROWS_MAX: multiply(ROWS_MAX, bits, panel, at); break;                                                         \
+    case 1: multiply(1, layout, panel, at); break;                                                                     \
+    case 2: multiply(2, layout, panel, at); break;                                                                     \
+    case 3: multiply(3, layout, panel, at); break;                                                                     \
+    case 4: multiply(4, layout, panel, at); break;                                                                     \
+    case 5: multiply(5, layout, panel, at); break;                                                                     \
+    case 6: multiply(6, layout, panel, at); break;                                                                     \
+    case 8: multiply(8, layout, panel, at); break;                                                                     \
+    case ROWS_MAX: multiply(ROWS_MAX, layout, panel, at); break;                                                       \
     }
 
-static void multiply_rows(long rows, int bits, struct panel panel, struct rows at)
+static void multiply_rows(long rows, enum layout layout, struct panel panel, struct rows at)
 {
-    switch (bits) {
-    case 4: FOR_FEW_ROWS(rows, 4) break;
-    case 8: FOR_FEW_ROWS(rows, 8) break;
-    case 16: FOR_FEW_ROWS(rows, 16) break;
+    switch (layout) {
+    case NIBBLES: FOR_FEW_ROWS(rows, NIBBLES) break;
+    case FIVES: FOR_FEW_ROWS(rows, FIVES) break;
+    case SPLIT: FOR_FEW_ROWS(rows, SPLIT) break;
+    case BYTES: FOR_FEW_ROWS(rows, BYTES) break;
     }
+}
+
+static enum layout layout_of(const struct coded *weights, long rows)
+{
+    switch (weights->kind) {
+    case INT4:
+    case FP4: return NIBBLES;
+    case INT5: return FIVES;
+    case INT8: return rows <= SPLIT_ROWS ? SPLIT : BYTES;
+    }
+    return BYTES;
+}
+
+static int bits_of(enum kind kind)
+{
+    return kind == INT4 || kind == FP4 ? 4 : kind == INT5 ? 5 : 8;
 }
 
 /* Rows for the next pass: every number that there is code for costs the compiler half a second. Sixteen are two passes
@@ -186,18 +257,47 @@ static long few_rows_for_pass(long left)
     return left >= 8 ? 8 : left >= 6 ? 6 : left;
 }
 
-/* A panel's codes of 8 bits as values, in the order in which they are multiplied. */
+/* Scaled values of a step: 16 columns of a pair of inputs. */
+INLINE __m512i scaled(__m512bh pair, __m512 scale, __m512 zero)
+{
+    __m512i bits = (__m512i)pair;
+    __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+    __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
+    __m256i low = (__m256i)_mm512_cvtneps_pbh(_mm512_fmadd_ps(even, scale, zero));
+    __m256i high = (__m256i)_mm512_cvtneps_pbh(_mm512_fmadd_ps(odd, scale, zero));
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+}
+
+/* A panel's weights, rounded to bfloat16, in the order in which tile.h multiplies them. */
+INLINE void unpack(const int layout, struct panel panel, bfloat16 *values)
+{
+    const struct table table = table_of(layout, panel.weights);
+    const long group = panel.weights->group;
+    const int has_zeros = panel.weights->has_zeros;
+    const uint8_t *codes = panel.codes;
+    const bfloat16 *scales = panel.scales;
+    for (long first = 0; first < panel.weights->inputs; first += group, scales += (1 + has_zeros) * PANEL)
+        for (long input = 0; input < group; input += inputs_of(layout)) {
+            __m512i word[WORDS_MAX][VECTORS];
+            codes = load_words(layout, codes, word);
+#pragma GCC unroll 16
+            for (int step = 0; step < steps_of(layout); step++, values += 2 * PANEL)
+#pragma GCC unroll 2
+                for (int v = 0; v < VECTORS; v++) {
+                    __m512 zero = has_zeros ? widened(scales + PANEL + 16 * v) : _mm512_setzero_ps();
+                    __m512bh pair = values_of(layout, step, word, v, table);
+                    _mm512_storeu_si512(values + 32 * v, scaled(pair, widened(scales + 16 * v), zero));
+                }
+        }
+}
+
 static void unpack_panel(struct panel panel, bfloat16 *values)
 {
-    const struct table table = table_of(panel.weights);
-    const uint8_t *codes = panel.codes;
-    for (long input = 0; input < panel.weights->inputs; input += 4, codes += PANEL_BYTES, values += 4 * PANEL)
-        for (int v = 0; v < VECTORS; v++) {
-            __m512i word = _mm512_loadu_si512(codes + 64 * v);
-            _mm_prefetch((const char *)codes + 64 * v + AHEAD_BYTES, _MM_HINT_T0);
-            _mm512_storeu_si512(values + 32 * v, (__m512i)values_of(8, word, table));
-            _mm512_storeu_si512(values + 2 * PANEL + 32 * v, (__m512i)values_of(8, _mm512_srli_epi16(word, 8), table));
-        }
+    switch (layout_of(panel.weights, ROWS_MAX)) {
+    case NIBBLES: unpack(NIBBLES, panel, values); break;
+    case FIVES: unpack(FIVES, panel, values); break;
+    default: unpack(BYTES, panel, values);
+    }
 }
 
 /* The sum of each row's groups, [rows, groups]. */
@@ -213,11 +313,11 @@ static void sum_groups(const bfloat16 *x, long rows, const struct coded *weights
 }
 
 /* All rows of x against one panel. */
-static void multiply_panel(long rows, int bits, struct panel panel, struct rows at)
+static void multiply_codes(long rows, struct panel panel, struct rows at)
 {
     for (long row = 0; row < rows;) {
         long count = few_rows_for_pass(rows - row);
-        multiply_rows(count, bits, panel, at);
+        multiply_rows(count, layout_of(panel.weights, count), panel, at);
         at.x += count * at.x_stride;
         at.y += count * at.y_stride;
         at.sums += at.sums ? count * at.sums_stride : 0;
@@ -225,14 +325,44 @@ static void multiply_panel(long rows, int bits, struct panel panel, struct rows 
     }
 }
 
-/* x [rows, inputs], y [rows, outputs], bias per output or null. Returns 0, or 1 where there was no memory. */
-int linear_coded_bf16(const bfloat16 *x, long rows, const struct coded *weights, const float *bias, bfloat16 *y,
-                      int threads)
+static struct panel panel_of(const struct coded *weights, const float *bias, long first)
 {
-    const long inputs = weights->inputs, groups = inputs / weights->group, outputs = weights->outputs;
-    const int bits = weights->kind == INT4 || weights->kind == FP4 ? 4 : 8;
-    const int unpacks = bits == 8 && rows > UNPACKED_ROWS;
+    const long groups = weights->inputs / weights->group;
+    return (struct panel){weights, weights->codes + first * weights->inputs * bits_of(weights->kind) / 8,
+                          (const bfloat16 *)weights->scales + first * groups * (1 + weights->has_zeros),
+                          bias ? bias + first : 0, weights->outputs - first};
+}
+
+/* Many rows: each panel is unpacked once. */
+static int multiply_unpacked(const bfloat16 *x, long rows, const struct coded *weights, const float *bias, bfloat16 *y,
+                             int by_tiles, int threads)
+{
+    const long inputs = weights->inputs, outputs = weights->outputs;
     int failed = 0;
+#pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
+    {
+        bfloat16 *values = aligned_alloc(64, (size_t)inputs * PANEL * sizeof *values);
+        failed = !values;
+        begin_panels(by_tiles, rows);
+#pragma omp for
+        for (long first = 0; first < outputs; first += PANEL) {
+            if (failed)
+                continue;
+            struct panel panel = panel_of(weights, bias, first);
+            unpack_panel(panel, values);
+            multiply_panel(by_tiles, x, rows, inputs, values, panel.bias, panel.columns, y + first, outputs, 0);
+        }
+        end_panels(by_tiles);
+        free(values);
+    }
+    return failed;
+}
+
+/* Few rows: codes are looked up where they are multiplied. */
+static int multiply_coded(const bfloat16 *x, long rows, const struct coded *weights, const float *bias, bfloat16 *y,
+                          int threads)
+{
+    const long groups = weights->inputs / weights->group, outputs = weights->outputs;
     float *sums = 0;
     if (weights->has_zeros) {
         sums = malloc((size_t)(rows * groups) * sizeof *sums);
@@ -240,25 +370,20 @@ int linear_coded_bf16(const bfloat16 *x, long rows, const struct coded *weights,
             return 1;
         sum_groups(x, rows, weights, sums);
     }
-#pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
-    {
-        bfloat16 *values = unpacks ? malloc((size_t)inputs * PANEL * sizeof *values) : 0;
-        failed = unpacks && !values;
-#pragma omp for
-        for (long first = 0; first < outputs; first += PANEL) {
-            struct panel panel = {weights, weights->codes + first * inputs * bits / 8,
-                                  (const bfloat16 *)weights->scales + first * groups * (1 + weights->has_zeros),
-                                  bias ? bias + first : 0, outputs - first};
-            struct rows at = {x, sums, y + first, inputs, groups, outputs};
-            if (values) {
-                unpack_panel(panel, values);
-                panel.codes = (const uint8_t *)values;
-            }
-            if (!failed)
-                multiply_panel(rows, values ? 16 : bits, panel, at);
-        }
-        free(values);
-    }
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (long first = 0; first < outputs; first += PANEL)
+        multiply_codes(rows, panel_of(weights, bias, first),
+                       (struct rows){x, sums, y + first, weights->inputs, groups, outputs});
     free(sums);
-    return failed;
+    return 0;
+}
+
+/* x [rows, inputs], y [rows, outputs], bias per output or null. Returns 0, or 1 where there was no memory. */
+int linear_coded_bf16(const bfloat16 *x, long rows, const struct coded *weights, const float *bias, bfloat16 *y,
+                      int threads)
+{
+    const int by_tiles = panels_by_tiles(rows, weights->inputs);
+    if (rows >= (by_tiles ? UNPACKED_ROWS_BY_TILES : UNPACKED_ROWS))
+        return multiply_unpacked(x, rows, weights, bias, y, by_tiles, threads);
+    return multiply_coded(x, rows, weights, bias, y, threads);
 }

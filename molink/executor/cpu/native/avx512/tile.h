@@ -80,6 +80,13 @@ static inline __mmask16 first_lanes(long count)
     case 12: function(12, __VA_ARGS__); break;                                                                         \
     }
 
+/* A thread's products with panels of bfloat16, all for as many rows; `by_tiles` is whether they go by tiles of AMX. What is `ahead` bytes behind a panel is prefetched; 0 where it is in the cache. */
+int panels_by_tiles(long rows, long inputs);
+void begin_panels(int by_tiles, long rows);
+void multiply_panel(int by_tiles, const bfloat16 *x, long rows, long inputs, const bfloat16 *panel, const float *bias,
+                    long columns, bfloat16 *y, long y_stride, long ahead);
+void end_panels(int by_tiles);
+
 /* y [rows][outputs] = x W' + b, for weights in bfloat16 and in codes (coded.h); `bias` (or null) is padded to a whole
  * panel. The second returns 1 when there was no memory. */
 struct coded;

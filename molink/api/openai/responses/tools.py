@@ -1,0 +1,67 @@
+"""Tools as a request offers them, beside what the model is shown of them.
+
+A model knows functions with names of their own. A tool within a namespace is shown under a joined
+name, one that takes a text as a function with one string; the call comes back in the words in which
+the tool was offered, because clients look it up by these.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from molink.api.chat.conversation import NO_PARAMETERS, Tool
+from molink.api.openai.responses.schemas import CustomTool, FunctionTool, Namespace
+from molink.api.openai.tool_choice import joined_name
+
+__all__ = ["OfferedTool", "offered_tools", "text_of_arguments"]
+
+TEXT_PARAMETERS = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """Tool as the client knows it."""
+
+    tool: Tool
+    """As the model is shown it."""
+    name: str
+    namespace: str | None = None
+    takes_text: bool = False
+
+
+def offered_tools(bodies: Iterable[Any], namespace: str | None = None) -> Iterator[OfferedTool]:
+    """All tools of a request that the model is shown."""
+    for body in bodies:
+        match body:
+            case FunctionTool(name=name):
+                schema = NO_PARAMETERS if body.parameters is None else body.parameters
+                described, strict = body.description or "", body.strict is True
+                shown = Tool(joined_name(name, namespace), described, schema, strict)
+                yield OfferedTool(shown, name, namespace)
+            case CustomTool(name=name):
+                shown = Tool(joined_name(name, namespace), _described(body), TEXT_PARAMETERS)
+                yield OfferedTool(shown, name, namespace, takes_text=True)
+            case Namespace():
+                yield from offered_tools(body.tools, body.name)
+
+
+def _described(body: CustomTool) -> str:
+    """With the grammar of the text, which the model is shown and not held to."""
+    described, grammar = body.description or "", (body.format or {}).get("definition")
+    return f"{described}\nThe input matches this grammar:\n{grammar}" if grammar else described
+
+
+def text_of_arguments(arguments: str) -> str:
+    """The text of a call that should have one: what a model wrote otherwise is given as it is."""
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    text = found.get("input") if isinstance(found, dict) else None
+    return text if isinstance(text, str) else arguments

@@ -1,0 +1,64 @@
+"""The runner with a small agent and a small library in the place of real ones."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tools.clients.agents import Agent
+from tools.clients.cache import Installed
+from tools.clients.libraries import Library
+from tools.clients.model import Trouble
+from tools.clients.session import FINAL
+from tools.clients.sessions import run_library, run_session
+
+SMALL = str(Path(__file__).with_name("small_agent.py"))
+CLIENT = Installed(Path(sys.prefix), (Path(sys.executable).parent,))
+
+
+def agent(fault="has none"):
+    def command(place, prompt):
+        return [sys.executable, SMALL, place.url, fault]
+
+    return Agent("small", ("small==1",), first=command, more=command)
+
+
+@pytest.mark.parametrize("fault", ["has none", "has a shell alone"])
+def test_a_whole_session_is_right_at_its_end(fault):
+    result = run_session(agent(fault), CLIENT, Trouble(is_silent_at=3, silence_s=0.01))
+    assert result.passed, result.line()
+    assert "20 of 20 steps" in result.tried
+
+
+def test_a_session_of_one_prompt():
+    result = run_session(replace(agent(), more=None), CLIENT, Trouble())
+    assert result.passed, result.line()
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("shouts", f"garden/plants.txt holds '{FINAL['garden/plants.txt'][:3].upper()}"),
+        ("forgets", "it did not show the end of its answer"),
+        ("is refused", "refused: /v1/chat/completions 400: 'temperature'"),
+    ],
+)
+def test_what_an_agent_does_wrong_is_told(fault, why):
+    result = run_session(agent(fault), CLIENT, Trouble())
+    assert not result.passed and why in result.why, result.why
+
+
+def test_who_does_not_ask_again_fails_where_the_model_does():
+    result = run_session(agent(), CLIENT, Trouble(fails_at=2))
+    assert "503" in result.why
+
+
+def test_a_library_s_trials_are_told():
+    program = (
+        "import sys, urllib.request as u; u.urlopen(sys.argv[1] + '/health'); print('ok health')"
+    )
+    good = Library("l", ("l==2",), lambda place: [[sys.executable, "-c", program, place.url]])
+    assert run_library(good, CLIENT).line() == f"pass    {'l==2':48} health"
+    bad = Library("l", ("l==2",), lambda place: [[sys.executable, "-c", "print('ok a'); 1 / 0"]])
+    assert run_library(bad, CLIENT).why == "after a: ZeroDivisionError: division by zero"

@@ -1,0 +1,243 @@
+"""Kernels with faults that were really made: each is rejected by the proof's own inputs, and once
+more by the rows and weights of a stage that loads."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+
+from molink.executor.attention.attention_math import AttentionVariant
+from molink.executor.cpu import finding_plain_layers, native_attention, packed_linear, rewriting
+from molink.executor.cpu.native_attention import AttentionKernels, _agrees, rows_trouble
+from molink.executor.cpu.native_kernel import native_library
+from molink.executor.cpu.norms import RootMeanSquareNorm, norm_trouble
+from molink.executor.cpu.packed_linear import OnednnLinear, PackedLinear, product_trouble
+from molink.executor.cpu.plain_layer import PlainLayer
+from molink.executor.proof import alike, probe_rows, probe_weights, reference_of
+from molink.executor.quantized.linear import QuantizedLinear
+from tests.executor.cpu.test_coded_linear import random_weight
+from tests.executor.cpu_stages import cpu_stage
+from tests.executor.tiny_models import save_tiny
+
+native = pytest.mark.skipif(native_library() is None, reason="no AVX512-BF16 or no C compiler")
+
+WIDTH = 512
+BFLOAT16 = torch.bfloat16
+
+
+def token_rows(count: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows as `Swaps` keeps them: of tokens, and one of them small."""
+    rows = torch.randn(count, width, generator=torch.Generator().manual_seed(5))
+    return torch.cat([rows, rows[:1] * 1e-3]).to(dtype)
+
+
+class EpsilonOutside(nn.Module):
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        wide = x.float()
+        root = wide.square().mean(-1, keepdim=True).sqrt() + 1e-6
+        return (wide / root * self.weight.float()).to(x.dtype)
+
+
+class HalfSums(EpsilonOutside):
+    def forward(self, x):
+        squares, total = x.square(), x.new_zeros(x.shape[:-1])
+        for column in squares.unbind(-1):
+            total = total + column
+        mean = (total / x.shape[-1])[..., None].float()
+        return (x.float() * torch.rsqrt(mean + 1e-6) * self.weight.float()).to(x.dtype)
+
+
+def without_one(weight: torch.Tensor) -> nn.Module:
+    return RootMeanSquareNorm(weight, 1e-6)
+
+
+@pytest.mark.parametrize("rows", [None, token_rows(8, WIDTH, BFLOAT16)], ids=["probe", "load"])
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [(Gemma3RMSNorm, without_one), (LlamaRMSNorm, EpsilonOutside), (LlamaRMSNorm, HalfSums)],
+)
+def test_a_wrong_norm(kind, wrong, rows):
+    module = kind(WIDTH, eps=1e-6).to(BFLOAT16)
+    module.weight.data = probe_weights(WIDTH, BFLOAT16)
+    trouble = norm_trouble(module, wrong(module.weight.detach()), rows)
+    assert trouble is not None
+    assert trouble.startswith("is off by")
+
+
+class HalfSumsProduct(PackedLinear):
+    """Adds up in the format of its rows."""
+
+    def __init__(self, weight, bias) -> None:
+        super().__init__(weight, weight.dtype)
+        self._matrix, self._bias = weight, bias
+
+    def forward(self, x):
+        total = x.new_zeros(*x.shape[:-1], len(self._matrix))
+        for of_x, of_w in zip(x.unbind(-1), self._matrix.unbind(1), strict=True):
+            total = total + of_x[..., None] * of_w
+        return total if self._bias is None else total + self._bias
+
+
+class BiasLost(OnednnLinear):
+    def __init__(self, weight, bias) -> None:
+        super().__init__(weight, None)
+
+
+@pytest.mark.parametrize("rows", [None, token_rows(8, WIDTH, BFLOAT16)], ids=["probe", "load"])
+@pytest.mark.parametrize("wrong", [HalfSumsProduct, BiasLost])
+def test_a_wrong_product(wrong, rows):
+    weight = torch.randn(32, WIDTH, generator=torch.Generator().manual_seed(1)) * WIDTH**-0.5
+    weight, bias = weight.to(BFLOAT16), torch.full((32,), 0.2, dtype=BFLOAT16)
+    assert product_trouble(OnednnLinear(weight, bias), weight, bias, BFLOAT16, rows) is None
+    assert product_trouble(wrong(weight, bias), weight, bias, BFLOAT16, rows) is not None
+
+
+def without_zeros(weight):
+    return replace(weight, zero=torch.zeros_like(weight.zero))
+
+
+def of_wider_groups(weight):
+    """Every second group's scale read for two."""
+    repeated = {
+        name: part[:, ::2].repeat_interleave(2, 1)
+        for name, part in weight.tensors().items()
+        if name != "codes"
+    }
+    return replace(weight, **repeated)
+
+
+@pytest.mark.parametrize("rows", [None, token_rows(8, WIDTH, BFLOAT16)], ids=["probe", "load"])
+@pytest.mark.parametrize("wrong", [without_zeros, of_wider_groups])
+def test_a_wrong_reading_of_few_bits(wrong, rows):
+    weight = random_weight("int4", 64, WIDTH, 64)
+    layer = QuantizedLinear(weight, None, BFLOAT16)
+    assert product_trouble(layer, weight, None, BFLOAT16, rows) is None
+    misread = QuantizedLinear(wrong(weight), None, BFLOAT16)
+    assert product_trouble(misread, weight, None, BFLOAT16, rows) is not None
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.up = nn.Linear(64, 96), nn.Linear(64, 96)
+
+    def forward(self, x):
+        return F.silu(self.gate(x)) * self.up(x)
+
+    def exchanged(self, x):
+        return F.silu(self.up(x)) * self.gate(x)
+
+
+@pytest.mark.parametrize("rows", [probe_rows, token_rows], ids=["probe", "load"])
+def test_gate_and_up_exchanged(rows):
+    module, x = Mlp().to(BFLOAT16), rows(8, 64, BFLOAT16)
+    reference = reference_of(module, x)
+    assert reference.trouble(module(x)) is None
+    assert reference.trouble(module.exchanged(x)) is not None
+
+
+@pytest.mark.parametrize("rows", [probe_rows, token_rows], ids=["probe", "load"])
+def test_a_rotation_shifted_by_one(rows):
+    q = rows(16, 64, BFLOAT16)[:16].view(1, 2, 8, 64)
+    angles = torch.arange(2000, 2009)[:, None] * 10_000 ** (-torch.arange(32) / 32)
+    cos, sin = (torch.cat([one, one], -1)[None] for one in (angles.cos(), angles.sin()))
+    right, _ = apply_rotary_pos_emb(q, q, cos[:, :-1], sin[:, :-1])
+    wrong, _ = apply_rotary_pos_emb(q, q, cos[:, 1:], sin[:, 1:])
+    assert alike(right, right.clone()) is None
+    assert alike(wrong.to(BFLOAT16), right.to(BFLOAT16)) is not None
+
+
+CHANGES = {
+    "a missing softcap": lambda window, variant: (window, replace(variant, softcap=None)),
+    "a scale by another head size": lambda window, variant: (
+        window,
+        replace(variant, scale=variant.scale * 2**-0.5),
+    ),
+    "sinks ignored": lambda window, variant: (window, replace(variant, sinks_H=None)),
+    "a window one short": lambda window, variant: (window and window - 1, variant),
+}
+
+
+def wrong_attention(change):
+    class Wrong(AttentionKernels):
+        __slots__ = ()
+
+        def attend(self, query_THA, layer, batch, window, variant):
+            changed = change(window, variant)
+            return AttentionKernels.attend(self, query_THA, layer, batch, *changed)
+
+    return Wrong(native_library())
+
+
+@native
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_wrong_attention(change, monkeypatch):
+    kernels = native_attention._kernels()
+    assert kernels is not None, "the right kernels are proven"
+    wrong = wrong_attention(change)
+    assert not _agrees(wrong)
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randn(8, heads, 64, generator=generator).bfloat16() * 3 for heads in (6, 2, 2)]
+    variant = AttentionVariant(0.125, 5.0, torch.linspace(-1, 4, 6))
+    assert rows_trouble(*rows, 512, variant) is None
+    monkeypatch.setattr(native_attention, "_kernels", lambda: wrong)
+    assert rows_trouble(*rows, 512, variant) is not None
+
+
+# -- a stage that loads ----------------------------------------------------------------------------
+
+
+def test_a_stage_keeps_the_library_s_products_and_says_so(tmp_path, monkeypatch):
+    """The proof is passed, so only the rows of tokens can tell."""
+    monkeypatch.setattr(packed_linear, "LAYOUTS", (BiasLost,))
+    monkeypatch.setattr(packed_linear, "product_trouble", lambda *given: None)
+    monkeypatch.setattr(packed_linear, "_proven", {})
+    save_tiny("qwen2", tmp_path)
+    stage = cpu_stage(tmp_path, range(3))
+    told = stage.fallbacks.swaps
+    assert "model.layers.0.self_attn.q_proj is computed the library's way: is off by" in told
+    assert len(told) <= 200
+    attention = stage.model.model.layers[1].self_attn
+    assert type(attention.q_proj) is nn.Linear
+
+
+def test_a_stage_keeps_the_library_s_norms_and_says_so(tmp_path, monkeypatch):
+    wrong = lambda module, **_: RootMeanSquareNorm(module.weight.detach() * 1.05, 1e-6)  # noqa: E731
+    monkeypatch.setattr(rewriting, "replacement_for", wrong)
+    save_tiny("llama", tmp_path, "bfloat16")
+    stage = cpu_stage(tmp_path, range(1, 2), dtype="bfloat16")
+    assert "layers.1.input_layernorm is computed the library's way" in stage.fallbacks.swaps
+
+
+@native
+def test_a_stage_keeps_its_own_code_for_a_layer_that_is_off(tmp_path, monkeypatch):
+    compute = PlainLayer.compute
+
+    def shifted(self, x, embeddings, plan, kept):
+        turned = tuple(table.roll(1, 1) for table in embeddings)
+        return compute(self, x, turned, plan, kept)
+
+    monkeypatch.setattr(PlainLayer, "compute", shifted)
+    save_tiny("llama", tmp_path, "bfloat16", head_dim=32)
+    stage = cpu_stage(tmp_path, range(1, 2), dtype="bfloat16")
+    assert "forward" not in vars(stage.model.model.layers[1])
+    monkeypatch.setattr(
+        finding_plain_layers, "_reading_of", lambda layers, *others: next(iter(layers))
+    )
+    stage = cpu_stage(tmp_path, range(1, 2), dtype="bfloat16")
+    assert "forward" not in vars(stage.model.model.layers[1])
+    assert "model.layers.1 is computed the library's way: is off by" in stage.fallbacks.swaps
+
+
+def test_a_right_stage_has_nothing_to_tell(tmp_path):
+    save_tiny("gemma3_text", tmp_path, "bfloat16")
+    assert cpu_stage(tmp_path, range(2), dtype="bfloat16").fallbacks.swaps is None

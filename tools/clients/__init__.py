@@ -1,0 +1,1 @@
+"""Unmodified client programs against MoLink's API: `make clients`."""

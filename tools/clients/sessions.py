@@ -1,0 +1,143 @@
+"""Runs of clients: sessions of agents, with a look into the folder, and what libraries try."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.clients.agents import Agent, Place
+from tools.clients.cache import Installed
+from tools.clients.libraries import Library
+from tools.clients.model import MODEL_NAME, ScriptedModel, Trouble, Writer, at_once
+from tools.clients.report import Result
+from tools.clients.script import DONE, HALF_DONE
+from tools.clients.server import Server, running
+from tools.clients.session import HALF, STEPS, difference
+
+__all__ = ["run_library", "run_session"]
+
+PROMPTS = (
+    "Make a small garden in this folder, step by step.",
+    "Go on with the garden until all of it is there.",
+)
+
+COMMAND_S_MAX = 600
+"""Half a session takes a minute on a PC that does nothing else; who takes longer hangs."""
+
+SAID_CHARS = 300
+"""Of what a client printed last, in a result."""
+
+
+def run_session(
+    agent: Agent, client: Installed, trouble: Trouble, write: Writer = at_once
+) -> Result:
+    """The result of a whole session."""
+    with scratch() as (home, work):
+        half = HALF if agent.more is not None else None
+        model = ScriptedModel(work, trouble, write, half)
+        with running(model) as server:
+            place = _place(server, home, work, client, agent.files)
+            why = _prompts(agent, place) or difference(work)
+            steps = max((one.calls for one in model.asked), default=0)
+            tried = f"a session of {steps} of {len(STEPS)} steps"
+            return Result.of(agent.name, agent.packages[0], tried, why, server.requests)
+
+
+def _prompts(agent: Agent, place: Place) -> str:
+    """Why a session did not come to its end; empty: it did."""
+    variables = agent.variables(place)
+    for command in agent.setup:
+        _run(command(place, ""), place, variables)
+    if agent.more is None:
+        return _lacking(_run(agent.first(place, PROMPTS[0]), place, variables)[0], DONE)
+    said, _ = _run(agent.first(place, PROMPTS[0]), place, variables)
+    if HALF_DONE not in said:
+        return _lacking(said, HALF_DONE)
+    return _lacking(_run(agent.more(place, PROMPTS[1]), place, variables)[0], DONE)
+
+
+def _lacking(said: str, wanted: str) -> str:
+    if wanted in said:
+        return ""
+    return f"it did not show the end of its answer, but: {' '.join(said[-SAID_CHARS:].split())}"
+
+
+def run_library(library: Library, client: Installed) -> Result:
+    """The result of a library's program, or of a program's commands."""
+    with scratch() as (home, work), running(ScriptedModel(work)) as server:
+        place = _place(server, home, work, client, library.files)
+        tried, why = [], ""
+        for command in library.commands(place):
+            said, status = _run(command, place, library.variables(place))
+            tried += [line[3:] for line in said.splitlines() if line.startswith("ok ")]
+            why = _lacking(said, library.shows)
+            if status and not why:
+                why = f"after {tried[-1] if tried else 'nothing'}: {_last_line(said)}"
+            if why:
+                break
+        if library.provokes:
+            server.requests.forgive(library.provokes)
+        told = ", ".join(tried) or f"{len(library.commands(place))} commands"
+        return Result.of(library.name, library.packages[0], told, why, server.requests)
+
+
+def _last_line(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    return (errors or lines or ["it said nothing"])[-1].strip()[:SAID_CHARS]
+
+
+def _place(
+    server: Server,
+    home: Path,
+    work: Path,
+    client: Installed,
+    files: Callable[[Place], Mapping[str, str]],
+) -> Place:
+    """A place with a client's settings in it."""
+    place = Place(server.url, MODEL_NAME, home, work, client)
+    for path, text in files(place).items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text, encoding="utf-8")
+    return place
+
+
+@contextmanager
+def scratch() -> Iterator[tuple[Path, Path]]:
+    """A home and a folder to work in, which are removed."""
+    with tempfile.TemporaryDirectory(prefix="molink-client-", ignore_cleanup_errors=True) as name:
+        home, work = Path(name, "home"), Path(name, "work")
+        home.mkdir()
+        work.mkdir()
+        yield home, work
+
+
+def _environment(place: Place, more: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a client: of the user's own only what finds programs."""
+    path = os.pathsep.join([*map(str, place.client.path), os.environ.get("PATH", "")])
+    kept = {name: os.environ[name] for name in ("LANG", "TERM", "TMPDIR") if name in os.environ}
+    own = {"PATH": path, "HOME": str(place.home), "NO_COLOR": "1", "CI": "1"}
+    return {**kept, **own, **more}
+
+
+def _run(command: Sequence[str], place: Place, variables: Mapping[str, str]) -> tuple[str, int]:
+    """What a command said until its end, and its status; one that takes too long is killed."""
+    try:
+        done = subprocess.run(
+            list(command),
+            cwd=place.work,
+            env=_environment(place, variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_S_MAX,
+            check=False,
+        )
+        return done.stdout.decode(errors="replace"), done.returncode
+    except subprocess.TimeoutExpired as error:
+        said = (error.output or b"").decode(errors="replace")
+        return f"{said}\nit was killed after {COMMAND_S_MAX} s", 1
+    except OSError as error:
+        return f"it could not be started: {error}", 1
