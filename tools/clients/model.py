@@ -72,6 +72,10 @@ class PieceTokenizer:
         known = len(self._pieces)
         return "".join(self._pieces[one] if one < known else " word" for one in token_ids)
 
+    def get_vocab(self) -> dict[str, int]:
+        """No marks: pieces are numbered only as they come."""
+        return {}
+
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         """The pieces."""
         return [self.decode([one]) for one in ids]
