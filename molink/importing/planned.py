@@ -18,9 +18,9 @@ from molink.checkpoint.model_shape import KvDtype, PlannedModel
 from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UserError
 from molink.importing.checkpoint_folder import NewTensors
-from molink.importing.gguf_config import model_settings
-from molink.importing.gguf_file import read_model, with_scheme
-from molink.importing.gguf_tensors import checkpoint_tensors
+from molink.importing.gguf.config import model_settings
+from molink.importing.gguf.file import read_model, with_scheme
+from molink.importing.gguf.tensors import checkpoint_tensors
 
 if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits

@@ -19,7 +19,7 @@ import click
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from molink.importing.gguf_file import import_gguf
+from molink.importing.gguf.file import import_gguf
 from tools.real.gguf_families import FAMILIES, miniature_settings
 
 TOKENS = 24
@@ -77,7 +77,7 @@ def log_probabilities(model: Any, vocabulary: int) -> torch.Tensor:
 
 def converted(llama_cpp: Path, kind: str, folders: list[Path]) -> dict[Path, str]:
     """What went wrong with each folder."""
-    command = [sys.executable, CONVERTER, llama_cpp, kind, *folders]
+    command = [sys.executable, str(CONVERTER), str(llama_cpp), kind, *map(str, folders)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line]
     (folders[0].parent / "converter.log").write_text(done.stderr)

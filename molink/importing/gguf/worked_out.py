@@ -6,8 +6,8 @@ that each has.
 
 from typing import Any
 
-from molink.importing.gguf_metadata import GgufModel
-from molink.importing.gguf_rope import rope_parameters
+from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.rope import rope_parameters
 
 __all__ = [
     "biases",

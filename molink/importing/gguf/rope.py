@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from molink.errors import UnsupportedModelError
-from molink.importing.gguf_metadata import WITH_CONFIG, GgufModel
+from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
 from molink.printable import printable_line
 
 __all__ = ["rope_parameters"]

@@ -17,8 +17,8 @@ from molink.checkpoint.gguf.block_types import block_type_named
 from molink.checkpoint.gguf.header import GgufTensor
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
-from molink.importing.gguf_metadata import GgufModel
-from molink.importing.gguf_recoding import blocks_of_8, numbers, pieces_of, whole
+from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.recoding import blocks_of_8, numbers, pieces_of, whole
 
 __all__ = [
     "Change",

@@ -9,8 +9,8 @@ from molink.checkpoint.gguf.header import GgufTensor
 from molink.checkpoint.safetensors_header import StoredTensor
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
-from molink.importing.gguf_metadata import GgufModel
-from molink.importing.gguf_recoding import pieces_of, whole
+from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.recoding import pieces_of, whole
 
 __all__ = ["biases_in_turns", "codes", "codes_in_turns"]
 

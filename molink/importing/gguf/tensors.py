@@ -15,9 +15,9 @@ import numpy as np
 from molink.checkpoint.gguf.header import GgufTensor
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
-from molink.importing.gguf_architectures import Architecture
-from molink.importing.gguf_changes import copied
-from molink.importing.gguf_metadata import GgufModel
+from molink.importing.gguf.architectures import Architecture
+from molink.importing.gguf.changes import copied
+from molink.importing.gguf.metadata import GgufModel
 from molink.printable import printable_line
 
 __all__ = ["checkpoint_tensors"]

@@ -1,7 +1,7 @@
 """config.json from the metadata of a GGUF file.
 
 The metadata name sizes under the architecture (`llama.block_count`). Some settings they leave out,
-because the format's own engine has them in its code: they are written in `gguf_settings` where one
+because the format's own engine has them in its code: they are written in `settings` where one
 value is right for all models of an architecture, and where none is, the import asks for the config
 of the original model.
 """
@@ -11,10 +11,10 @@ from typing import Any
 
 from molink.checkpoint.gguf.header import GgufHeader
 from molink.errors import CheckpointError, UnsupportedModelError
-from molink.importing.gguf_architectures import ARCHITECTURES, Architecture
-from molink.importing.gguf_metadata import GgufModel
-from molink.importing.gguf_rope import rope_parameters
-from molink.importing.gguf_settings import architecture_settings
+from molink.importing.gguf.architectures import ARCHITECTURES, Architecture
+from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.rope import rope_parameters
+from molink.importing.gguf.settings import architecture_settings
 from molink.printable import printable_line
 
 __all__ = ["QUANTIZATION", "gguf_model", "model_settings"]

@@ -7,8 +7,8 @@ is right for, and functions for all that must be worked out.
 from collections.abc import Callable
 from typing import Any
 
-from molink.importing import gguf_worked_out as out
-from molink.importing.gguf_metadata import GgufModel
+from molink.importing.gguf import worked_out as out
+from molink.importing.gguf.metadata import GgufModel
 
 __all__ = ["architecture_settings"]
 

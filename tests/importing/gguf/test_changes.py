@@ -15,9 +15,8 @@ from gguf.quants import dequantize, quantize
 from molink.checkpoint.gguf.block_types import BLOCK_TYPES, PLAIN_TYPES
 from molink.checkpoint.gguf.header import GgufHeader, GgufTensor
 from molink.errors import UserError
-from molink.importing import gguf_changes as changes
-from molink.importing import gguf_orders as orders
-from molink.importing.gguf_metadata import GgufModel
+from molink.importing.gguf import changes, orders
+from molink.importing.gguf.metadata import GgufModel
 
 KEYS, VALUES, SIZE = 2, 6, 32
 """Heads of the delta rule, three of values for one of keys, and numbers of a head."""

@@ -1,14 +1,14 @@
 """What a GGUF file calls the layers of a model, and what the library calls them.
 
 A file names the parts of a layer by what they do (`blk.3.ffn_up`), the library by where they are in
-its class. Some are also stored otherwise: see `gguf_changes`. Names of the format's own package are
+its class. Some are also stored otherwise: see `changes`. Names of the format's own package are
 no help: it maps many names of the library to one of the format's, and this is the way back.
 """
 
 from dataclasses import dataclass, field
 
-from molink.importing import gguf_orders as orders
-from molink.importing.gguf_changes import (
+from molink.importing.gguf import orders
+from molink.importing.gguf.changes import (
     Change,
     convolution,
     copied,
@@ -23,8 +23,8 @@ from molink.importing.gguf_changes import (
     one_less,
     split_rows,
 )
-from molink.importing.gguf_metadata import GgufModel
-from molink.importing.gguf_mxfp4 import biases_in_turns, codes, codes_in_turns
+from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.mxfp4 import biases_in_turns, codes, codes_in_turns
 
 __all__ = ["ARCHITECTURES", "Architecture"]
 

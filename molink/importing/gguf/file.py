@@ -16,11 +16,11 @@ from molink.importing.checkpoint_folder import (
     files_identity,
     write_checkpoint,
 )
-from molink.importing.gguf_architectures import Architecture
-from molink.importing.gguf_config import QUANTIZATION, gguf_model, model_settings
-from molink.importing.gguf_metadata import GgufModel
-from molink.importing.gguf_tensors import checkpoint_tensors
-from molink.importing.gguf_tokenizer import KEY, end_tokens, tokenizer_files
+from molink.importing.gguf.architectures import Architecture
+from molink.importing.gguf.config import QUANTIZATION, gguf_model, model_settings
+from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.tensors import checkpoint_tensors
+from molink.importing.gguf.tokenizer import KEY, end_tokens, tokenizer_files
 from molink.printable import printable_line
 
 __all__ = ["import_gguf", "read_model", "recoded_line", "small_files_of", "with_scheme"]

@@ -7,7 +7,7 @@ import numpy as np
 
 from molink.checkpoint.gguf.header import GgufTensor
 from molink.errors import CheckpointError
-from molink.importing.gguf_metadata import GgufModel
+from molink.importing.gguf.metadata import GgufModel
 
 __all__ = ["channels_by_key", "grouped_qkvz", "heads_by_key", "rotary"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from molink.checkpoint.gguf.header import GgufArray, GgufHeader, GgufTensor
 from molink.errors import CheckpointError
-from molink.importing.gguf_recoding import whole
+from molink.importing.gguf.recoding import whole
 from molink.printable import printable_line
 
 __all__ = ["WITH_CONFIG", "GgufModel"]
