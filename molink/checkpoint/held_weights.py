@@ -23,8 +23,8 @@ __all__ = ["HeldWeight", "held_weights"]
 EMBEDDINGS = "embed_tokens.weight"
 """What ends the name of the table that turns token ids into rows, in imported GGUF files."""
 
-UNPACKED = (EMBEDDINGS, "kv_b_proj.weight")
-"""What ends the names of weights that are held unpacked: rows are looked up in the table, and of
+UNPACKED = (EMBEDDINGS, "embed_tokens_per_layer.weight", "kv_b_proj.weight")
+"""What ends the names of weights that are held unpacked: rows are looked up in tables, and of
 latent attention's expansion queries are multiplied with parts."""
 
 

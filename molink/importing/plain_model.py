@@ -36,7 +36,7 @@ from molink.importing.checkpoint_folder import (
     one_tensor,
     write_checkpoint,
 )
-from molink.importing.gguf_file import small_files_of
+from molink.importing.gguf.file import small_files_of
 from molink.importing.rounding import WORD_CODES, packed_words, round_to_4_bits, round_to_8_bits
 
 __all__ = ["WeightBits", "import_plain", "rounded_model"]

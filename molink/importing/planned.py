@@ -18,9 +18,9 @@ from molink.checkpoint.model_shape import KvDtype, PlannedModel
 from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UserError
 from molink.importing.checkpoint_folder import NewTensors
-from molink.importing.gguf_config import model_settings
-from molink.importing.gguf_file import read_model, with_scheme
-from molink.importing.gguf_tensors import checkpoint_tensors
+from molink.importing.gguf.config import model_settings
+from molink.importing.gguf.file import read_model, with_scheme
+from molink.importing.gguf.tensors import checkpoint_tensors
 
 if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
@@ -53,9 +53,9 @@ def gguf_of(path: Path) -> Path:
 def planned_gguf(path: Path, kv_dtype: KvDtype = "auto") -> PlannedModel:
     """The costs of the checkpoint that a GGUF file would become. Raises UserError for one that
     cannot be imported."""
-    model, metadata = read_model(path)
-    settings = with_scheme(model_settings(model, metadata))
-    return _planned(path.name, checkpoint_tensors(model), settings, kv_dtype)
+    model, architecture = read_model(path)
+    settings = with_scheme(model_settings(model, architecture))
+    return _planned(path.name, checkpoint_tensors(model, architecture), settings, kv_dtype)
 
 
 def planned_rounded(

@@ -9,7 +9,7 @@ from molink.cli.main import cli
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from tests.checkpoint.gguf.written import Tensor, write_gguf
-from tests.importing.test_gguf_file import LLAMA, plain
+from tests.importing.gguf.test_file import LLAMA, plain
 
 
 def run(*words):

@@ -4,8 +4,8 @@ import pytest
 
 from molink.checkpoint.layer_sizes import planned_model
 from molink.errors import UserError
-from molink.importing import gguf_recoding
-from molink.importing.gguf_file import import_gguf
+from molink.importing.gguf import recoding
+from molink.importing.gguf.file import import_gguf
 from molink.importing.plain_model import import_plain
 from molink.importing.planned import gguf_of, is_gguf, planned_gguf, planned_rounded
 from tests.executor.tiny_models import save_tiny
@@ -33,7 +33,7 @@ def test_no_weights_of_a_gguf_file_are_read(tmp_path, monkeypatch):
     def read(*_):
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(gguf_recoding, "_read", read)
+    monkeypatch.setattr(recoding, "_read", read)
     assert planned_gguf(tmp_path / "m.gguf").cost.layers > 1
 
 

@@ -24,7 +24,7 @@ SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 FETCH_S_MAX = 600.0
 """For 37 MB, and for what pip does to read an sdist's name."""
 
-CHECKS = {"vocabularies": "models"}
+CHECKS = {"vocabularies": "models", "templates": "models/templates", "gguf_architectures": "."}
 """Modules of this folder, and which folder of the sources each takes."""
 
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from molink.checkpoint.gguf.header import read_gguf
 from molink.errors import MolinkError
-from molink.importing.gguf_tokenizer import tokenizer_files
+from molink.importing.gguf.tokenizer import tokenizer_files
 
 __all__ = ["Outcome", "main", "outcomes"]
 

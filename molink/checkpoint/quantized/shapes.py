@@ -206,7 +206,9 @@ def _mxfp4(plain: str, parts: Parts) -> StoredWeight | None:
 
 def _gguf(plain: str, parts: Parts, suffix: str) -> StoredWeight:
     block, codes = BLOCK_SUFFIXES[suffix], parts[suffix]
-    outputs, row_bytes = _matrix(codes)
+    *stack, outputs, row_bytes = _positive(codes.shape)
+    if len(stack) > 1:
+        raise ValueError(f"{codes.name} of shape {codes.shape}")
     _same("bytes in a row", row_bytes % block.size, 0)
     inputs = row_bytes // block.size * block.values
     return StoredWeight(
@@ -217,6 +219,7 @@ def _gguf(plain: str, parts: Parts, suffix: str) -> StoredWeight:
         inputs,
         block.bits,
         block.group,
+        stack[0] if stack else None,
         block=block.name,
     )
 

@@ -36,7 +36,8 @@ class WeightFormat(StrEnum):
     FP8 = "fp8"
     """Numbers of eight bits [N, K] with a scale per tensor, row or block."""
     GGUF = "gguf"
-    """Blocks of a GGUF file [N, bytes of a row], of the type that the name of the tensor says."""
+    """Blocks of a GGUF file [N, bytes of a row], or [E, N, bytes of a row], of the type that the
+    name of the tensor says."""
 
 
 class Part(StrEnum):

@@ -65,7 +65,7 @@ def import_(
     Q8_0; those of a folder are rounded as --weights says. The new folder is what `molink serve` and
     `molink up` take as MODEL, and nodes fetch their layers of it.
     """
-    from molink.importing.gguf_file import recoded_line
+    from molink.importing.gguf.file import recoded_line
     from molink.importing.planned import gguf_of
 
     source = gguf_of(source) if weights is None else source
@@ -139,7 +139,7 @@ def _imported(
             bar.reach(done)
 
         if weights is None:
-            from molink.importing.gguf_file import import_gguf
+            from molink.importing.gguf.file import import_gguf
 
             return import_gguf(source, folder, config, progress)
         from molink.importing.plain_model import import_plain

@@ -150,7 +150,7 @@ def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "
 
 def _recoded(model: str) -> list[str]:
     """What an import of a GGUF file would write anew."""
-    from molink.importing.gguf_file import recoded_line
+    from molink.importing.gguf.file import recoded_line
     from molink.importing.planned import gguf_of, is_gguf
 
     file = gguf_of(Path(model).expanduser())

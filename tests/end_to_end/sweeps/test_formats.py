@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from molink.importing.gguf_file import import_gguf
+from molink.importing.gguf.file import import_gguf
 from molink.importing.plain_model import import_plain
 from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.executor.quantized.formats import FORMATS, GPTQ_SCHEME, Format, gptq

@@ -8,7 +8,7 @@ from molink.checkpoint.layer_sizes import planned_model
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.stage_size import stage_size
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
-from molink.importing.gguf_file import import_gguf
+from molink.importing.gguf.file import import_gguf
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.quantized.blocks import TYPES
 from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized

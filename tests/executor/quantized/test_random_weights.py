@@ -5,7 +5,7 @@ import torch
 
 from molink.checkpoint.layer_sizes import planned_model
 from molink.executor.cpu.native_kernel import AVX512, native_library
-from molink.importing.gguf_file import import_gguf
+from molink.importing.gguf.file import import_gguf
 from molink.stage.step_probe import _line, _random_stage, probe_steps
 from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.executor.quantized.formats import FORMATS

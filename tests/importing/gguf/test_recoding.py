@@ -9,7 +9,7 @@ import pytest
 
 from molink.checkpoint.gguf.block_types import RECODED_TYPES
 from molink.checkpoint.gguf.header import read_gguf
-from molink.importing.gguf_recoding import pieces_of, whole
+from molink.importing.gguf.recoding import pieces_of, whole
 from tests.checkpoint.gguf.written import Tensor, write_gguf
 
 BLOCKS = {number: kind for number, kind in RECODED_TYPES.items() if kind.values > 1}

@@ -15,7 +15,7 @@ from typing import Any
 
 from molink.checkpoint.gguf.header import GgufHeader
 from molink.errors import CheckpointError, UnsupportedModelError
-from molink.importing.gguf_patterns import LINES, WORDS
+from molink.importing.gguf.patterns import LINES, WORDS
 from molink.printable import printable_line
 
 __all__ = ["end_tokens", "tokenizer_files"]

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from molink.checkpoint.gguf.header import read_gguf
 from molink.checkpoint.safetensors_header import read_header
 from molink.errors import UserError
-from molink.importing.gguf_file import import_gguf, recoded_line
+from molink.importing.gguf.file import import_gguf, recoded_line
 from tests.checkpoint.gguf.written import Tensor, write_gguf
 from tests.executor.quantized.test_stages import check
 from tests.executor.tiny_models import tiny_config

@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from molink.checkpoint.gguf.header import read_gguf
 from molink.errors import CheckpointError, UnsupportedModelError
-from molink.importing.gguf_patterns import WORDS
-from molink.importing.gguf_tokenizer import KINDS, end_tokens, tokenizer_files
+from molink.importing.gguf.patterns import WORDS
+from molink.importing.gguf.tokenizer import KINDS, end_tokens, tokenizer_files
 from molink.models import DEMO_MODEL_DIR
 from tests.checkpoint.gguf.written import Typed, write_gguf
 from tests.nasty_text import nasty_texts

@@ -16,9 +16,11 @@ from molink.importing.checkpoint_folder import (
     files_identity,
     write_checkpoint,
 )
-from molink.importing.gguf_config import QUANTIZATION, Metadata, gguf_model, model_settings
-from molink.importing.gguf_tensors import GgufModel, checkpoint_tensors
-from molink.importing.gguf_tokenizer import KEY, end_tokens, tokenizer_files
+from molink.importing.gguf.architectures import Architecture
+from molink.importing.gguf.config import QUANTIZATION, gguf_model, model_settings
+from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.tensors import checkpoint_tensors
+from molink.importing.gguf.tokenizer import KEY, end_tokens, tokenizer_files
 from molink.printable import printable_line
 
 __all__ = ["import_gguf", "read_model", "recoded_line", "small_files_of", "with_scheme"]
@@ -48,21 +50,21 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
 
     Raises UserError with one sentence for what cannot be imported, before anything is written.
     """
-    model, metadata = read_model(path)
+    model, architecture = read_model(path)
     header = model.header
-    tensors = checkpoint_tensors(model)
-    settings = model_settings(model, metadata) if config is None else {}
+    tensors = checkpoint_tensors(model, architecture)
+    settings = model_settings(model, architecture) if config is None else {}
     if config is None:
         small = _made_files(header, settings)
     else:
         small = small_files_of(config)
-        settings = _given_settings(model, config)
+        settings = _given_settings(model, architecture, config)
     small["config.json"] = _json(with_scheme(settings))
     write_checkpoint(folder, tensors, small, progress, files_identity(_files(header, path)))
     return _size(tensors)
 
 
-def read_model(path: Path) -> tuple[GgufModel, Metadata]:
+def read_model(path: Path) -> tuple[GgufModel, Architecture]:
     """The model in a file, from its table alone. Raises UnsupportedModelError with all that is
     missing here, CheckpointError for a file that is damaged."""
     header = read_gguf_parts(path)
@@ -160,11 +162,11 @@ def small_files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths if path.name != INDEX}
 
 
-def _given_settings(model: GgufModel, folder: Path) -> dict[str, Any]:
+def _given_settings(model: GgufModel, architecture: Architecture, folder: Path) -> dict[str, Any]:
     """The config of the original model, which must be that of the same one."""
     settings = open_checkpoint(str(folder)).config()
     metadata_of: Mapping[str, Any] = {
-        "model_type": model.architecture.model_type,
+        "model_type": architecture.model_type,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
     }
@@ -175,8 +177,8 @@ def _given_settings(model: GgufModel, folder: Path) -> dict[str, Any]:
                 f"{folder} is of another model: its {key} is {settings[key]}, that of "
                 f"{model.header.path.name} {wanted}."
             )
-    embeddings = next(one for one in model.header.tensors if one.name == "token_embd.weight")
-    return settings | {"tie_word_embeddings": model.tied and embeddings.is_plain}
+    tied = model.tied and model.tensors["token_embd.weight"].is_plain
+    return settings | {"tie_word_embeddings": tied}
 
 
 def _json(value: Any) -> bytes:

@@ -14,7 +14,7 @@ from molink.checkpoint.gguf.block_types import BlockType
 from molink.checkpoint.gguf.header import GgufTensor
 from molink.errors import CheckpointError
 
-__all__ = ["pieces_of", "whole"]
+__all__ = ["blocks_of_8", "numbers", "pieces_of", "whole"]
 
 PIECE_BYTES = 16 * 2**20
 """Read and written at a time."""
@@ -56,25 +56,36 @@ def _read(path: Path, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _recoded(raw: np.ndarray, old: BlockType) -> bytes:
-    if old.values == 1:
-        return raw.view(PLAIN[old.name]).astype(np.float32).tobytes()
+    values = _numbers(raw, old)
+    return values.tobytes() if old.values == 1 else blocks_of_8(values)
+
+
+def numbers(tensor: GgufTensor) -> np.ndarray:
+    """What a tensor means, in fp32."""
+    raw = whole(tensor).reshape(*tensor.shape[:-1], tensor.row_bytes)
+    return _numbers(raw, tensor.type)
+
+
+def blocks_of_8(values: np.ndarray) -> bytes:
+    """Rows of numbers as blocks of Q8_0."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quantize
 
-    return bytes(quantize(_numbers(raw, old), GGMLQuantizationType.Q8_0))
+    return bytes(quantize(values, GGMLQuantizationType.Q8_0))
 
 
 PLAIN = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F64": "<f8"}
-"""Types of plain numbers, as numpy names them."""
+"""Types of plain numbers that the package does not read, as numpy names them."""
 
 
 def _numbers(raw: np.ndarray, kind: BlockType) -> np.ndarray:
-    """What rows of blocks mean, in fp32."""
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    if kind.name == "Q8_K":  # Which the package does not read: a scale, codes, and their sums.
+    if kind.name in PLAIN:
+        return raw.view(PLAIN[kind.name]).astype(np.float32)
+    if kind.name == "Q8_K":  # Nor this: a scale, codes, and their sums.
         blocks = raw.reshape(len(raw), -1, kind.size)
         scale = blocks[..., :4].copy().view(np.float32)
         return (scale * blocks[..., 4:260].view(np.int8)).reshape(len(raw), -1)
-    return np.asarray(dequantize(raw, GGMLQuantizationType[kind.name]))
+    return np.asarray(dequantize(raw, GGMLQuantizationType[kind.name.upper()]))

@@ -1,0 +1,1 @@
+"""GGUF files as checkpoints: their tensors, settings and vocabularies in the library's words."""

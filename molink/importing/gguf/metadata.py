@@ -1,0 +1,118 @@
+"""Reader of the settings and small tensors in the table of a GGUF file."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from molink.checkpoint.gguf.header import GgufArray, GgufHeader, GgufTensor
+from molink.errors import CheckpointError
+from molink.importing.gguf.recoding import whole
+from molink.printable import printable_line
+
+__all__ = ["WITH_CONFIG", "GgufModel"]
+
+WITH_CONFIG = "name the folder of the original model with --config"
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """One model's file: its settings by the keys under its architecture, and its tensors."""
+
+    header: GgufHeader
+    name: str
+    """Of the architecture, as the file says it."""
+
+    @cached_property
+    def tensors(self) -> dict[str, GgufTensor]:
+        """All tensors by their names."""
+        return {tensor.name: tensor for tensor in self.header.tensors}
+
+    @cached_property
+    def layers(self) -> int:
+        """Layers that compute the next token; those that guess later ones come behind them."""
+        layers = self.number("block_count")
+        return max(1, layers - int(self.find("nextn_predict_layers") or 0))
+
+    @cached_property
+    def heads(self) -> int:
+        """Heads of queries."""
+        return self.number("attention.head_count")
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """Heads of keys, in the layers that have attention."""
+        counts = self.each("attention.head_count_kv")
+        if counts is not None:
+            return max([1, *map(int, counts)])
+        if self.find("attention.head_count_kv") is None:
+            return self.heads
+        return self.number("attention.head_count_kv")
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head multiplies by the embeddings."""
+        return "output.weight" not in self.tensors
+
+    def find(self, key: str) -> Any:
+        """The value of a key under the architecture, or None."""
+        return self.header.metadata.get(f"{self.name}.{key}")
+
+    def each(self, key: str) -> list[Any] | None:
+        """The values of a key that is given for each layer, or None."""
+        value = self.find(key)
+        if not isinstance(value, GgufArray):
+            return None
+        found = self.header.array(f"{self.name}.{key}") or []
+        if len(found) < self.layers:
+            raise CheckpointError(
+                f"{self.header.path} gives {len(found)} values of {self.name}.{key} for "
+                f"{self.layers} layers: {WITH_CONFIG}"
+            )
+        return list(found[: self.layers])
+
+    def number(self, key: str) -> int:
+        """A positive whole number. Raises CheckpointError for anything else."""
+        value = self.find(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            what = "a list" if isinstance(value, GgufArray) else repr(value)
+            raise CheckpointError(
+                f"{self.header.path} gives no usable {self.name}.{key} "
+                f"({printable_line(what)[:40]}): {WITH_CONFIG}"
+            )
+        return value
+
+    def amount(self, key: str, default: float | None = None) -> float:
+        """A number, or its default. Raises CheckpointError when there is neither."""
+        value = self.find(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(
+                f"{self.header.path} gives no usable {self.name}.{key}: {WITH_CONFIG}"
+            )
+        return float(value)
+
+    def has(self, part: str, layer: int | None = None) -> bool:
+        """Whether a layer, or any, has a part, such as "attn_q.bias"."""
+        numbers = range(self.layers) if layer is None else (layer,)
+        return any(f"blk.{number}.{part}" in self.tensors for number in numbers)
+
+    def inner(self, part: str) -> int:
+        """Inputs of the first matrix of this part. Raises CheckpointError where there is none."""
+        for number in range(self.layers):
+            if tensor := self.tensors.get(f"blk.{number}.{part}.weight"):
+                return tensor.shape[-1]
+        raise CheckpointError(f"{self.header.path} has no {part} in any layer: fetch it again")
+
+    def kinds(self, part: str, kind: str, other: str) -> list[str]:
+        """For each layer `kind` where it has the part, else `other`."""
+        return [kind if self.has(part, one) else other for one in range(self.layers)]
+
+    def floats(self, name: str) -> np.ndarray | None:
+        """The numbers of a small tensor in F32; None where there is none."""
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.type.name != "F32":
+            return None
+        return whole(tensor).view(np.float32).astype(np.float64)
