@@ -56,7 +56,7 @@ def rewrite(
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Swaps:
     """Rewrite `model` in place; `trial` runs it once on some input, `embeds` says whether it takes
-    token ids. What is swapped is tried once more with the rows that `tokens` runs it on, or `trial`.
+    token ids. What is swapped is tried once more with the rows that `tokens`, or `trial`, gives it.
     """
     if not embeds:
         _untie_embedding(model)

@@ -80,7 +80,7 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
         "vocab_size": embeddings.shape[0],
         "max_position_embeddings": model.number("context_length"),
         "tie_word_embeddings": model.tied and embeddings.is_plain,
-        "attention_bias": model.has("attn_q.bias"),
+        "attention_bias": model.has_biases,
         "dtype": "bfloat16",
         **{key: model.amount(name) for key, name in OPTIONAL.items() if model.find(name)},
     }

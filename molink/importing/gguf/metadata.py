@@ -1,5 +1,6 @@
 """Reader of the settings and small tensors in the table of a GGUF file."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,8 +33,7 @@ class GgufModel:
     @cached_property
     def layers(self) -> int:
         """Layers that compute the next token; those that guess later ones come behind them."""
-        layers = self.number("block_count")
-        return max(1, layers - int(self.find("nextn_predict_layers") or 0))
+        return max(1, self.number("block_count") - self.count("nextn_predict_layers", 0))
 
     @cached_property
     def heads(self) -> int:
@@ -54,6 +54,11 @@ class GgufModel:
     def tied(self) -> bool:
         """Whether the head multiplies by the embeddings."""
         return "output.weight" not in self.tensors
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether queries have biases, in a matrix of their own or joined with keys and values."""
+        return self.has("attn_q.bias") or self.has("attn_qkv.bias")
 
     def find(self, key: str) -> Any:
         """The value of a key under the architecture, or None."""
@@ -83,12 +88,17 @@ class GgufModel:
             )
         return value
 
+    def count(self, key: str, default: int) -> int:
+        """A positive whole number, or what its absence, and zero, stand for."""
+        return self.number(key) if self.find(key) else default
+
     def amount(self, key: str, default: float | None = None) -> float:
         """A number, or its default. Raises CheckpointError when there is neither."""
         value = self.find(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
             raise CheckpointError(
                 f"{self.header.path} gives no usable {self.name}.{key}: {WITH_CONFIG}"
             )

@@ -29,7 +29,7 @@ THETA = 10000.0
 def rope_parameters(model: GgufModel, size: int) -> dict[str, Any]:
     """Settings of the rotary embedding of heads of a size, of which a part may be rotated."""
     theta = model.amount("rope.freq_base", THETA)
-    rotated = model.find("rope.dimension_count") or size
+    rotated = model.count("rope.dimension_count", size)
     partial = {} if rotated >= size else {"partial_rotary_factor": rotated / size}
     factors = model.floats("rope_freqs.weight")
     if factors is not None:

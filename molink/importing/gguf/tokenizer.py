@@ -43,6 +43,15 @@ END_NAMES = (
 )
 """Tokens that end a turn whatever the metadata say: files rarely name more than one."""
 
+ENDS_A_MESSAGE = "<|end|>"
+"""Ends a turn in some models; where others end one in channels, it ends a thought."""
+
+CHANNEL_ENDS = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
+"""Tokens of models whose turns have channels."""
+
+TOKEN_CHARACTERS_MAX = 4096
+"""Of a token; published ones have a few hundred. Finding its parts takes their square."""
+
 RIGHT_STRIPPED = ("phi-3", "phi3")
 """Names of models whose control tokens take the spaces behind them; files do not say it."""
 
@@ -122,6 +131,7 @@ def tokenizer_files(header: GgufHeader, length_max: int) -> dict[str, bytes]:
 def end_tokens(header: GgufHeader) -> list[int]:
     """Numbers of the tokens that end an answer: of a text, of a turn, of a message."""
     vocabulary = _vocabulary(header)
+    has_channels = any(ends <= set(vocabulary.tokens) for ends in CHANNEL_ENDS)
     given = [vocabulary.number(key) for key in ("eos", "eot", "eom")]
     named = [
         number
@@ -130,13 +140,20 @@ def end_tokens(header: GgufHeader) -> list[int]:
         )
         if token in END_NAMES and kind in (CONTROL, USER_DEFINED)
     ]
-    return list(dict.fromkeys(one for one in [*given, *named] if one is not None))
+    ends = dict.fromkeys(one for one in [*given, *named] if one is not None)
+    if has_channels:
+        return [one for one in ends if vocabulary.tokens[one] != ENDS_A_MESSAGE]
+    return list(ends)
 
 
 def _vocabulary(header: GgufHeader) -> Vocabulary:
     tokens = header.array(f"{KEY}tokens")
     if not tokens or not all(isinstance(token, str) for token in tokens):
         raise CheckpointError(f"{header.path} holds no tokens: {WITH_CONFIG}")
+    if any(len(str(token)) > TOKEN_CHARACTERS_MAX for token in tokens):
+        raise CheckpointError(
+            f"{header.path} has a token of over {TOKEN_CHARACTERS_MAX} characters: fetch it again"
+        )
     types = _figures(header, "token_type") or [1.0] * len(tokens)
     if len(types) != len(tokens):
         raise CheckpointError(

@@ -6,7 +6,8 @@ that each has.
 
 from typing import Any
 
-from molink.importing.gguf.metadata import GgufModel
+from molink.errors import UnsupportedModelError
+from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
 from molink.importing.gguf.rope import rope_parameters
 
 __all__ = [
@@ -140,6 +141,10 @@ def phi3(model: GgufModel, settings: Settings) -> Settings:
     long, short = (model.floats(f"rope_factors_{kind}.weight") for kind in ("long", "short"))
     original = model.find("rope.scaling.original_context_length") or length
     if long is not None and short is not None:
+        if settings["model_type"] == "phimoe":
+            raise UnsupportedModelError(
+                f"{model.header.path} lacks the scales of its long rotary embedding: {WITH_CONFIG}"
+            )
         rope |= {
             "rope_type": "longrope",
             "long_factor": long.tolist(),
@@ -147,7 +152,7 @@ def phi3(model: GgufModel, settings: Settings) -> Settings:
             "original_max_position_embeddings": original,
         }
     size = settings["head_dim"]
-    rope["partial_rotary_factor"] = (model.find("rope.dimension_count") or size) / size
+    rope["partial_rotary_factor"] = model.count("rope.dimension_count", size) / size
     return {
         "rope_parameters": rope,
         "original_max_position_embeddings": original,
@@ -278,8 +283,8 @@ def jamba(model: GgufModel, settings: Settings) -> Settings:
 def biases(model: GgufModel, settings: Settings) -> Settings:
     """Biases and norms of heads, under the names of several classes."""
     return {
-        "use_bias": model.has("attn_q.bias"),
-        "use_qkv_bias": model.has("attn_q.bias"),
+        "use_bias": model.has_biases,
+        "use_qkv_bias": model.has_biases,
         "attention_out_bias": model.has("attn_output.bias"),
         "lm_head_bias": "output.bias" in model.tensors,
         "use_qk_norm": model.has("attn_q_norm.weight"),

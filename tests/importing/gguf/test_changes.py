@@ -6,6 +6,7 @@ The whole models that the converter itself writes: `python -m tools.real.gguf_ar
 
 import dataclasses
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,3 +182,10 @@ def test_what_does_not_fit_is_one_sentence(change, part, words, tmp_path):
     with pytest.raises(UserError, match=words) as raised:
         made(change, model, part)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("part", ["attn_q", "attn_qkv"])
+def test_biases_of_queries_are_seen_in_either_matrix(part):
+    tensor = GgufTensor(f"blk.0.{part}.bias", (4,), F32, 0, 16, Path())
+    assert GgufModel(GgufHeader(Path(), METADATA, (tensor,), Counter()), "a").has_biases
+    assert not GgufModel(GgufHeader(Path(), METADATA, (), Counter()), "a").has_biases

@@ -15,7 +15,7 @@ from molink.checkpoint.gguf.header import read_gguf
 from molink.checkpoint.safetensors_header import read_header
 from molink.errors import UserError
 from molink.importing.gguf.file import import_gguf, recoded_line
-from tests.checkpoint.gguf.written import Tensor, write_gguf
+from tests.checkpoint.gguf.written import Tensor, Typed, write_gguf
 from tests.executor.quantized.test_stages import check
 from tests.executor.tiny_models import tiny_config
 from tests.importing.gguf_models import ARCHITECTURES, save_gguf
@@ -140,6 +140,15 @@ WHOLE = [
         ({"general.architecture": "clip"}, WHOLE, "mmproj.*give the model's own file"),
         ({"llama.block_count": 0}, WHOLE, "no usable llama.block_count"),
         ({"llama.attention.head_count": [1, 2]}, WHOLE, "a list"),
+        ({"llama.nextn_predict_layers": "abc"}, WHOLE, "no usable llama.nextn_predict_layers"),
+        ({"llama.nextn_predict_layers": [1]}, WHOLE, "no usable llama.nextn_predict_layers"),
+        (
+            {"llama.rope.dimension_count": Typed(5, -4)},
+            WHOLE,
+            "no usable llama.rope.dimension_count",
+        ),
+        ({"llama.rope.dimension_count": "abc"}, WHOLE, "no usable llama.rope.dimension_count"),
+        ({"llama.rope.freq_base": math.nan}, WHOLE, "no usable llama.rope.freq_base"),
         ({"llama.attention.head_count": 3}, WHOLE, "8 rows for 3 heads"),
         ({"llama.embedding_length": 16}, WHOLE, "no embeddings of 16"),
         ({"llama.rope.scaling.type": "odd"}, WHOLE, "--config"),

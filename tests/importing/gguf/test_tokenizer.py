@@ -281,6 +281,26 @@ def test_a_turn_ends_where_the_names_of_tokens_say_so(tmp_path):
     assert end_tokens(read_gguf(tmp_path / "t.gguf")) == [2, len(SPM_TOKENS)]
 
 
+@pytest.mark.parametrize("others", [("<|return|>", "<|call|>"), ("<|calls|>", "<|flush|>")])
+def test_where_turns_have_channels_the_end_of_a_thought_is_none_of_the_turn(tmp_path, others):
+    metadata = spm_metadata()
+    names = [*others, "<|end|>"]
+    metadata["tokens"] = [*SPM_TOKENS, *names]
+    metadata["scores"] = [*metadata["scores"], 0.0, 0.0, 0.0]
+    metadata["token_type"] = [*metadata["token_type"], *(Typed(5, 3) for _ in names)]
+    first = len(SPM_TOKENS)
+    made(tmp_path, metadata | {"eot_token_id": first + 2})
+    assert end_tokens(read_gguf(tmp_path / "t.gguf")) == [2, first, first + 1]
+
+
+def test_a_token_of_endless_length_is_refused(tmp_path):
+    """Finding the two parts of a token takes the square of its length."""
+    metadata = spm_metadata()
+    metadata["tokens"] = [*SPM_TOKENS[:-1], "a" * 2_000_000]
+    with pytest.raises(CheckpointError, match="a token of over 4096 characters"):
+        made(tmp_path, metadata)
+
+
 def test_scores_that_are_no_numbers_are_refused(tmp_path):
     metadata = spm_metadata()
     with pytest.raises(CheckpointError, match=r"no number in tokenizer\.ggml\.scores"):
