@@ -279,7 +279,10 @@ def rows_trouble(
     variant: AttentionVariant,
 ) -> str | None:
     """Why the kernels do not attend the rows that begin a sequence as torch does; None: they do,
-    or there are none for such rows. A window is tried that these rows reach."""
+    or there are none for such rows, or keys are latents that other queries meet. A window is tried
+    that these rows reach."""
+    if query_THA.shape[-1] != key_TKA.shape[-1]:
+        return None
     rows, layer = len(query_THA), KvPool(BLOCK_TOKENS).layer_of(0, key_TKA, value_TKV)
     kernels = kernels_for(query_THA, layer)
     if kernels is None:

@@ -30,13 +30,17 @@ needs_kernels = pytest.mark.skipif(not kernels_run, reason="no AVX512-BF16 here"
 """Without kernels exponents take a byte and scales of FP8 four, whatever a stage computes in."""
 
 
-def stages_hold(directory, dtype, cuts=CUTS):
-    """Each stage holds what the plan says, and all together what the files say."""
+FIVE_BITS = ("q5_0", "q5_1", "q5_k")
+"""Planned with the eight bits that a card holds; a CPU's kernels take five of a layer's codes."""
+
+
+def stages_hold(directory, dtype, cuts=CUTS, least=0.99):
+    """Each stage holds what the plan says, or that share of it at least."""
     planned = planned_model(str(directory))
     cost = planned.costs[BYTES[dtype]]
     for first, end in pairwise(cuts):
         held = cpu_stage(directory, range(first, end), dtype=dtype).weights_bytes
-        assert cost.stage_bytes(first, end) == pytest.approx(held, rel=0.01), (first, end)
+        assert least <= held / cost.stage_bytes(first, end) <= 1.01, (first, end)
     return planned
 
 
@@ -74,7 +78,7 @@ def test_experts_in_mxfp4(dtype, tmp_path):
 def test_every_type_of_block(name, tmp_path):
     save_gguf("llama", tmp_path / "m.gguf", [name], num_hidden_layers=LAYERS)
     import_gguf(tmp_path / "m.gguf", tmp_path / "out", None, lambda done, total: None)
-    stages_hold(tmp_path / "out", "bfloat16")
+    stages_hold(tmp_path / "out", "bfloat16", least=0.65 if name in FIVE_BITS else 0.99)
 
 
 @pytest.mark.skipif(not (kernels_run or native_library(AVX2)), reason="no kernels here")
