@@ -78,7 +78,7 @@ def test_experts_in_mxfp4(dtype, tmp_path):
 def test_every_type_of_block(name, tmp_path):
     save_gguf("llama", tmp_path / "m.gguf", [name], num_hidden_layers=LAYERS)
     import_gguf(tmp_path / "m.gguf", tmp_path / "out", None, lambda done, total: None)
-    stages_hold(tmp_path / "out", "bfloat16", least=0.65 if name in FIVE_BITS else 0.99)
+    stages_hold(tmp_path / "out", "bfloat16", least=0.6 if name in FIVE_BITS else 0.99)
 
 
 @pytest.mark.skipif(not (kernels_run or native_library(AVX2)), reason="no kernels here")
