@@ -229,7 +229,7 @@ LIMITS = ("max_tokens", "max_completion_tokens")
 
 def is_served(name: str, number: float) -> bool:
     """-1 means without a limit to clients; everything else out of bounds is refused."""
-    return name in LIMITS and (number > 0 or number == -1) or (name == "top_k" and number == -1)
+    return (name in LIMITS and (number > 0 or number == -1)) or (name == "top_k" and number == -1)
 
 
 @pytest.mark.parametrize("path", NUMBERS)
