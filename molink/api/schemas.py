@@ -16,9 +16,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_serializer,
 )
 
 from molink.api.errors import NAME_CHARS_SHOWN
@@ -40,6 +43,7 @@ from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S
 
 __all__ = [
     "CHOICES_MAX",
+    "KEPT",
     "MESSAGES_MAX",
     "STOP_CHARS_MAX",
     "STOP_TOKEN_IDS_MAX",
@@ -74,6 +78,9 @@ CACHE_SALT_CHARS_MAX = 256
 
 TIMEOUT_S_MAX = 86_400.0
 """A day."""
+
+KEPT = {"kept": True}
+"""Context of bodies that are written down to be read again: what is left out is left out there."""
 
 TOOLS_MAX = 1024
 """Agents with some MCP servers bring hundreds; each is shown to the model."""
@@ -167,6 +174,10 @@ class LeftOut(Part):
     def is_left_out(self) -> bool:
         """Whether it is; a part of content may hold text."""
         return True
+
+    @model_serializer(mode="wrap")
+    def _without_payload(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+        return {"type": self.type} if info.context == KEPT and self.is_left_out else dump(self)
 
 
 class StreamOptions(_Strict):

@@ -25,6 +25,11 @@ __all__ = ["check_writes_text", "model_folder", "read_object"]
 
 TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 
+READ_SUFFIXES = (*TEXT_SUFFIXES, ".model", ".safetensors")
+
+UNREAD = "consolidated"
+"""How the names of weights in their makers' own form begin, which lie beside those that are read."""
+
 LFS_MARK = b"version https://git-lfs"
 """What a pointer of Git LFS begins with."""
 
@@ -65,7 +70,8 @@ def model_folder(given: Path, model: str) -> Path:
     names = _names(folder, model)
     if "config.json" not in names:
         raise CheckpointError(_instead(folder, model, names))
-    if pointers := _beginning(names, folder, LFS_MARK):
+    read = [one for one in names if one.endswith(READ_SUFFIXES) and not one.startswith(UNREAD)]
+    if pointers := _beginning(read, folder, LFS_MARK):
         shown = ", ".join(pointers[:NAMES_SHOWN]) + " and others" * (len(pointers) > NAMES_SHOWN)
         raise CheckpointError(
             f"{model} has only pointers of Git LFS for {shown}: run `git lfs pull` in that folder"

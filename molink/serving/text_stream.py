@@ -14,7 +14,10 @@ from molink_scheduler.request import SamplingParams
 __all__ = ["TextStream", "overlap"]
 
 INCOMPLETE = "\ufffd"
-"""What a tokenizer decodes half a character to."""
+"""What a tokenizer decodes half a character to, and a character itself."""
+
+INCOMPLETE_BYTES = 3
+"""Of that character: tokens that it has at most, without the space some put in front."""
 
 CONTEXT_TOKENS, CONTEXT_TOKENS_MAX = 6, 18
 """Tokens decoded again in front of new ones, because a token's text depends on its neighbours. It
@@ -63,7 +66,11 @@ class TextStream:
     def _begin_behind(self, context: tuple[int, ...]) -> None:
         """Take tokens of which the text is known, but for half a character at their end."""
         self._token_ids, self._shown_to = list(context), len(context)
-        self._context = self._decode(0).rstrip(INCOMPLETE) if context else ""
+        text = self._decode(0) if context else ""
+        if text.endswith(INCOMPLETE):
+            whole = self.tokenizer.encode(INCOMPLETE, add_special_tokens=False)[-INCOMPLETE_BYTES:]
+            text = text if self._token_ids[-len(whole) :] == whole else text.rstrip(INCOMPLETE)
+        self._context = text
 
     def of_token(self, token_id: int, sampling: SamplingParams, *, is_last: bool) -> str:
         """Text that became final with one token; a stop token's own text is never shown."""

@@ -44,6 +44,12 @@ def test_a_clone_without_its_large_files(demo, name):
     assert f"pointers of Git LFS for {name}: run `git lfs pull`" in refusal(demo)
 
 
+@pytest.mark.parametrize("name", ["figure.png", "README.md", "consolidated.safetensors"])
+def test_pointers_that_nobody_reads_are_left_alone(demo, name):
+    (demo / name).write_text(POINTER)
+    assert describe(open_checkpoint(str(demo)))
+
+
 @pytest.mark.parametrize(
     ("architecture", "said"),
     [

@@ -267,3 +267,10 @@ def test_context_counts_for_no_least_length():
     assert stream.push(tuple(b"b")) == "b" and stream.stopped_at is None
     assert stream.push(tuple(b"a")) + stream.push(tuple(b"b")) == "a"
     assert stream.stopped_at == "b"
+
+
+def test_a_prompt_may_end_in_the_sign_of_half_a_character_itself():
+    ids = SENTENCEPIECE.encode("w1\ufffd", add_special_tokens=False)
+    assert continued(ids, SENTENCEPIECE.encode("w2", add_special_tokens=False)) == " w2"
+    stream = TextStream.of(TOKENIZER, SamplingParams(9, context=tuple("a\ufffd".encode())))
+    assert stream.push(tuple(b"b")) == "b"
