@@ -28,7 +28,7 @@ TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 READ_SUFFIXES = (*TEXT_SUFFIXES, ".model", ".safetensors")
 
 UNREAD = "consolidated"
-"""How the names of weights in their makers' own form begin, which lie beside those that are read."""
+"""How the names of weights in their makers' own form begin, which lie beside others."""
 
 LFS_MARK = b"version https://git-lfs"
 """What a pointer of Git LFS begins with."""

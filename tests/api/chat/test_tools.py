@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from molink.api.grammars.checker import GrammarChecker
 from molink.serving.service import GenerationRequest, TokenEvent
 from tests.api.chat.samples import NESTED, PARIS, SAMPLES
 from tests.api.conftest import CARD, CharTokenizer, FakeService
@@ -241,6 +242,42 @@ async def test_odd_schemas_that_can_be_followed(client, service, schema):
     asked = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
     assert (await ask(client, **asked)).choices[0].message.tool_calls
     assert service.requests[-1].sampling.grammar
+
+
+def mcp_tool(number: int, **odd: Any) -> dict[str, Any]:
+    """As servers of MCP describe their tools: in paragraphs."""
+    said = "What the tool does, when to use it, and what comes back. " * 10
+    names = ("path", "query", "limit", "cursor", "repository")
+    properties = {name: {"type": "string", "description": said, "title": name} for name in names}
+    schema = {"type": "object", "properties": properties, "required": ["path"], **odd}
+    return {"type": "function", "function": {"name": f"mcp__tool_{number}", "parameters": schema}}
+
+
+async def test_eighty_tools_with_long_descriptions_can_be_demanded(client, service):
+    service.card = replace(card(), model_len_max=10**6)
+    service.answers = [SAMPLES["hermes"].text]
+    tools = [mcp_tool(number) for number in range(80)]
+    assert (await ask(client, tools=tools, tool_choice="required")).choices
+    assert "What the tool does" not in service.requests[-1].sampling.grammar
+
+
+async def test_tools_that_are_too_many_are_not_looked_at_one_by_one(client, monkeypatch):
+    asked = []
+    whole = GrammarChecker.grammar
+
+    async def counted(self, question, *args, **kwargs):
+        asked.append(question)
+        return await whole(self, question, *args, **kwargs)
+
+    monkeypatch.setattr(GrammarChecker, "grammar", counted)
+    tools = [mcp_tool(number) for number in range(300)]
+    with pytest.raises(openai.BadRequestError, match="'tools' is longer than"):
+        await ask(client, tools=tools, tool_choice="required")
+    assert len(asked) == 1
+    wrong = {"type": "object", "uniqueItems": True}
+    tools = [mcp_tool(number, patternProperties={"(?=a)": wrong}) for number in (1, 2)]
+    with pytest.raises(openai.BadRequestError, match="'mcp__tool_1'"):
+        await ask(client, tools=tools, tool_choice="required")
 
 
 async def test_stop_strings_travel_with_where_they_end_nothing(client, service):
