@@ -284,7 +284,8 @@ async def test_stop_strings_travel_with_where_they_end_nothing(client, service):
     service.answers = ["Yes."]
     await ask(client, stop=["."])
     quiet = service.requests[-1].sampling.quiet
-    assert ("<think>", "</think>") in quiet and ("<tool_call>", "</tool_call>") in quiet
+    assert ("<think>", "</think>", True) in quiet
+    assert ("<tool_call>", "</tool_call>", False) in quiet
     await ask(client)
     assert service.requests[-1].sampling.quiet == ()
 
