@@ -136,13 +136,17 @@ def test_byte_order_marks_in_front_of_every_text_file(demo):
     template = json.loads((demo / "tokenizer_config.json").read_text())["chat_template"]
     (demo / "chat_template.jinja").write_text(template)
     change(demo / "tokenizer_config.json", chat_template=None)
+    (demo / "additional_chat_templates").mkdir()
+    (demo / "additional_chat_templates" / "tool_use.jinja").write_text("T" + template)
     plain = read_served_model(str(demo), None)
-    for path in (*demo.glob("*.json"), *demo.glob("*.jinja")):
-        path.write_bytes(BOM_UTF8 + path.read_bytes())
+    for path in (*demo.glob("*.json"), *demo.rglob("*.jinja")):
+        path.write_bytes(BOM_UTF8 * 2 + path.read_bytes())
     marked = read_served_model(str(demo), None)
     turns = [{"role": "user", "content": "Hi"}]
     ids, others = (one.card.tokenizer.apply_chat_template(turns) for one in (plain, marked))
     assert ids == others and marked.card.name == "demo"
+    assert marked.card.tokenizer.chat_template == plain.card.tokenizer.chat_template
+    assert marked.card.tokenizer.chat_template["tool_use"] == "T" + template
     assert marked.card.sampling == plain.card.sampling
     assert marked.card.eos_token_ids == plain.card.eos_token_ids
     assert cpu_stage(demo, range(2)).description.layers == 9

@@ -29,6 +29,7 @@ from molink.api.schemas import (
     StopTexts,
     type_tag,
 )
+from molink.api.tool_bodies import flat_tool
 
 __all__ = [
     "CountTokensBody",
@@ -79,7 +80,9 @@ Block = Annotated[
 class InputMessage(Part):
     """One message of a conversation."""
 
-    role: Literal["user", "assistant", "system"]
+    role: Literal["user", "assistant", "system", "developer", "tool"]
+    """The last two are not Anthropic's: a system's message, and a tool's result."""
+    tool_call_id: OrEmpty = ""
     content: Annotated[list[Block], FailFast(), BeforeValidator(as_parts)] = NO_CONTENT
 
 
@@ -97,11 +100,26 @@ class CustomTool(Part):
 
 def _tool_tag(value: Any) -> str:
     kind = kind_of(type_tag("custom")(value))
-    return "<custom>" if kind == "custom" or kind in CLIENT_TOOLS else OTHER
+    return "<custom>" if kind in ("custom", "function") or kind in CLIENT_TOOLS else OTHER
+
+
+def _custom(value: Any) -> Any:
+    """Whichever dialect it is of."""
+    flat = flat_tool(value)
+    if isinstance(flat, dict) and "parameters" in flat:
+        flat["input_schema"] = flat.pop("parameters")
+    return flat
+
+
+def _choice(value: Any) -> Any:
+    value = {"type": value} if isinstance(value, str) else value or None
+    is_required = isinstance(value, dict) and value.get("type") == "required"
+    return {"type": "any"} if is_required else value
 
 
 Tool = Annotated[
-    Annotated[CustomTool, Tag("<custom>")] | Annotated[LeftOut, Tag(OTHER)],
+    Annotated[CustomTool, BeforeValidator(_custom), Tag("<custom>")]
+    | Annotated[LeftOut, Tag(OTHER)],
     Discriminator(_tool_tag),
 ]
 
@@ -123,7 +141,7 @@ class Thinking(Part):
     reasoning and answer together.
     """
 
-    type: Literal["adaptive", "between_tools", "disabled", "enabled"]
+    type: Literal["adaptive", "auto", "between_tools", "disabled", "enabled"]
 
 
 class OutputFormat(Part):
@@ -151,9 +169,11 @@ class CountTokensBody(SamplingBody):
     ]
     system: Content = NO_CONTENT
     tools: list[Tool] | None = Field(default=None, max_length=TOOLS_MAX)
-    tool_choice: ToolChoice | None = None
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(_choice)] = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    """As output_config.format, under its former name."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, as vLLM's server takes them."""
 

@@ -18,21 +18,31 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import LeftOut, list_only, type_tag
 
 __all__ = [
+    "CALLS",
     "NO_CONTENT",
     "OTHER",
     "Arguments",
     "Content",
     "ContentPart",
     "OrEmpty",
+    "Thoughts",
     "as_parts",
     "check_read",
     "joined",
     "tag_among",
+    "text_within",
+    "without_null_type",
 ]
 
 OTHER = "<other>"
 """Tag of types that no model stands for. Tags stand in angles, by which they are told from fields
 where a mistake is named."""
+
+CALLS = ("tool_use", "tool_result")
+"""Types of Anthropic's parts for calls, which some clients send in all dialects."""
+
+OF_PARTS = frozenset({"content", "image_url", "refusal", "text", "type"})
+"""An object with none of these fields is no part but what a tool gave."""
 
 UNREAD = {
     "image": "picture",
@@ -45,10 +55,25 @@ UNREAD = {
 
 
 def as_parts(value: Any) -> Any:
-    """Content as a list of parts: it may be text, one part, or nothing."""
-    value = [value] if isinstance(value, str | dict) else value
-    parts = [] if value is None else list_only(value)
-    return [{"type": "text", "text": one} if isinstance(one, str) else one for one in parts]
+    """Content as a list of parts: it may be text, one part, any value of a tool's, or nothing."""
+    value = [value] if isinstance(value, str | dict | int | float) else value
+    return [_part(one) for one in list_only(value or []) if one is not None]
+
+
+def _part(value: Any) -> Any:
+    is_value = isinstance(value, int | float) or (
+        isinstance(value, dict) and not OF_PARTS.intersection(value)
+    )
+    value = json.dumps(value, ensure_ascii=False) if is_value else value
+    if isinstance(value, str):
+        return {"type": "text", "text": value}
+    return without_null_type(value)
+
+
+def without_null_type(value: Any) -> Any:
+    """A part of a request, of the usual type where its type is null."""
+    is_null = isinstance(value, dict) and value.get("type", "") is None
+    return {name: one for name, one in value.items() if name != "type"} if is_null else value
 
 
 def _arguments(value: Any) -> Any:
@@ -57,8 +82,19 @@ def _arguments(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False)
 
 
-OrEmpty = Annotated[str, BeforeValidator(lambda value: "" if value is None else value, str | None)]
-"""Text; null is none."""
+def _or_empty(value: Any) -> Any:
+    return str(value) if type(value) is int else "" if value is None else value
+
+
+def _thoughts(value: Any) -> Any:
+    return text_within(value) if isinstance(value, list) else value
+
+
+OrEmpty = Annotated[str, BeforeValidator(_or_empty, str | None)]
+"""Text; null is none, and ids may be numbers."""
+
+Thoughts = Annotated[str | None, BeforeValidator(_thoughts, str | None)]
+"""What a model has thought: text, or parts of text."""
 
 Arguments = Annotated[str, BeforeValidator(_arguments, Any)]
 """Of a call: its JSON text, or the value that this is the text of."""
@@ -74,7 +110,7 @@ class ContentPart(LeftOut):
     """Part of a message's content: text, or what may hold some."""
 
     texts: ClassVar = frozenset(
-        ["text", "input_text", "output_text", "refusal", "tool_reference", "search_result"]
+        {"text", "input_text", "output_text", "refusal", "tool_reference", "search_result", *CALLS}
     )
     type: str = "text"
     text: OrEmpty = ""
@@ -99,7 +135,7 @@ class ContentPart(LeftOut):
             kinds = (kind for word, kind in UNREAD.items() if word in self.type)
             return next((f"[{kind} left out: this model reads text]" for kind in kinds), "")
         source = self.source if isinstance(self.source, str) else ""
-        found = _text_within(self.content) or self._document
+        found = text_within(self.content) or self._document
         found = f"The tool {self.tool_name} is available now." if self.tool_name else found
         texts = (self.title, source, self.context, self.text, self.refusal, found)
         return "\n".join(filter(None, texts))
@@ -109,15 +145,15 @@ class ContentPart(LeftOut):
         source = self.source if self.type == "document" else None
         if not isinstance(source, dict) or source.get("type") not in ("text", "content"):
             return ""
-        return _text_within(source.get("data")) or _text_within(source.get("content"))
+        return text_within(source.get("data")) or text_within(source.get("content"))
 
 
-def _text_within(content: Any) -> str:
+def text_within(content: Any) -> str:
     """Text of content that is checked no further."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "\n".join(_text_within(one.get("text")) for one in parts if isinstance(one, dict))
+    return "\n".join(text_within(one.get("text")) for one in parts if isinstance(one, dict))
 
 
 Content = Annotated[

@@ -48,7 +48,7 @@ def offered_tools(bodies: Iterable[Any], namespace: str | None = None) -> Iterat
                 shown = Tool(joined_name(name, namespace), _described(body), TEXT_PARAMETERS)
                 yield OfferedTool(shown, name, namespace, takes_text=True)
             case Namespace():
-                yield from offered_tools(body.tools, body.name)
+                yield from offered_tools(body.tools or (), body.name)
 
 
 def _described(body: CustomTool) -> str:
