@@ -1,8 +1,10 @@
 """Folders as people give them: served as they were meant, or refused with what to do."""
 
 import json
+import re
 import shutil
 from codecs import BOM_UTF8
+from functools import partial
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -196,17 +198,33 @@ def test_weights_that_end_too_soon(demo):
         cpu_stage(demo, range(2))
 
 
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module."])
-def test_weights_that_were_saved_within_what_trained_them(tmp_path, prefix):
+def in_layers(wrapper: str, name: str) -> str:
+    return re.sub(r"(layers\.\d+\.)", rf"\1{wrapper}.", name)
+
+
+@pytest.mark.parametrize(
+    "wrapped_name",
+    [
+        "_orig_mod.{}".format,
+        "module.{}".format,
+        "_orig_mod.module.{}".format,
+        "module._orig_mod.{}".format,
+        "_fsdp_wrapped_module.{}".format,
+        lambda name: name.replace("model.", "model._orig_mod.", 1),
+        partial(in_layers, "_orig_mod"),
+        partial(in_layers, "_fsdp_wrapped_module._checkpoint_wrapped_module"),
+    ],
+)
+def test_weights_that_were_saved_within_what_trained_them(tmp_path, wrapped_name):
     """The same tensors in the same stage, and counted alike."""
     plain, wrapped = tmp_path / "plain", tmp_path / "wrapped"
     for folder in (plain, wrapped):
         save_tiny("llama", folder)
     index = json.loads((wrapped / INDEX).read_text())
     for path in wrapped.glob("*.safetensors"):
-        tensors = {prefix + name: tensor for name, tensor in load_file(path).items()}
+        tensors = {wrapped_name(name): tensor for name, tensor in load_file(path).items()}
         save_file(tensors, path, metadata={"format": "pt"})
-    index["weight_map"] = {prefix + name: file for name, file in index["weight_map"].items()}
+    index["weight_map"] = {wrapped_name(name): file for name, file in index["weight_map"].items()}
     (wrapped / INDEX).write_text(json.dumps(index))
     expected, found = (cpu_stage(one, range(2, 4)).model.state_dict() for one in (plain, wrapped))
     assert expected.keys() == found.keys()
@@ -214,7 +232,7 @@ def test_weights_that_were_saved_within_what_trained_them(tmp_path, prefix):
     maps = [open_checkpoint(str(one)).weight_map() for one in (plain, wrapped)]
     for layers in (range(2), range(2, 4), range(LAYERS - 1, LAYERS)):
         files = [plan_shards(one, WeightsLayout(LAYERS, True), layers).weight_map for one in maps]
-        assert {prefix + name: file for name, file in files[0].items()} == files[1]
+        assert {wrapped_name(name): file for name, file in files[0].items()} == files[1]
 
 
 def test_a_model_without_a_tokenizer_is_served_for_token_ids(demo):
