@@ -4,6 +4,7 @@ A message is a list of blocks here. Those of tools that a server runs, and these
 are left out and named: agents send them with all that they send.
 """
 
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag
@@ -17,6 +18,7 @@ from molink.api.chat.content import (
     ContentPart,
     OrEmpty,
     as_parts,
+    flat_tool,
     tag_among,
 )
 from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
@@ -29,7 +31,6 @@ from molink.api.schemas import (
     StopTexts,
     type_tag,
 )
-from molink.api.tool_bodies import flat_tool
 
 __all__ = [
     "CountTokensBody",
@@ -103,14 +104,6 @@ def _tool_tag(value: Any) -> str:
     return "<custom>" if kind in ("custom", "function") or kind in CLIENT_TOOLS else OTHER
 
 
-def _custom(value: Any) -> Any:
-    """Whichever dialect it is of."""
-    flat = flat_tool(value)
-    if isinstance(flat, dict) and "parameters" in flat:
-        flat["input_schema"] = flat.pop("parameters")
-    return flat
-
-
 def _choice(value: Any) -> Any:
     value = {"type": value} if isinstance(value, str) else value or None
     is_required = isinstance(value, dict) and value.get("type") == "required"
@@ -118,7 +111,9 @@ def _choice(value: Any) -> Any:
 
 
 Tool = Annotated[
-    Annotated[CustomTool, BeforeValidator(_custom), Tag("<custom>")]
+    Annotated[
+        CustomTool, BeforeValidator(partial(flat_tool, schema="input_schema")), Tag("<custom>")
+    ]
     | Annotated[LeftOut, Tag(OTHER)],
     Discriminator(_tool_tag),
 ]

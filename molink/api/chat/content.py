@@ -25,13 +25,12 @@ __all__ = [
     "Content",
     "ContentPart",
     "OrEmpty",
-    "Thoughts",
     "as_parts",
     "check_read",
+    "flat_tool",
     "joined",
     "tag_among",
     "text_within",
-    "without_null_type",
 ]
 
 OTHER = "<other>"
@@ -82,19 +81,28 @@ def _arguments(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False)
 
 
+def flat_tool(value: Any, schema: str = "parameters") -> Any:
+    """A tool in the words of any dialect without the box around its function; `schema`: what the
+    schema of its arguments is to be called."""
+    if not isinstance(value, dict):
+        return value
+    box = value.get("function")
+    flat = (
+        {name: one for name, one in value.items() if one is not box} | box
+        if isinstance(box, dict)
+        else value
+    )
+    names = dict.fromkeys(("parameters", "input_schema"), schema)
+    return without_null_type({names.get(name, name): one for name, one in flat.items()})
+
+
 def _or_empty(value: Any) -> Any:
+    value = text_within(value) if isinstance(value, list) else value
     return str(value) if type(value) is int else "" if value is None else value
 
 
-def _thoughts(value: Any) -> Any:
-    return text_within(value) if isinstance(value, list) else value
-
-
 OrEmpty = Annotated[str, BeforeValidator(_or_empty, str | None)]
-"""Text; null is none, and ids may be numbers."""
-
-Thoughts = Annotated[str | None, BeforeValidator(_thoughts, str | None)]
-"""What a model has thought: text, or parts of text."""
+"""Text, or parts of it; null is none, and ids may be numbers."""
 
 Arguments = Annotated[str, BeforeValidator(_arguments, Any)]
 """Of a call: its JSON text, or the value that this is the text of."""
@@ -153,7 +161,8 @@ def text_within(content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "\n".join(text_within(one.get("text")) for one in parts if isinstance(one, dict))
+    within = [one.get("text") or one.get("content") if type(one) is dict else one for one in parts]
+    return "\n".join(map(text_within, within))
 
 
 Content = Annotated[

@@ -86,6 +86,12 @@ class Tool:
     strict: bool = False
     """Whether they must match it in a call that nothing forces, too."""
 
+    @classmethod
+    def of(cls, name: str, description: Any, parameters: Any, strict: Any) -> "Tool":
+        """A tool of which all but the name may be None."""
+        schema = NO_PARAMETERS if parameters is None else parameters
+        return cls(name, description or "", schema, strict is True)
+
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:

@@ -15,7 +15,7 @@ from molink.api.chat.formats.parameters import Parameters
 from molink.api.chat.formats.shapes import TagShape
 from molink.api.chat.lark import COMPACT, LarkWriter, escaped
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
-from molink.api.grammars.notes import required_of, without_notes
+from molink.api.grammars.notes import DEFINITIONS, required_of, without_notes
 
 __all__ = ["free_call", "tag_call"]
 
@@ -37,8 +37,6 @@ UNLISTED = frozenset(
 
 UNFOLLOWED = frozenset({"if", "not"})
 """Keywords of an argument that no bare text follows."""
-
-DEFINITIONS = ("$defs", "definitions")
 
 _NO_KEY = re.compile(r'[<>"\s]')
 

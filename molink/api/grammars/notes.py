@@ -5,7 +5,7 @@ from typing import Any
 
 from molink.serving.grammar_check import VALUES
 
-__all__ = ["required_of", "without_notes"]
+__all__ = ["DEFINITIONS", "required_of", "without_notes"]
 
 FORMATS = (
     *("date", "date-time", "duration", "email", "hostname", "ipv4"),
@@ -16,16 +16,9 @@ FORMATS = (
 NOTES = frozenset({"$comment", "default", "description", "example", "examples", "title"})
 """Keywords for whoever reads a schema: of eighty tools they are longer than a grammar may be."""
 
-NAMED = frozenset(
-    {
-        "$defs",
-        "definitions",
-        "dependentRequired",
-        "dependentSchemas",
-        "patternProperties",
-        "properties",
-    }
-)
+DEFINITIONS = ("$defs", "definitions")
+
+NAMED = (*DEFINITIONS, "dependentRequired", "dependentSchemas", "patternProperties", "properties")
 """Keywords whose values are objects with names of the user's."""
 
 

@@ -14,9 +14,8 @@ from molink.api.chat.content import (
     Arguments,
     Content,
     OrEmpty,
-    Thoughts,
+    flat_tool,
     tag_among,
-    without_null_type,
 )
 from molink.api.openai.refused_fields import OF_CHAT
 from molink.api.schemas import (
@@ -28,7 +27,6 @@ from molink.api.schemas import (
     SamplingBody,
     StreamOptions,
 )
-from molink.api.tool_bodies import flat_tool
 from molink_scheduler.request import LOGPROBS_MAX
 
 __all__ = ["ChatBody", "FunctionBody", "FunctionTool", "Message", "ToolBody"]
@@ -55,21 +53,7 @@ def _boxed(value: Any) -> Any:
 
 
 def _tool(value: Any) -> Any:
-    """A function in its box, of whichever dialect it is."""
-    box = value.get("function") if isinstance(value, dict) else None
-    if isinstance(box, dict):
-        return without_null_type(value | {"function": flat_tool(box)})
     return _boxed(flat_tool(value))
-
-
-def _tool_tag(value: Any) -> str:
-    """Anthropic's tools may be of the type `custom`, which is another one here."""
-    is_anthropics = isinstance(value, dict) and "input_schema" in value and "name" in value
-    return "<function>" if is_anthropics else tag_among("function", otherwise="function")(value)
-
-
-def _or_none(value: Any) -> Any:
-    return None if value == {} else value
 
 
 class FunctionCall(Part):
@@ -106,7 +90,7 @@ class Message(Part):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=TOOL_CALLS_MAX)
-    function_call: Annotated[FunctionCall | None, BeforeValidator(_or_none)] = None
+    function_call: Annotated[FunctionCall | None, BeforeValidator(lambda one: one or None)] = None
     """The one call, as OpenAI's former API wrote it."""
     tool_call_id: OrEmpty = ""
     """Of a tool's result: which call it belongs to."""
@@ -114,9 +98,9 @@ class Message(Part):
     """Default: none."""
     refusal: str | None = None
     """What the assistant said instead of content."""
-    reasoning: Thoughts = None
+    reasoning: OrEmpty = ""
     """What the assistant thought."""
-    reasoning_content: Thoughts = None
+    reasoning_content: OrEmpty = ""
     """The same, under the name that many clients use."""
     name: str | None = None
 
@@ -143,7 +127,7 @@ class FunctionTool(Part):
 ToolBody = Annotated[
     Annotated[FunctionTool, BeforeValidator(_tool), Tag("<function>")]
     | Annotated[LeftOut, Tag(OTHER)],
-    Discriminator(_tool_tag),
+    Discriminator(tag_among("function", otherwise="function")),
 ]
 
 

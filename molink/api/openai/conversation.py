@@ -7,7 +7,7 @@ from typing import Any
 
 from molink.api.chat import Conversation, Message, Tool, ToolCall, ToolChoice
 from molink.api.chat.content import CALLS, ContentPart, check_read, joined, text_within
-from molink.api.chat.conversation import NO_PARAMETERS, with_ids
+from molink.api.chat.conversation import with_ids
 from molink.api.errors import ApiError
 from molink.api.openai.chat_schemas import ChatBody, FunctionBody, FunctionTool
 from molink.api.openai.chat_schemas import Message as MessageBody
@@ -100,5 +100,4 @@ def _offered(body: ChatBody) -> tuple[tuple[Tool, ...], ToolChoice]:
 
 
 def _tool(function: FunctionBody) -> Tool:
-    parameters = NO_PARAMETERS if function.parameters is None else function.parameters
-    return Tool(function.name, function.description or "", parameters, function.strict is True)
+    return Tool.of(function.name, function.description, function.parameters, function.strict)

@@ -186,7 +186,7 @@ def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
     return {
-        "instructions": body.instructions,
+        "instructions": body.instructions or None,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,

@@ -15,8 +15,8 @@ from molink.api.chat.content import (
     Arguments,
     Content,
     OrEmpty,
+    flat_tool,
     tag_among,
-    text_within,
 )
 from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
 from molink.api.schemas import (
@@ -28,7 +28,6 @@ from molink.api.schemas import (
     StreamOptions,
     list_only,
 )
-from molink.api.tool_bodies import flat_tool
 from molink_scheduler.request import LOGPROBS_MAX
 
 __all__ = [
@@ -49,14 +48,6 @@ def _as_items(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return [{"role": "user", "content": value}]
     return list_only([value] if isinstance(value, dict) else value)
-
-
-def _instructions(value: Any) -> Any:
-    """Text, or messages that hold it."""
-    if not isinstance(value, list):
-        return value
-    texts = [one.get("content", one.get("text")) if isinstance(one, dict) else one for one in value]
-    return "\n".join(filter(None, map(text_within, texts)))
 
 
 class ReasoningPart(Part):
@@ -214,7 +205,7 @@ class ResponsesBody(SamplingBody):
         Field(min_length=1, max_length=MESSAGES_MAX),
         BeforeValidator(_as_items),
     ]
-    instructions: Annotated[str | None, BeforeValidator(_instructions, Any)] = None
+    instructions: OrEmpty = ""
     """A system message before all others."""
     previous_response_id: str | None = None
     """An answer that is kept, with which this conversation begins."""
