@@ -69,13 +69,13 @@ class ToolResultBlock(Part):
     """Whether the call failed; what the model reads of it is the content."""
 
 
-Block = Annotated[
+_Block = (
     Annotated[ContentPart, Tag(OTHER)]
     | Annotated[ThinkingBlock, Tag("<thinking>")]
     | Annotated[ToolUseBlock, Tag("<tool_use>")]
-    | Annotated[ToolResultBlock, Tag("<tool_result>")],
-    Discriminator(tag_among("thinking", "tool_use", "tool_result", otherwise="text")),
-]
+    | Annotated[ToolResultBlock, Tag("<tool_result>")]
+)
+Block = Annotated[_Block, Discriminator(tag_among(_Block, otherwise="text"))]
 
 
 class InputMessage(Part):

@@ -10,9 +10,9 @@ Types of parts are an open set that grows with each server, so they are one mode
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BeforeValidator, FailFast, Field
+from pydantic import BeforeValidator, FailFast, Field, Tag
 
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import LeftOut, list_only, type_tag
@@ -108,10 +108,12 @@ Arguments = Annotated[str, BeforeValidator(_arguments, Any)]
 """Of a call: its JSON text, or the value that this is the text of."""
 
 
-def tag_among(*known: str, otherwise: str) -> Callable[[Any], str]:
-    """As `type_tag`, with all types that are not known under the tag `OTHER`."""
+def tag_among(union: Any, otherwise: str) -> Callable[[Any], str]:
+    """As `type_tag`, with all types that are no tag in the union under the tag `OTHER`."""
+    metadata = [one for model in get_args(union) for one in model.__metadata__]
+    known = {one.tag for one in metadata if isinstance(one, Tag)}
     tag = type_tag(otherwise)
-    return lambda value: f"<{given}>" if (given := tag(value)) in known else OTHER
+    return lambda value: given if (given := f"<{tag(value)}>") in known else OTHER
 
 
 class ContentPart(LeftOut):

@@ -124,11 +124,11 @@ class FunctionTool(Part):
     function: FunctionBody
 
 
-ToolBody = Annotated[
+_Tool = (
     Annotated[FunctionTool, BeforeValidator(_tool), Tag("<function>")]
-    | Annotated[LeftOut, Tag(OTHER)],
-    Discriminator(tag_among("function", otherwise="function")),
-]
+    | Annotated[LeftOut, Tag(OTHER)]
+)
+ToolBody = Annotated[_Tool, Discriminator(tag_among(_Tool, otherwise="function"))]
 
 
 class ChatBody(SamplingBody):

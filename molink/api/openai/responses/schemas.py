@@ -104,26 +104,16 @@ class ReasoningItem(Part):
     content: list[ReasoningPart] | None = None
 
 
-Item = Annotated[
+_Item = (
     Annotated[InputMessage, Tag("<message>")]
     | Annotated[FunctionCall, Tag("<function_call>")]
     | Annotated[CallOutput, Tag("<function_call_output>")]
     | Annotated[CustomToolCall, Tag("<custom_tool_call>")]
     | Annotated[CallOutput, Tag("<custom_tool_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
-    | Annotated[LeftOut, Tag(OTHER)],
-    Discriminator(
-        tag_among(
-            "message",
-            "function_call",
-            "function_call_output",
-            "custom_tool_call",
-            "custom_tool_call_output",
-            "reasoning",
-            otherwise="message",
-        )
-    ),
-]
+    | Annotated[LeftOut, Tag(OTHER)]
+)
+Item = Annotated[_Item, Discriminator(tag_among(_Item, otherwise="message"))]
 
 
 class FunctionTool(Part):
@@ -153,13 +143,13 @@ class Namespace(Part):
     tools: list["Tool"] | None = Field(default=None, max_length=TOOLS_MAX)
 
 
-Tool = Annotated[
+_Tool = (
     Annotated[FunctionTool, BeforeValidator(flat_tool), Tag("<function>")]
     | Annotated[CustomTool, Tag("<custom>")]
     | Annotated[Namespace, Tag("<namespace>")]
-    | Annotated[LeftOut, Tag(OTHER)],
-    Discriminator(tag_among("function", "custom", "namespace", otherwise="function")),
-]
+    | Annotated[LeftOut, Tag(OTHER)]
+)
+Tool = Annotated[_Tool, Discriminator(tag_among(_Tool, otherwise="function"))]
 
 
 class TextFormat(Part):
