@@ -15,7 +15,8 @@ def utf8_text(raw: bytes | bytearray) -> str:
     if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or raw[:2].count(0) == 1:
         raise ValueError("it is UTF-16, not UTF-8")
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode("utf-8").lstrip("\ufeff")
     except UnicodeDecodeError:
         what = "binary data" if 0 in raw else "Latin-1 or alike"
+        what = "compressed with gzip" if raw.startswith(b"\x1f\x8b") else what
         raise ValueError(f"it is {what}, not UTF-8") from None

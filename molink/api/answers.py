@@ -222,8 +222,7 @@ class EventStream:
     async def send(self, *events: Mapping[str, Any]) -> None:
         """Write events at once; the first ones start the response."""
         encoded = b"".join(map(self.encode, events))
-        if not self.response.prepared:
-            await self._start()
+        await self._start()
         await self._write(encoded)
 
     async def _start(self) -> None:

@@ -98,7 +98,9 @@ def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.Rou
             "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
         ),
         web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
-        web.post("/v1/responses/input_tokens", partial(post_input_tokens, service, chat_format)),
+        web.post(
+            "/v1/responses/input_tokens", partial(post_input_tokens, service, texts, chat_format)
+        ),
         web.get("/v1/responses/{id:.+}", partial(get_response, service, texts, chat_format)),
         web.delete("/v1/responses/{id:.+}", delete_response),
         web.post("/v1/messages", partial(post_messages, service, chat_format)),

@@ -202,7 +202,7 @@ def generation_requests(
     grammar: str = "",
     choices: int = 1,
     skip_special_tokens: bool = True,
-    quiet: tuple[tuple[str, str], ...] = (),
+    quiet: tuple[tuple[str, str, bool], ...] = (),
     prompt_logprobs: int | None = None,
     continues: bool = True,
 ) -> list[GenerationRequest]:

@@ -12,13 +12,17 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_serializer,
 )
 
 from molink.api.errors import NAME_CHARS_SHOWN
@@ -40,6 +44,7 @@ from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S
 
 __all__ = [
     "CHOICES_MAX",
+    "KEPT",
     "MESSAGES_MAX",
     "STOP_CHARS_MAX",
     "STOP_TOKEN_IDS_MAX",
@@ -63,6 +68,9 @@ STOP_CHARS_MAX = 256
 """The tail holds back text of up to a stop string's length; a longer one would make streaming
 stutter."""
 
+STOPS_CHARS_MAX = 2048
+"""Of all stop strings: each is compared with the end of what is held, a token at a time."""
+
 STOP_TOKEN_IDS_MAX = 256
 """They travel to the tail and are compared with each sampled token."""
 
@@ -74,6 +82,9 @@ CACHE_SALT_CHARS_MAX = 256
 
 TIMEOUT_S_MAX = 86_400.0
 """A day."""
+
+KEPT = {"kept": True}
+"""Context of bodies that are written down to be read again: what is left out is left out there."""
 
 TOOLS_MAX = 1024
 """Agents with some MCP servers bring hundreds; each is shown to the model."""
@@ -102,6 +113,17 @@ def list_only(value: Any) -> Any:
     return value
 
 
+def _short_in_all(stops: list[str]) -> list[str]:
+    if (count := sum(map(len, stops))) > STOPS_CHARS_MAX:
+        raise ValueError(f"holds {count} characters: send at most {STOPS_CHARS_MAX} in all")
+    return stops
+
+
+def _whole(value: Any) -> Any:
+    """5.0 is 5: clients in JavaScript and Lua have one kind of number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _is_minus_one(value: Any) -> bool:
     return isinstance(value, int | float) and value == -1
 
@@ -114,8 +136,11 @@ def _few_biases(value: Any) -> Any:
 
 StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
 StopList = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX)]
-StopTexts = Annotated[StopList, BeforeValidator(_stops, str | list[str | None])]
-TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
+StopTexts = Annotated[
+    StopList, BeforeValidator(_stops, str | list[str | None]), AfterValidator(_short_in_all)
+]
+TokenId = Annotated[int, BeforeValidator(_whole)]
+TokenIds = Annotated[list[TokenId], Field(max_length=STOP_TOKEN_IDS_MAX)]
 Bias = Annotated[float, Field(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]
 LogitBias = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
 
@@ -168,6 +193,10 @@ class LeftOut(Part):
         """Whether it is; a part of content may hold text."""
         return True
 
+    @model_serializer(mode="wrap")
+    def _without_payload(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+        return {"type": self.type} if info.context == KEPT and self.is_left_out else dump(self)
+
 
 class StreamOptions(_Strict):
     """OpenAI's `stream_options`. `include_obfuscation` is accepted and does nothing."""
@@ -192,8 +221,7 @@ class Body(_Strict):
     @field_validator("*", mode="before")
     @classmethod
     def _whole_number(cls, value: Any) -> Any:
-        """5.0 is 5: clients in JavaScript and Lua have one kind of number."""
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+        return _whole(value)
 
 
 class SamplingBody(Body):
@@ -262,15 +290,20 @@ class SamplingBody(Body):
     tpot_target_ms: float | None = Field(default=None, gt=0, le=TPOT_TARGET_MS_MAX)
     """Default: the operator's. Milliseconds between two tokens, in the same way."""
 
-    @field_validator("top_k", "seed", mode="before")
+    @field_validator("top_k", "seed", "min_tokens", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         return None if _is_minus_one(value) else value
 
+    @field_validator("repetition_penalty", mode="before")
+    @classmethod
+    def _no_penalty(cls, value: Any) -> Any:
+        return 1.0 if type(value) in (int, float) and value == 0 else value
+
     @field_validator(*LENGTHS, mode="before", check_fields=False)
     @classmethod
     def _no_limit(cls, value: Any) -> Any:
-        return NO_LIMIT if _is_minus_one(value) else value
+        return NO_LIMIT if _is_minus_one(value) or value == -2 else value
 
 
 class GenerateBody(SamplingBody):

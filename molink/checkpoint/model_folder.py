@@ -25,6 +25,16 @@ __all__ = ["check_writes_text", "model_folder", "read_object"]
 
 TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 
+TEMPLATES = "additional_chat_templates"
+"""Folder of the templates beside the usual one."""
+
+READ_SUFFIXES = (*TEXT_SUFFIXES, ".model", ".safetensors")
+
+UNREAD = "consolidated"
+"""How the names of weights in their makers' own form begin, which lie beside others."""
+
+MARKS = re.compile(b"^(" + BOM_UTF8 + b")+")
+
 LFS_MARK = b"version https://git-lfs"
 """What a pointer of Git LFS begins with."""
 
@@ -65,11 +75,14 @@ def model_folder(given: Path, model: str) -> Path:
     names = _names(folder, model)
     if "config.json" not in names:
         raise CheckpointError(_instead(folder, model, names))
-    if pointers := _beginning(names, folder, LFS_MARK):
+    read = [one for one in names if one.endswith(READ_SUFFIXES) and not one.startswith(UNREAD)]
+    if pointers := _beginning(read, folder, LFS_MARK):
         shown = ", ".join(pointers[:NAMES_SHOWN]) + " and others" * (len(pointers) > NAMES_SHOWN)
         raise CheckpointError(
             f"{model} has only pointers of Git LFS for {shown}: run `git lfs pull` in that folder"
         )
+    if templates := {f"{TEMPLATES}/{one.name}" for one in (folder / TEMPLATES).glob("*.jinja")}:
+        names = names - {TEMPLATES} | templates
     texts = [one for one in names if one.endswith(TEXT_SUFFIXES)]
     marked = _beginning(texts, folder, BOM_UTF8)
     return _without_boms(folder, names, marked) if marked else folder
@@ -166,8 +179,9 @@ def _without_boms(folder: Path, names: Collection[str], marked: Collection[str])
     clean = Path(tempfile.mkdtemp(prefix="molink-model-"))
     atexit.register(shutil.rmtree, clean, ignore_errors=True)
     for name in names:
+        (clean / name).parent.mkdir(exist_ok=True)
         if name in marked:
-            (clean / name).write_bytes((folder / name).read_bytes().removeprefix(BOM_UTF8))
+            (clean / name).write_bytes(MARKS.sub(b"", (folder / name).read_bytes()))
         else:
             (clean / name).symlink_to((folder / name).resolve())
     return clean

@@ -91,8 +91,16 @@ TOKEN_INPUTS = frozenset({TOKEN_TABLE, "per_layer_model_projection", "per_layer_
 """Names of modules that make, of token ids, what each layer reads beside its rows. A stage uses its
 own layers' part of them, and the token embeddings."""
 
-TEXT_NAMES = {
-    r"^(_orig_mod|module)\.": "",
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""Modules in which trainers wrap a model, or its layers."""
+
+_WRAPPED_NAMES = {
+    **{rf"^{one}\.": "" for one in WRAPPERS},
+    **{rf"\.{one}\.": "." for one in WRAPPERS},
+    r"^(module\.)+": "",
+}
+
+_PART_NAMES = {
     r"^model\.language_model\.": "model.",
     r"^language_model\.model\.": "model.",
     r"^model\.text_model\.": "model.",
@@ -100,6 +108,8 @@ TEXT_NAMES = {
     r"^thinker\.model\.": "model.",
     r"^(language_model|llm|thinker)\.lm_head\.": "lm_head.",
 }
+
+TEXT_NAMES = _WRAPPED_NAMES | _PART_NAMES
 """How checkpoints that take more than text, or that were saved within what trained them, begin the
 names of their text model's tensors (a pattern), and how a checkpoint of text alone begins them."""
 
@@ -211,20 +221,21 @@ def stores_output_matrix(names: Iterable[str]) -> bool:
 
 def _text_names(names: Iterable[str]) -> dict[str, str | None]:
     """What a checkpoint of text alone would call each tensor; None: it is beside the text."""
-    renamed = {name: _text_name(name) for name in names}
-    is_part = any(name != text_name for name, text_name in renamed.items())
+    bare = {name: _renamed(name, _WRAPPED_NAMES) for name in names}
+    renamed = {name: _renamed(one, _PART_NAMES) for name, one in bare.items()}
+    is_part = bare != renamed
     return {
-        name: text_name
-        if BESIDE_TEXT.search(name) is None
-        and (not is_part or name != text_name or OUTPUT_MATRICES & set(name.split(".")))
+        name: renamed[name]
+        if BESIDE_TEXT.search(one) is None
+        and (not is_part or one != renamed[name] or OUTPUT_MATRICES & set(one.split(".")))
         else None
-        for name, text_name in renamed.items()
+        for name, one in bare.items()
     }
 
 
-def _text_name(name: str) -> str:
-    for pattern, beginning in TEXT_NAMES.items():
-        name = re.sub(pattern, beginning, name)
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    for pattern, beginning in names.items():
+        name = re.sub(pattern, beginning, name, count=1)
     return name
 
 

@@ -14,11 +14,16 @@ from molink_scheduler.request import SamplingParams
 __all__ = ["TextStream", "overlap"]
 
 INCOMPLETE = "\ufffd"
-"""What a tokenizer decodes half a character to."""
+"""What a tokenizer decodes half a character to, and a character itself."""
+
+INCOMPLETE_BYTES = 3
+"""Of that character: tokens that it has at most, without the space some put in front."""
 
 CONTEXT_TOKENS, CONTEXT_TOKENS_MAX = 6, 18
 """Tokens decoded again in front of new ones, because a token's text depends on its neighbours. It
 begins anew with the least when it holds the most: each beginning is decoded once more by itself."""
+
+Quiet = tuple[str, str, bool]
 
 WAITING_TOKENS_MAX = 16
 """Tokens without text of their own that are decoded again with the next one. No character has so
@@ -34,7 +39,7 @@ class TextStream:
     skip_special_tokens: bool = True
     min_tokens: int = 0
     """Stop strings within so many first tokens, context among them, end nothing."""
-    quiet: tuple[tuple[str, str], ...] = ()
+    quiet: tuple[Quiet, ...] = ()
     """Marks between which stop strings end nothing (`SamplingParams.quiet`)."""
     stopped_at: str | None = None
     """The stop string that has appeared."""
@@ -47,9 +52,12 @@ class TextStream:
     _held: str = ""
     _quiet_to: str | None = None
     """Mark that ends the quiet part in which the text is; None: it is in none."""
+    _first: tuple[Quiet, ...] = ()
+    """Parts that may begin where the text is, as nothing but white space stands before it."""
 
     def __post_init__(self) -> None:
-        self._quiet_to = next((end for begin, end in self.quiet if not begin), None)
+        self._quiet_to = next((end for begin, end, _ in self.quiet if not begin), None)
+        self._first = tuple(one for one in self.quiet if one[2])
 
     @classmethod
     def of(cls, tokenizer: ChatTokenizer, sampling: SamplingParams) -> "TextStream":
@@ -63,7 +71,11 @@ class TextStream:
     def _begin_behind(self, context: tuple[int, ...]) -> None:
         """Take tokens of which the text is known, but for half a character at their end."""
         self._token_ids, self._shown_to = list(context), len(context)
-        self._context = self._decode(0).rstrip(INCOMPLETE) if context else ""
+        text = self._decode(0) if context else ""
+        if text.endswith(INCOMPLETE):
+            whole = self.tokenizer.encode(INCOMPLETE, add_special_tokens=False)[-INCOMPLETE_BYTES:]
+            text = text if self._token_ids[-len(whole) :] == whole else text.rstrip(INCOMPLETE)
+        self._context = text
 
     def of_token(self, token_id: int, sampling: SamplingParams, *, is_last: bool) -> str:
         """Text that became final with one token; a stop token's own text is never shown."""
@@ -114,9 +126,10 @@ class TextStream:
         """The next piece of what is held that is certain; empty where none is."""
         if self._quiet_to is not None:
             return self._in_quiet(self._quiet_to)
-        text, begins = self._held, [begin for begin, _ in self.quiet if begin]
-        marks = [(at, *pair) for pair in self.quiet if pair[0] and (at := text.find(pair[0])) >= 0]
-        at, begin, end = min(marks, default=(len(text), "", ""))
+        text, parts = self._held, self._parts()
+        begins = [begin for begin, _, _ in parts]
+        marks = [(at, *part) for part in parts if (at := text.find(part[0])) >= 0]
+        at, begin, end, is_first = min(marks, default=(len(text), "", "", False))
         sure = (
             at if begin or is_last else at - max((overlap(text, one) for one in begins), default=0)
         )
@@ -125,14 +138,25 @@ class TextStream:
             return self._stop(*min(stops), sure)
         if begin:
             self._quiet_to = end
+            rest = self.quiet if is_first else ()  # What was thought, text or a call follows.
+            self._first = tuple(one for one in rest if one[2] and not one[1])
             return self._release(at + len(begin))
         return self._release(at - max(overlap(text, one) for one in (*self.stop, *begins)))
 
+    def _parts(self) -> list[Quiet]:
+        """The quiet parts that may begin in what is held."""
+        if rest := self._held.lstrip():
+            self._first = tuple(
+                one for one in self._first if rest.startswith(one[0]) or one[0].startswith(rest)
+            )
+        return [*self._first, *(one for one in self.quiet if one[0] and not one[2])]
+
     def _stop(self, place: int, stop: str, sure: int) -> str:
         """The text before a stop string, which may yet be part of a mark beyond `sure`."""
-        text = self._release(place)
-        if place + len(stop) <= sure:
-            self.stopped_at, self._held = stop, ""
+        if place + len(stop) > sure:
+            return self._release(min(place, sure))
+        text, self._held = self._release(place), ""
+        self.stopped_at = stop
         return text
 
     def _in_quiet(self, end: str) -> str:

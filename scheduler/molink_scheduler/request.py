@@ -101,9 +101,10 @@ class SamplingParams:
     of the k most likely ones at its place."""
     min_tokens: int = 0
     """Tokens to generate at least: before that neither a stop token nor a stop string ends it."""
-    quiet: tuple[tuple[str, str], ...] = ()
+    quiet: tuple[tuple[str, str, bool], ...] = ()
     """Marks (begin, end) between which stop strings end nothing: around thoughts and calls. An
-    empty begin: the answer begins there; an empty end: all that follows."""
+    empty begin: the answer begins there; an empty end: all that follows. True: the part begins only
+    where the answer or its text does, as elsewhere the mark is text."""
     context: tuple[int, ...] = ()
     """The prompt's last tokens, behind which the answer's text is read: some tokenizers leave out
     the space in front of a text. Empty: it is a text of its own, as in a chat."""

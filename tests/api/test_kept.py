@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from molink.api.access import Access
+from molink.api.openai.responses import endpoint
 from molink.control.api_keys.live_keys import LiveKeys
 from molink.control.api_keys.store import KeyStore
 from molink.errors import StageError
@@ -202,3 +203,37 @@ async def test_a_response_is_forgotten(client):
     for call in (client.responses.retrieve, client.responses.delete):
         with pytest.raises(openai.NotFoundError, match="There is no answer"):
             await call(answer.id)
+
+
+async def test_an_empty_previous_response_is_none(client, service):
+    answer = await client.responses.create(model=MODEL, input="hi", previous_response_id="")
+    assert answer.output_text == "Hello there." and service.prompts == ["<user>hi<assistant>"]
+
+
+async def test_tokens_are_counted_of_the_whole_conversation(client, service, http, url):
+    first = await client.responses.create(model=MODEL, input="hi")
+    body = {"input": "more", "previous_response_id": first.id}
+    async with http.post(f"{url}/v1/responses/input_tokens", json=body) as response:
+        counted = (await response.json())["input_tokens"]
+    await client.responses.create(model=MODEL, **body)
+    assert counted == len(service.prompts[-1])
+
+
+async def test_a_chain_that_outgrows_a_request_is_told_so(client, service, monkeypatch):
+    monkeypatch.setattr(endpoint, "MESSAGES_MAX", 4)
+    first = await client.responses.create(model=MODEL, input="hi")
+    second = await client.responses.create(model=MODEL, input="a", previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError, match="has become too long"):
+        await client.responses.create(model=MODEL, input="b", previous_response_id=second.id)
+    assert (await client.responses.retrieve(second.id)).output_text == "Hello there."
+
+
+async def test_payloads_that_nobody_reads_do_not_fill_a_chain(client, monkeypatch):
+    monkeypatch.setattr(endpoint, "BODY_BYTES_MAX", 2000)
+    picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 3000}
+    seen = {"type": "function_call_output", "call_id": "c", "output": [picture]}
+    first = await client.responses.create(
+        model=MODEL, input=[seen, {"type": "compaction", "encrypted_content": "A" * 3000}]
+    )
+    second = await client.responses.create(model=MODEL, input="a", previous_response_id=first.id)
+    assert second.output_text == "Hello there."

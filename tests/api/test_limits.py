@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.api.conftest import CharTokenizer
+from tests.api.conftest import CARD, CharTokenizer
 from tests.api.scripted import ScriptedService
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -24,7 +24,7 @@ def service():
     return ScriptedService()
 
 
-@pytest.mark.parametrize("given", [-1, 32_000, 32_000.0, 10**30])
+@pytest.mark.parametrize("given", [-1, -2, 32_000, 32_000.0, 10**30])
 @pytest.mark.parametrize("path", ASKED)
 async def test_a_length_over_what_is_left_is_cut(service, serve, http, path, given):
     body, name = ASKED[path]
@@ -71,6 +71,11 @@ async def test_a_prompt_that_is_too_long_is_told_in_the_words_of_the_dialect(
         ({"stop": [None]}, "stop", ()),
         ({"stop": ["", "a", None]}, "stop", ("a",)),
         ({"stop": [f"n{one}:" for one in range(24)]}, "stop", tuple(f"n{i}:" for i in range(24))),
+        ({"min_tokens": -1}, "min_tokens", 0),
+        ({"truncate_prompt_tokens": -1}, "min_tokens", 0),
+        ({"repetition_penalty": 0}, "repetition_penalty", 1.0),
+        ({"repetition_penalty": 0.0}, "repetition_penalty", 1.0),
+        ({"stop_token_ids": [2.0]}, "stop_token_ids", (2, *CARD.eos_token_ids)),
         ({"stream_options": {"include_usage": True}}, "max_tokens", None),
     ],
 )
@@ -114,3 +119,18 @@ async def test_the_default_effort_is_the_templates(service, serve, http, path, f
     async with http.post(f"{url}{path}", json=ASKED[path][0] | fields) as response:
         assert response.status == 200, await response.text()
     assert service.prompts == ["ownhi"]
+
+
+@pytest.mark.parametrize("name", ["n_predict", "num_predict", "max_new_tokens"])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+async def test_no_limit_under_another_name(service, serve, http, path, name):
+    async with http.post(f"{await serve(service)}{path}", json=ASKED[path][0] | {name: -1}) as got:
+        assert got.status == 200, await got.text()
+
+
+async def test_stop_strings_are_short_in_all(service, serve, http):
+    url = await serve(service)
+    for count, status in ((8, 200), (9, 400)):
+        stops = [f"{one}" * 250 for one in range(count)]
+        async with http.post(f"{url}{CHAT}", json=ASKED[CHAT][0] | {"stop": stops}) as response:
+            assert response.status == status, await response.text()

@@ -210,7 +210,7 @@ async def test_error_classes(client, service):
         await client.chat.completions.create(model=MODEL, messages=HELLO, temperature=-1)
     assert (caught.value.param, caught.value.type) == ("temperature", "invalid_request_error")
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.completions.create(model=MODEL, prompt="hi", max_tokens=500)
+        await client.completions.create(model=MODEL, prompt="hi" * 5000)
     assert caught.value.code == "context_length_exceeded"
     service.unready_reason = "The ring is loading: try again soon."
     with pytest.raises(openai.InternalServerError, match="loading") as caught:

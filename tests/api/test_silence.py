@@ -6,8 +6,10 @@ import json
 import anthropic
 import openai
 import pytest
+from aiohttp import web
 
 from molink.api import answers
+from molink.api.server import start_api
 from molink.errors import RingError
 from tests.api.scripted import ScriptedService
 from tests.api.test_disconnect import post_by_hand
@@ -187,3 +189,33 @@ async def test_official_clients_pass_over_it(scripted, serve):
     finally:
         answers.EventStream._write = write
     assert said == typed == message == "Hello."
+
+
+async def test_no_event_goes_before_the_headers_that_are_being_sent(http):
+    """What opens a stream may still be sending its headers when the first event comes."""
+    opening, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request, response):
+        opening.set()
+        await go_on.wait()
+
+    async def answer(request):
+        async with answers.EventStream(request) as stream:
+            stream.taken()
+            await opening.wait()
+            sending = asyncio.create_task(stream.send({"a": 1}))
+            await asyncio.sleep(0)
+            go_on.set()
+            await sending
+        return stream.response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    app.on_response_prepare.append(slow)
+    runner = await start_api(app, "127.0.0.1", 0)
+    try:
+        async with http.get(f"http://127.0.0.1:{runner.addresses[0][1]}/") as response:
+            text = await response.text()
+    finally:
+        await runner.cleanup()
+    assert text == 'data: {"a":1}\n\ndata: [DONE]\n\n'

@@ -1,8 +1,10 @@
 """Folders as people give them: served as they were meant, or refused with what to do."""
 
 import json
+import re
 import shutil
 from codecs import BOM_UTF8
+from functools import partial
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -42,6 +44,12 @@ def refusal(model) -> str:
 def test_a_clone_without_its_large_files(demo, name):
     (demo / name).write_text(POINTER)
     assert f"pointers of Git LFS for {name}: run `git lfs pull`" in refusal(demo)
+
+
+@pytest.mark.parametrize("name", ["figure.png", "README.md", "consolidated.safetensors"])
+def test_pointers_that_nobody_reads_are_left_alone(demo, name):
+    (demo / name).write_text(POINTER)
+    assert describe(open_checkpoint(str(demo)))
 
 
 @pytest.mark.parametrize(
@@ -130,13 +138,17 @@ def test_byte_order_marks_in_front_of_every_text_file(demo):
     template = json.loads((demo / "tokenizer_config.json").read_text())["chat_template"]
     (demo / "chat_template.jinja").write_text(template)
     change(demo / "tokenizer_config.json", chat_template=None)
+    (demo / "additional_chat_templates").mkdir()
+    (demo / "additional_chat_templates" / "tool_use.jinja").write_text("T" + template)
     plain = read_served_model(str(demo), None)
-    for path in (*demo.glob("*.json"), *demo.glob("*.jinja")):
-        path.write_bytes(BOM_UTF8 + path.read_bytes())
+    for path in (*demo.glob("*.json"), *demo.rglob("*.jinja")):
+        path.write_bytes(BOM_UTF8 * 2 + path.read_bytes())
     marked = read_served_model(str(demo), None)
     turns = [{"role": "user", "content": "Hi"}]
     ids, others = (one.card.tokenizer.apply_chat_template(turns) for one in (plain, marked))
     assert ids == others and marked.card.name == "demo"
+    assert marked.card.tokenizer.chat_template == plain.card.tokenizer.chat_template
+    assert marked.card.tokenizer.chat_template["tool_use"] == "T" + template
     assert marked.card.sampling == plain.card.sampling
     assert marked.card.eos_token_ids == plain.card.eos_token_ids
     assert cpu_stage(demo, range(2)).description.layers == 9
@@ -186,17 +198,33 @@ def test_weights_that_end_too_soon(demo):
         cpu_stage(demo, range(2))
 
 
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module."])
-def test_weights_that_were_saved_within_what_trained_them(tmp_path, prefix):
+def in_layers(wrapper: str, name: str) -> str:
+    return re.sub(r"(layers\.\d+\.)", rf"\1{wrapper}.", name)
+
+
+@pytest.mark.parametrize(
+    "wrapped_name",
+    [
+        "_orig_mod.{}".format,
+        "module.{}".format,
+        "_orig_mod.module.{}".format,
+        "module._orig_mod.{}".format,
+        "_fsdp_wrapped_module.{}".format,
+        lambda name: name.replace("model.", "model._orig_mod.", 1),
+        partial(in_layers, "_orig_mod"),
+        partial(in_layers, "_fsdp_wrapped_module._checkpoint_wrapped_module"),
+    ],
+)
+def test_weights_that_were_saved_within_what_trained_them(tmp_path, wrapped_name):
     """The same tensors in the same stage, and counted alike."""
     plain, wrapped = tmp_path / "plain", tmp_path / "wrapped"
     for folder in (plain, wrapped):
         save_tiny("llama", folder)
     index = json.loads((wrapped / INDEX).read_text())
     for path in wrapped.glob("*.safetensors"):
-        tensors = {prefix + name: tensor for name, tensor in load_file(path).items()}
+        tensors = {wrapped_name(name): tensor for name, tensor in load_file(path).items()}
         save_file(tensors, path, metadata={"format": "pt"})
-    index["weight_map"] = {prefix + name: file for name, file in index["weight_map"].items()}
+    index["weight_map"] = {wrapped_name(name): file for name, file in index["weight_map"].items()}
     (wrapped / INDEX).write_text(json.dumps(index))
     expected, found = (cpu_stage(one, range(2, 4)).model.state_dict() for one in (plain, wrapped))
     assert expected.keys() == found.keys()
@@ -204,7 +232,7 @@ def test_weights_that_were_saved_within_what_trained_them(tmp_path, prefix):
     maps = [open_checkpoint(str(one)).weight_map() for one in (plain, wrapped)]
     for layers in (range(2), range(2, 4), range(LAYERS - 1, LAYERS)):
         files = [plan_shards(one, WeightsLayout(LAYERS, True), layers).weight_map for one in maps]
-        assert {prefix + name: file for name, file in files[0].items()} == files[1]
+        assert {wrapped_name(name): file for name, file in files[0].items()} == files[1]
 
 
 def test_a_model_without_a_tokenizer_is_served_for_token_ids(demo):

@@ -144,7 +144,8 @@ def test_special_tokens_are_shown_where_asked_for(skips, shown):
     assert "".join([*pieces, stream.finish()]) == shown
 
 
-THINK, CALL = ("<think>", "</think>"), ("<call>", "</call>")
+THINK, CALL = ("<think>", "</think>", False), ("<call>", "</call>", False)
+FIRST, BARE = ("<think>", "</think>", True), ('{"name"', "", True)
 
 
 def quiet(text: str, *stop: str, pairs=(THINK, CALL), min_tokens=0) -> tuple[str, str | None, int]:
@@ -180,18 +181,40 @@ def test_stops_count_outside_of_quiet_marks_alone(text, stop, shown):
 
 
 def test_an_answer_may_begin_in_a_quiet_part_and_end_in_one():
-    pairs = (("", "</think>"), ("[CALL]", ""))
+    pairs = (("", "</think>", False), ("[CALL]", "", False))
     text = "a. b</think>\n[CALL]f. </think> g."
     assert quiet(text, ".", pairs=pairs) == (text, None, len(text))
     assert quiet("a. b</think>c. d", ".", pairs=pairs) == ("a. b</think>c", ".", 14)
 
 
-@given(st.lists(st.sampled_from(["<think>", "</think>", "<call>", "</call>", "a", "<", "."])))
-def test_where_text_is_cut_does_not_matter(pieces):
+PIECES = ["<think>", "</think>", "<call>", "</call>", "a", "<", ".", " ", '{"name"', "{"]
+
+
+@pytest.mark.parametrize("pairs", [(THINK, CALL), (FIRST, BARE, CALL)])
+@given(pieces=st.lists(st.sampled_from(PIECES)))
+def test_where_text_is_cut_does_not_matter(pairs, pieces):
     text = "".join(pieces)
-    stream = TextStream(TOKENIZER, (".", "a<"), quiet=(THINK, CALL))
+    stream = TextStream(TOKENIZER, (".", "a<"), quiet=pairs)
     shown = stream.push(tuple(TOKENIZER.encode(text)))
-    assert shown + stream.finish() == quiet(text, ".", "a<")[0]
+    assert shown + stream.finish() == quiet(text, ".", "a<", pairs=pairs)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Use the <think> tag. END b", "Use the <think> tag. "),
+        (' \n<think>END</think>\n{"name": END}', None),
+        ("<think>END</think> a <think> END", "<think>END</think> a <think> "),
+        ("<think>END</think><think>END", "<think>END</think><think>"),
+        ('a {"name": "x"} END b', 'a {"name": "x"} '),
+        ('<call>END</call>{"name": END', '<call>END</call>{"name": '),
+        ('{"name": END', None),
+        ('{"nam": END', '{"nam": '),
+    ],
+)
+def test_some_quiet_parts_begin_only_where_the_text_does(text, shown):
+    expected = (text, None) if shown is None else (shown, "END")
+    assert quiet(text, "END", pairs=(FIRST, BARE, CALL))[:2] == expected
 
 
 def test_quiet_parts_leave_the_least_length_alone():
@@ -267,3 +290,10 @@ def test_context_counts_for_no_least_length():
     assert stream.push(tuple(b"b")) == "b" and stream.stopped_at is None
     assert stream.push(tuple(b"a")) + stream.push(tuple(b"b")) == "a"
     assert stream.stopped_at == "b"
+
+
+def test_a_prompt_may_end_in_the_sign_of_half_a_character_itself():
+    ids = SENTENCEPIECE.encode("w1\ufffd", add_special_tokens=False)
+    assert continued(ids, SENTENCEPIECE.encode("w2", add_special_tokens=False)) == " w2"
+    stream = TextStream.of(TOKENIZER, SamplingParams(9, context=tuple("a\ufffd".encode())))
+    assert stream.push(tuple(b"b")) == "b"

@@ -29,6 +29,7 @@ from molink.api.chat.conversation import (
     Tool,
     ToolCall,
     ToolChoice,
+    with_ids,
 )
 from molink.api.errors import ApiError
 
@@ -36,6 +37,7 @@ __all__ = ["conversation_of"]
 
 THINKING: Mapping[str, Mapping[str, Any]] = {
     "adaptive": {},
+    "auto": {},
     "between_tools": {},
     "disabled": {"enable_thinking": False, "thinking": False},
     "enabled": {"enable_thinking": True, "thinking": True},
@@ -60,7 +62,7 @@ def conversation_of(body: CountTokensBody) -> Conversation:
     system = [Message("system", joined(body.system))] if body.system else []
     choice = body.tool_choice
     return Conversation(
-        messages=(*system, *_turns(messages)),
+        messages=(*system, *with_ids(_turns(messages))),
         tools=tuple(_tool(one) for one in body.tools or () if isinstance(one, CustomTool)),
         tool_choice=AUTO if choice is None else _choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
@@ -131,7 +133,8 @@ def _spoken(message: InputMessage) -> Iterator[Message]:
     text = joined(block for block in blocks if isinstance(block, ContentPart))
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
     if text or calls or thoughts or not results:
-        yield Message(message.role, text, "\n".join(thoughts), calls)
+        role: Any = "system" if message.role == "developer" else message.role
+        yield Message(role, text, "\n".join(thoughts), calls, tool_call_id=message.tool_call_id)
 
 
 def _one_turn(messages: Sequence[Message]) -> Message:

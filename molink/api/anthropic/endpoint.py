@@ -65,9 +65,11 @@ async def post_messages(
 
 
 def _format_asked_for(body: MessagesBody) -> Question | None:
-    if body.output_config is None or body.output_config.format is None:
-        return None
-    return schema_question(body.output_config.format.schema_, "output_config.format")
+    within = body.output_config.format if body.output_config else None
+    name, form = (
+        ("output_config.format", within) if within else ("output_format", body.output_format)
+    )
+    return schema_question(form.schema_, name) if form else None
 
 
 async def post_count_tokens(

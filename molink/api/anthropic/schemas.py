@@ -4,6 +4,7 @@ A message is a list of blocks here. Those of tools that a server runs, and these
 are left out and named: agents send them with all that they send.
 """
 
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag
@@ -17,6 +18,7 @@ from molink.api.chat.content import (
     ContentPart,
     OrEmpty,
     as_parts,
+    flat_tool,
     tag_among,
 )
 from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
@@ -67,19 +69,21 @@ class ToolResultBlock(Part):
     """Whether the call failed; what the model reads of it is the content."""
 
 
-Block = Annotated[
+_Block = (
     Annotated[ContentPart, Tag(OTHER)]
     | Annotated[ThinkingBlock, Tag("<thinking>")]
     | Annotated[ToolUseBlock, Tag("<tool_use>")]
-    | Annotated[ToolResultBlock, Tag("<tool_result>")],
-    Discriminator(tag_among("thinking", "tool_use", "tool_result", otherwise="text")),
-]
+    | Annotated[ToolResultBlock, Tag("<tool_result>")]
+)
+Block = Annotated[_Block, Discriminator(tag_among(_Block, otherwise="text"))]
 
 
 class InputMessage(Part):
     """One message of a conversation."""
 
-    role: Literal["user", "assistant", "system"]
+    role: Literal["user", "assistant", "system", "developer", "tool"]
+    """The last two are not Anthropic's: a system's message, and a tool's result."""
+    tool_call_id: OrEmpty = ""
     content: Annotated[list[Block], FailFast(), BeforeValidator(as_parts)] = NO_CONTENT
 
 
@@ -97,11 +101,20 @@ class CustomTool(Part):
 
 def _tool_tag(value: Any) -> str:
     kind = kind_of(type_tag("custom")(value))
-    return "<custom>" if kind == "custom" or kind in CLIENT_TOOLS else OTHER
+    return "<custom>" if kind in ("custom", "function") or kind in CLIENT_TOOLS else OTHER
+
+
+def _choice(value: Any) -> Any:
+    value = {"type": value} if isinstance(value, str) else value or None
+    is_required = isinstance(value, dict) and value.get("type") == "required"
+    return {"type": "any"} if is_required else value
 
 
 Tool = Annotated[
-    Annotated[CustomTool, Tag("<custom>")] | Annotated[LeftOut, Tag(OTHER)],
+    Annotated[
+        CustomTool, BeforeValidator(partial(flat_tool, schema="input_schema")), Tag("<custom>")
+    ]
+    | Annotated[LeftOut, Tag(OTHER)],
     Discriminator(_tool_tag),
 ]
 
@@ -123,7 +136,7 @@ class Thinking(Part):
     reasoning and answer together.
     """
 
-    type: Literal["adaptive", "between_tools", "disabled", "enabled"]
+    type: Literal["adaptive", "auto", "between_tools", "disabled", "enabled"]
 
 
 class OutputFormat(Part):
@@ -151,9 +164,11 @@ class CountTokensBody(SamplingBody):
     ]
     system: Content = NO_CONTENT
     tools: list[Tool] | None = Field(default=None, max_length=TOOLS_MAX)
-    tool_choice: ToolChoice | None = None
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(_choice)] = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    """As output_config.format, under its former name."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, as vLLM's server takes them."""
 

@@ -12,8 +12,12 @@ from molink.api.grammars.fields import GRAMMARS, Question, grammar_of
 from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
 from molink.serving.service import ModelCard
+from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
 __all__ = ["answer_grammar"]
+
+TOOLS_ASKED_MAX = 64
+"""Tools that are looked at one by one for the one to name; others' questions wait meanwhile."""
 
 
 async def answer_grammar(
@@ -37,10 +41,12 @@ async def answer_grammar(
 async def _checked_calls(checker: GrammarChecker, prompt: ChatPrompt) -> str:
     """The grammar of the calls that an answer must or may have. Raises ApiError that names the
     first tool whose schema cannot be followed."""
+    whole = GrammarQuestion("lark", prompt.call_grammar)
     try:
-        return await checker.grammar(GrammarQuestion("lark", prompt.call_grammar), "tools")
+        return await checker.grammar(whole, "tools")
     except ApiError as error:
-        for tool in prompt.conversation.tools:
+        is_long = len(whole.text) > GRAMMAR_CHARS_MAX
+        for tool in () if is_long else prompt.conversation.tools[:TOOLS_ASKED_MAX]:
             choice = ToolChoice("named", tool.name)
             alone = replace(prompt.conversation, tools=(tool,), tool_choice=choice)
             question = GrammarQuestion("lark", prompt.format.call_grammar(alone, prompt.text))

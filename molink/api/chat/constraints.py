@@ -16,8 +16,9 @@ from typing import Any
 from molink.api.chat.conversation import Conversation, Tool
 from molink.api.chat.formats.shapes import NAME, CallShape, JsonShape
 from molink.api.chat.formats.think import ThinkTags
-from molink.api.chat.lark import COMPACT, LarkWriter, with_known_formats
+from molink.api.chat.lark import COMPACT, LarkWriter
 from molink.api.chat.tag_grammar import free_call, tag_call
+from molink.api.grammars.notes import without_notes
 
 __all__ = ["after_thoughts", "call_or_text", "forced_call", "strict_calls"]
 
@@ -149,11 +150,11 @@ def _call(number: int, tool: Tool, shape: CallShape, lark: LarkWriter, is_free: 
     begin = lark.literal(shape.open.replace(NAME, tool.name))
     schema = {
         **ANY_ARGUMENTS,
-        **(ANY_ARGUMENTS if is_free and not tool.strict else tool.parameters),
+        **({} if is_free and not tool.strict else without_notes(tool.parameters)),
     }
     if isinstance(kinds := schema["type"], list) and "object" in kinds:
         schema |= ANY_ARGUMENTS
-    written = json.dumps(with_known_formats(schema) | {"x-guidance": COMPACT}, ensure_ascii=False)
+    written = json.dumps(schema | {"x-guidance": COMPACT}, ensure_ascii=False)
     return (
         f"call_{number}: {begin} arguments_{number} {lark.literal(shape.close)}\n"
         f"arguments_{number}: %json {written}"

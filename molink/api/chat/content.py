@@ -10,14 +10,15 @@ Types of parts are an open set that grows with each server, so they are one mode
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BeforeValidator, FailFast, Field
+from pydantic import BeforeValidator, FailFast, Field, Tag
 
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import LeftOut, list_only, type_tag
 
 __all__ = [
+    "CALLS",
     "NO_CONTENT",
     "OTHER",
     "Arguments",
@@ -26,13 +27,21 @@ __all__ = [
     "OrEmpty",
     "as_parts",
     "check_read",
+    "flat_tool",
     "joined",
     "tag_among",
+    "text_within",
 ]
 
 OTHER = "<other>"
 """Tag of types that no model stands for. Tags stand in angles, by which they are told from fields
 where a mistake is named."""
+
+CALLS = ("tool_use", "tool_result")
+"""Types of Anthropic's parts for calls, which some clients send in all dialects."""
+
+OF_PARTS = frozenset({"content", "image_url", "refusal", "text", "type"})
+"""An object with none of these fields is no part but what a tool gave."""
 
 UNREAD = {
     "image": "picture",
@@ -45,10 +54,25 @@ UNREAD = {
 
 
 def as_parts(value: Any) -> Any:
-    """Content as a list of parts: it may be text, one part, or nothing."""
-    value = [value] if isinstance(value, str | dict) else value
-    parts = [] if value is None else list_only(value)
-    return [{"type": "text", "text": one} if isinstance(one, str) else one for one in parts]
+    """Content as a list of parts: it may be text, one part, any value of a tool's, or nothing."""
+    value = [value] if isinstance(value, str | dict | int | float) else value
+    return [_part(one) for one in list_only(value or []) if one is not None]
+
+
+def _part(value: Any) -> Any:
+    is_value = isinstance(value, int | float) or (
+        isinstance(value, dict) and not OF_PARTS.intersection(value)
+    )
+    value = json.dumps(value, ensure_ascii=False) if is_value else value
+    if isinstance(value, str):
+        return {"type": "text", "text": value}
+    return without_null_type(value)
+
+
+def without_null_type(value: Any) -> Any:
+    """A part of a request, of the usual type where its type is null."""
+    is_null = isinstance(value, dict) and value.get("type", "") is None
+    return {name: one for name, one in value.items() if name != "type"} if is_null else value
 
 
 def _arguments(value: Any) -> Any:
@@ -57,24 +81,46 @@ def _arguments(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False)
 
 
-OrEmpty = Annotated[str, BeforeValidator(lambda value: "" if value is None else value, str | None)]
-"""Text; null is none."""
+def flat_tool(value: Any, schema: str = "parameters") -> Any:
+    """A tool in the words of any dialect without the box around its function; `schema`: what the
+    schema of its arguments is to be called."""
+    if not isinstance(value, dict):
+        return value
+    box = value.get("function")
+    flat = (
+        {name: one for name, one in value.items() if one is not box} | box
+        if isinstance(box, dict)
+        else value
+    )
+    names = dict.fromkeys(("parameters", "input_schema"), schema)
+    return without_null_type({names.get(name, name): one for name, one in flat.items()})
+
+
+def _or_empty(value: Any) -> Any:
+    value = text_within(value) if isinstance(value, list) else value
+    return str(value) if type(value) is int else "" if value is None else value
+
+
+OrEmpty = Annotated[str, BeforeValidator(_or_empty, str | None)]
+"""Text, or parts of it; null is none, and ids may be numbers."""
 
 Arguments = Annotated[str, BeforeValidator(_arguments, Any)]
 """Of a call: its JSON text, or the value that this is the text of."""
 
 
-def tag_among(*known: str, otherwise: str) -> Callable[[Any], str]:
-    """As `type_tag`, with all types that are not known under the tag `OTHER`."""
+def tag_among(union: Any, otherwise: str) -> Callable[[Any], str]:
+    """As `type_tag`, with all types that are no tag in the union under the tag `OTHER`."""
+    metadata = [one for model in get_args(union) for one in model.__metadata__]
+    known = {one.tag for one in metadata if isinstance(one, Tag)}
     tag = type_tag(otherwise)
-    return lambda value: f"<{given}>" if (given := tag(value)) in known else OTHER
+    return lambda value: given if (given := f"<{tag(value)}>") in known else OTHER
 
 
 class ContentPart(LeftOut):
     """Part of a message's content: text, or what may hold some."""
 
     texts: ClassVar = frozenset(
-        ["text", "input_text", "output_text", "refusal", "tool_reference", "search_result"]
+        {"text", "input_text", "output_text", "refusal", "tool_reference", "search_result", *CALLS}
     )
     type: str = "text"
     text: OrEmpty = ""
@@ -99,7 +145,7 @@ class ContentPart(LeftOut):
             kinds = (kind for word, kind in UNREAD.items() if word in self.type)
             return next((f"[{kind} left out: this model reads text]" for kind in kinds), "")
         source = self.source if isinstance(self.source, str) else ""
-        found = _text_within(self.content) or self._document
+        found = text_within(self.content) or self._document
         found = f"The tool {self.tool_name} is available now." if self.tool_name else found
         texts = (self.title, source, self.context, self.text, self.refusal, found)
         return "\n".join(filter(None, texts))
@@ -109,15 +155,16 @@ class ContentPart(LeftOut):
         source = self.source if self.type == "document" else None
         if not isinstance(source, dict) or source.get("type") not in ("text", "content"):
             return ""
-        return _text_within(source.get("data")) or _text_within(source.get("content"))
+        return text_within(source.get("data")) or text_within(source.get("content"))
 
 
-def _text_within(content: Any) -> str:
+def text_within(content: Any) -> str:
     """Text of content that is checked no further."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "\n".join(_text_within(one.get("text")) for one in parts if isinstance(one, dict))
+    within = [one.get("text") or one.get("content") if type(one) is dict else one for one in parts]
+    return "\n".join(map(text_within, within))
 
 
 Content = Annotated[

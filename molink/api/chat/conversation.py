@@ -6,8 +6,8 @@ makes them from its own body, `prompt` turns them into token ids.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolChoice",
+    "with_ids",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -57,6 +58,23 @@ class Message:
     name: str = ""
 
 
+def with_ids(messages: Iterable[Message]) -> Iterator[Message]:
+    """The messages, with ids for calls that have none: results come in the order of the calls."""
+    open_ids: list[str] = []
+    count = 0
+    for message in messages:
+        call_id, calls = message.tool_call_id, []
+        for call in message.tool_calls:
+            count += 1
+            calls.append(replace(call, id=call.id or f"call_{count}"))
+        if calls:
+            open_ids = [call.id for call in calls]
+        if message.role == "tool" and open_ids:
+            call_id = call_id or open_ids[0]
+            open_ids = [one for one in open_ids if one != call_id]
+        yield replace(message, tool_calls=tuple(calls), tool_call_id=call_id)
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """Function that the model may call."""
@@ -67,6 +85,12 @@ class Tool:
     """JSON schema of its arguments."""
     strict: bool = False
     """Whether they must match it in a call that nothing forces, too."""
+
+    @classmethod
+    def of(cls, name: str, description: Any, parameters: Any, strict: Any) -> "Tool":
+        """A tool of which all but the name may be None."""
+        schema = NO_PARAMETERS if parameters is None else parameters
+        return cls(name, description or "", schema, strict is True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.api.chat.constraints import after_thoughts, call_or_text, forced_call, strict_calls
 from molink.api.chat.conversation import Conversation
-from molink.api.chat.formats.harmony import FINAL, THOUGHTS, HarmonyReader
+from molink.api.chat.formats.harmony import FINAL, QUIET, THOUGHTS, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
 from molink.api.chat.formats.listed_calls import (
     GraniteReader,
@@ -222,16 +222,18 @@ class ChatFormat:
         is_open = text.rfind(self.tags.open) > text.rfind(self.tags.close)
         return self.tags.open if is_open else self.tags.close
 
-    def quiet(self, conversation: Conversation, prompt: str) -> tuple[tuple[str, str], ...]:
-        """Marks around thoughts and calls in an answer to `prompt`, the template's text: an empty
-        begin means that it begins there, an empty end all that follows."""
+    def quiet(self, conversation: Conversation, prompt: str) -> tuple[tuple[str, str, bool], ...]:
+        """Marks around thoughts and calls in an answer to `prompt`, the template's text, as
+        `SamplingParams.quiet` has them."""
+        is_read = self._may_call(conversation) and self._shape is not None
+        if is_read and conversation.tool_choice.is_forced:
+            return (("", "", False),)
         if self.is_harmony:
-            is_text = conversation.continue_final_message
-            return (*(() if is_text else (("", FINAL),)), ("<|end|>", FINAL), ("<|call|>", FINAL))
-        pairs: list[tuple[str, str]] = []
+            return QUIET[1:] if conversation.continue_final_message else QUIET
+        pairs: list[tuple[str, str, bool]] = []
         if self.tags is not None:
             is_inside = self.tags.begins_inside(self.lead(conversation, prompt))
-            pairs.append(("" if is_inside else self.tags.open, self.tags.close))
+            pairs.append(("" if is_inside else self.tags.open, self.tags.close, not is_inside))
         if self._reads_calls(conversation) and self.tool_parser in CALL_READERS:
             pairs += CALL_READERS[self.tool_parser].spans()
         return tuple(pairs)

@@ -9,24 +9,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from molink.serving.grammar_check import VALUES
-
-__all__ = ["ANYTHING", "COMPACT", "LarkWriter", "escaped", "with_known_formats"]
+__all__ = ["ANYTHING", "COMPACT", "LarkWriter", "escaped"]
 
 ANYTHING = "/(?s:.*)/"
 
-COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+COMPACT = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 """Arguments as models write them: with blanks wherever JSON takes them, small models write blanks
-for ever."""
-
-
-FORMATS = (
-    *("date", "date-time", "duration", "email", "hostname", "ipv4"),
-    *("ipv6", "time", "unknown", "uri", "uuid"),
-)
-"""Of strings, which llguidance follows."""
+for ever. What matches one of several schemas may match another, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +68,6 @@ class LarkWriter:
     def _quoted(self, piece: str) -> str:
         token_id = self.token_ids.get(piece)
         return f"<[{token_id}]>" if token_id is not None else json.dumps(piece, ensure_ascii=False)
-
-
-def with_known_formats(schema: Any) -> Any:
-    """A schema without formats that no grammar follows (`int64`, `url`): JSON Schema takes these
-    for notes."""
-    if isinstance(schema, list):
-        return [with_known_formats(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: value if key in VALUES else with_known_formats(value)
-        for key, value in schema.items()
-        if key != "format" or not isinstance(value, str) or value in FORMATS
-    }
 
 
 def escaped(pattern: str) -> str:

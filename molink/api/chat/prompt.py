@@ -67,7 +67,7 @@ class ChatPrompt:
         return not self.format.hides_marks
 
     @property
-    def quiet(self) -> tuple[tuple[str, str], ...]:
+    def quiet(self) -> tuple[tuple[str, str, bool], ...]:
         """Marks between which stop strings end nothing: they count in the answer's text."""
         return self.format.quiet(self.conversation, self.text)
 

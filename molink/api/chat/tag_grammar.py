@@ -13,8 +13,9 @@ from typing import Any
 from molink.api.chat.conversation import Tool
 from molink.api.chat.formats.parameters import Parameters
 from molink.api.chat.formats.shapes import TagShape
-from molink.api.chat.lark import COMPACT, LarkWriter, escaped, with_known_formats
+from molink.api.chat.lark import COMPACT, LarkWriter, escaped
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.grammars.notes import DEFINITIONS, required_of, without_notes
 
 __all__ = ["free_call", "tag_call"]
 
@@ -37,8 +38,6 @@ UNLISTED = frozenset(
 UNFOLLOWED = frozenset({"if", "not"})
 """Keywords of an argument that no bare text follows."""
 
-DEFINITIONS = ("$defs", "definitions")
-
 _NO_KEY = re.compile(r'[<>"\s]')
 
 
@@ -47,7 +46,7 @@ def tag_call(number: int, tool: Tool, shape: TagShape, lark: LarkWriter) -> str:
     that cannot be followed in tags."""
     _check(tool)
     parameters, line = Parameters(tool.parameters), shape.line_break
-    required = tool.parameters.get("required", ())
+    required = required_of(tool.parameters)
     begin = _begin(tool, shape)
     end = shape.close + (line + shape.end if shape.end else "")
     arguments: list[str] = []
@@ -101,7 +100,7 @@ def _argument(
 
 def _json(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     known = {word: root[word] for word in DEFINITIONS if word in root}
-    whole = {**with_known_formats(schema), **known, "x-guidance": COMPACT}
+    whole = {**without_notes({**schema, **known}), "x-guidance": COMPACT}
     return "%json " + json.dumps(whole, ensure_ascii=False)
 
 
@@ -123,7 +122,8 @@ def _choices(schema: Mapping[str, Any], shape: TagShape) -> list[str]:
 
 def _text(schema: Mapping[str, Any], shape: TagShape) -> str:
     """Terminal of a bare text: it cannot hold the marks that end it."""
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    least, most = schema.get("minLength") or 0, schema.get("maxLength")
+    most = "" if most is None else most
     marks = "|".join(escaped(re.escape(mark)) for mark in (shape.value_end, shape.close))
     terms = [f"/(?s:.{{{least},{most}}})/", f"~/(?s:.*)({marks})(?s:.*)/"]
     if isinstance(pattern := schema.get("pattern"), str):
@@ -145,10 +145,10 @@ def _keywords(schema: Any) -> Iterable[str]:
 
 def _check(tool: Tool) -> None:
     schema = tool.parameters
-    listed = schema.get("properties") or {}
+    listed = Parameters(schema).properties
     unlisted = sorted(UNLISTED.intersection(schema))
     unlisted += [key for key, one in listed.items() if UNFOLLOWED.intersection(_keywords(one))]
-    missing = [key for key in schema.get("required", ()) if key not in listed]
+    missing = [key for key in required_of(schema) if key not in listed]
     odd = [key for key in listed if _NO_KEY.search(key) or not key]
     if unlisted or missing or odd:
         found = str((unlisted or missing or odd)[0])[:NAME_CHARS_SHOWN]

@@ -12,6 +12,7 @@ from aiohttp import web
 from molink.api.answers import json_text
 from molink.api.errors import ApiError
 from molink.api.grammars.checker import GrammarChecker
+from molink.api.grammars.notes import without_notes
 from molink.api.grammars.schemas import ResponseFormat, StructuredOutputs
 from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
@@ -114,14 +115,14 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
 
 def schema_question(schema: dict[str, Any] | None, param: str) -> Question:
     """That `param` asks for JSON of this schema; None: for any object."""
-    text = ANY_OBJECT if schema is None else json_text(schema)
+    text = ANY_OBJECT if schema is None else json_text(without_notes(schema))
     return param, GrammarQuestion("json", text)
 
 
 def _of_schema(schema: Any, param: str, blanks: str | None = None) -> GrammarQuestion:
     """vLLM takes a schema as an object, or as a string that holds one."""
     if isinstance(schema, dict):
-        return GrammarQuestion("json", json_text(schema), blanks)
+        return GrammarQuestion("json", json_text(without_notes(schema)), blanks)
     if isinstance(schema, str):
         return GrammarQuestion("json", schema, blanks)
     raise ApiError(f"'{param}' must be a JSON schema: send it as an object.", param=param)

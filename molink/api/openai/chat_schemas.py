@@ -8,7 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
-from molink.api.chat.content import NO_CONTENT, OTHER, Arguments, Content, tag_among
+from molink.api.chat.content import (
+    NO_CONTENT,
+    OTHER,
+    Arguments,
+    Content,
+    OrEmpty,
+    flat_tool,
+    tag_among,
+)
 from molink.api.openai.refused_fields import OF_CHAT
 from molink.api.schemas import (
     CHOICES_MAX,
@@ -39,33 +47,39 @@ def _is_flat(value: Any) -> bool:
 def _boxed(value: Any) -> Any:
     if not _is_flat(value):
         return value
-    return {"function": {name: given for name, given in value.items() if name != "type"}}
+    outside = {"id": value["id"]} if "id" in value else {}
+    inside = {name: given for name, given in value.items() if name not in ("id", "type")}
+    return outside | {"function": inside}
+
+
+def _tool(value: Any) -> Any:
+    return _boxed(flat_tool(value))
 
 
 class FunctionCall(Part):
     """Name and arguments of a call, as the model wrote them."""
 
-    name: str
+    name: OrEmpty
     arguments: Arguments = ""
 
 
 class ToolCallBody(Part):
     """Call that the assistant has made before."""
 
-    id: str | None = None
+    id: OrEmpty = ""
     """May be absent where the results stand in the order of the calls."""
     type: str | None = None
     function: FunctionCall
-    index: int | None = None
+    index: Any = None
     """Of a streamed answer, which some clients leave in. It does nothing."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_a_text(cls, value: Any) -> Any:
-        """A call of a tool that takes a text is a function's with this text."""
+        """A call of a tool that takes a text is a function's with this text; others may be flat."""
         custom = value.get("custom") if isinstance(value, dict) else None
         if not isinstance(custom, dict):
-            return value
+            return _boxed(value)
         called = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
         return {"id": value.get("id"), "function": called}
 
@@ -76,17 +90,17 @@ class Message(Part):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=TOOL_CALLS_MAX)
-    function_call: FunctionCall | None = None
+    function_call: Annotated[FunctionCall | None, BeforeValidator(lambda one: one or None)] = None
     """The one call, as OpenAI's former API wrote it."""
-    tool_call_id: str | None = None
+    tool_call_id: OrEmpty = ""
     """Of a tool's result: which call it belongs to."""
     content: Content = NO_CONTENT
     """Default: none."""
     refusal: str | None = None
     """What the assistant said instead of content."""
-    reasoning: str | None = None
+    reasoning: OrEmpty = ""
     """What the assistant thought."""
-    reasoning_content: str | None = None
+    reasoning_content: OrEmpty = ""
     """The same, under the name that many clients use."""
     name: str | None = None
 
@@ -110,11 +124,11 @@ class FunctionTool(Part):
     function: FunctionBody
 
 
-ToolBody = Annotated[
-    Annotated[FunctionTool, BeforeValidator(_boxed), Tag("<function>")]
-    | Annotated[LeftOut, Tag(OTHER)],
-    Discriminator(tag_among("function", otherwise="function")),
-]
+_Tool = (
+    Annotated[FunctionTool, BeforeValidator(_tool), Tag("<function>")]
+    | Annotated[LeftOut, Tag(OTHER)]
+)
+ToolBody = Annotated[_Tool, Discriminator(tag_among(_Tool, otherwise="function"))]
 
 
 class ChatBody(SamplingBody):

@@ -1,12 +1,13 @@
 """From the body of a chat completion to a conversation."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from molink.api.chat import Conversation, Message, Tool, ToolCall, ToolChoice
-from molink.api.chat.content import check_read, joined
-from molink.api.chat.conversation import NO_PARAMETERS
+from molink.api.chat.content import CALLS, ContentPart, check_read, joined, text_within
+from molink.api.chat.conversation import with_ids
 from molink.api.errors import ApiError
 from molink.api.openai.chat_schemas import ChatBody, FunctionBody, FunctionTool
 from molink.api.openai.chat_schemas import Message as MessageBody
@@ -29,7 +30,7 @@ def conversation_of(body: ChatBody) -> Conversation:
     _check_last(body.messages)
     tools, choice = _offered(body)
     return Conversation(
-        messages=tuple(_messages(body.messages)),
+        messages=tuple(with_ids(chain.from_iterable(map(_messages, body.messages)))),
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False and not body.is_former,
@@ -52,35 +53,38 @@ def _check_last(messages: Sequence[MessageBody]) -> None:
         check_read(messages[-1].content, f"messages.{len(messages) - 1}.content")
 
 
-def _messages(bodies: Iterable[MessageBody]) -> Iterator[Message]:
-    """The messages, with ids for calls that have none: results come in the order of the calls."""
-    open_ids: list[str] = []
-    count = 0
-    for body in bodies:
-        message, call_id = _message(body), body.tool_call_id or ""
-        calls = []
-        for call in message.tool_calls:
-            count += 1
-            calls.append(replace(call, id=call.id or f"call_{count}"))
-        if calls:
-            open_ids = [call.id for call in calls]
-        if message.role == "tool" and open_ids:
-            call_id = call_id or open_ids[0]
-            open_ids = [one for one in open_ids if one != call_id]
-        yield replace(message, tool_calls=tuple(calls), tool_call_id=call_id)
+def _messages(body: MessageBody) -> Iterator[Message]:
+    """What one message says; results of tools in Anthropic's words stand first."""
+    for part in body.content:
+        if part.type == "tool_result":
+            given = text_within(part.content)
+            yield Message("tool", given, tool_call_id=_text(part, "tool_use_id"))
+    message = _message(body)
+    if message.text or message.tool_calls or all(one.type != "tool_result" for one in body.content):
+        yield message
+
+
+def _text(part: ContentPart, name: str) -> str:
+    return str((part.model_extra or {}).get(name) or "")
 
 
 def _message(body: MessageBody) -> Message:
     """One message; parts of its text stand on lines of their own."""
-    calls = [(one.id or "", one.function) for one in body.tool_calls or ()]
+    functions = [(one.id, one.function) for one in body.tool_calls or ()]
     if body.function_call is not None:
-        calls.append(("", body.function_call))
+        functions.append(("", body.function_call))
+    calls = [ToolCall(id, one.name, one.arguments) for id, one in functions]
+    for part in body.content:
+        if part.type == "tool_use":
+            given = json.dumps((part.model_extra or {}).get("input") or {}, ensure_ascii=False)
+            calls.append(ToolCall(_text(part, "id"), _text(part, "name"), given))
     role: Any = ROLES.get(body.role, body.role)
     return Message(
         role=role,
-        text=joined(body.content) or body.refusal or "",
+        text=joined(one for one in body.content if one.type not in CALLS) or body.refusal or "",
         reasoning=body.reasoning or body.reasoning_content or "",
-        tool_calls=tuple(ToolCall(id, one.name, one.arguments) for id, one in calls),
+        tool_calls=tuple(calls),
+        tool_call_id=body.tool_call_id,
         name=body.name or "",
     )
 
@@ -96,5 +100,4 @@ def _offered(body: ChatBody) -> tuple[tuple[Tool, ...], ToolChoice]:
 
 
 def _tool(function: FunctionBody) -> Tool:
-    parameters = NO_PARAMETERS if function.parameters is None else function.parameters
-    return Tool(function.name, function.description or "", parameters, function.strict is True)
+    return Tool.of(function.name, function.description, function.parameters, function.strict)

@@ -63,12 +63,15 @@ _WHAT_IS_SHOWN: FieldDefaults = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
+    "truncate_prompt_tokens": (-1,),
     "tokenizer": (),
 }
 
 OF_ALL_ENDPOINTS: FieldDefaults = {
     **_LENGTH_UNDER_OTHER_NAMES,
+    "max_new_tokens": (-1,),
+    "n_predict": (-1, -2),
+    "num_predict": (-1, -2),
     **_SAMPLING,
     **_GRAMMARS_UNDER_OTHER_NAMES,
     **_WHAT_IS_SHOWN,
@@ -79,6 +82,7 @@ _OF_CONVERSATIONS: FieldDefaults = {"messages": (), "tools": ([],), "max_complet
 
 OF_GENERATE: FieldDefaults = {
     **OF_ALL_ENDPOINTS,
+    **_LENGTH_UNDER_OTHER_NAMES,
     **_OF_CONVERSATIONS,
     "best_of": (1,),
     "echo": (False,),
@@ -90,6 +94,7 @@ OF_GENERATE: FieldDefaults = {
 
 OF_COMPLETIONS: FieldDefaults = {
     **OF_ALL_ENDPOINTS,
+    **_LENGTH_UNDER_OTHER_NAMES,
     **_OF_CONVERSATIONS,
     "add_special_tokens": (True,),
     "prompt_token_ids": (),

@@ -264,6 +264,50 @@ def test_arguments_in_tags_may_be_left_out_unless_they_are_required():
     assert not accepts(grammar, coder(a="1")) and not accepts(grammar, coder(b="x", a="1"))
 
 
+@pytest.mark.parametrize("format", ["qwen3_coder", "glm45", "seed_oss", "minimax_m2", "hermes"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"required": None},
+        {"required": True},
+        {"required": [["a"]]},
+        {"properties": None},
+        {"properties": ["a"]},
+        {"properties": {"a": None, "b": True}},
+        {"properties": {"a": {"type": [["x"], "string"], "enum": None, "minLength": None}}},
+        {"properties": {"a": {"type": "integer", "required": True, "description": None}}},
+        {"type": None},
+        {"type": ["object", "null"]},
+    ],
+)
+def test_schemas_that_are_not_quite_schemas_are_followed_as_far_as_they_go(odd, format):
+    tool = Tool("f", parameters={"type": "object", **odd})
+    asked = Conversation((Message("user", "hi"),), (tool,), REQUIRED)
+    answer = answer_to(GrammarQuestion("lark", ChatFormat(format).call_grammar(asked, "")))
+    assert answer.error == "" or (format == "hermes" and "[[" in str(odd))
+
+
+def test_a_schema_of_one_of_several_is_followed():
+    kinds = [{"type": "string"}, {"type": "integer"}, {"const": 1}]
+    tool = Tool("f", parameters={"type": "object", "properties": {"a": {"oneOf": kinds}}})
+    asked = Conversation((Message("user", "hi"),), (tool,), REQUIRED)
+    grammar = ChatFormat("hermes").call_grammar(asked, "")
+    assert accepts(grammar, tagged({"name": "f", "arguments": {"a": 1}}))
+
+
+def test_names_of_arguments_may_be_those_of_notes():
+    names = ["description", "title", "default", "examples", "enum", "required", "format"]
+    properties = {name: {"type": "integer", "description": "x" * 99} for name in names}
+    properties["format"] = {"type": "string", "format": "int64", "title": "T"}
+    tool = Tool("f", parameters={"properties": properties, "required": names})
+    asked = Conversation((Message("user", "hi"),), (tool,), REQUIRED)
+    grammar = ChatFormat("hermes").call_grammar(asked, "")
+    arguments = dict.fromkeys(names, 1) | {"format": "a"}
+    assert accepts(grammar, tagged({"name": "f", "arguments": arguments})) and "xxx" not in grammar
+    del arguments["title"]
+    assert not accepts(grammar, tagged({"name": "f", "arguments": arguments}))
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from molink.api.grammars.checker import GrammarChecker
 from molink.serving.service import GenerationRequest, TokenEvent
 from tests.api.chat.samples import NESTED, PARIS, SAMPLES
 from tests.api.conftest import CARD, CharTokenizer, FakeService
@@ -243,11 +244,48 @@ async def test_odd_schemas_that_can_be_followed(client, service, schema):
     assert service.requests[-1].sampling.grammar
 
 
+def mcp_tool(number: int, **odd: Any) -> dict[str, Any]:
+    """As servers of MCP describe their tools: in paragraphs."""
+    said = "What the tool does, when to use it, and what comes back. " * 10
+    names = ("path", "query", "limit", "cursor", "repository")
+    properties = {name: {"type": "string", "description": said, "title": name} for name in names}
+    schema = {"type": "object", "properties": properties, "required": ["path"], **odd}
+    return {"type": "function", "function": {"name": f"mcp__tool_{number}", "parameters": schema}}
+
+
+async def test_eighty_tools_with_long_descriptions_can_be_demanded(client, service):
+    service.card = replace(card(), model_len_max=10**6)
+    service.answers = [SAMPLES["hermes"].text]
+    tools = [mcp_tool(number) for number in range(80)]
+    assert (await ask(client, tools=tools, tool_choice="required")).choices
+    assert "What the tool does" not in service.requests[-1].sampling.grammar
+
+
+async def test_tools_that_are_too_many_are_not_looked_at_one_by_one(client, monkeypatch):
+    asked = []
+    whole = GrammarChecker.grammar
+
+    async def counted(self, question, *args, **kwargs):
+        asked.append(question)
+        return await whole(self, question, *args, **kwargs)
+
+    monkeypatch.setattr(GrammarChecker, "grammar", counted)
+    tools = [mcp_tool(number) for number in range(300)]
+    with pytest.raises(openai.BadRequestError, match="'tools' is longer than"):
+        await ask(client, tools=tools, tool_choice="required")
+    assert len(asked) == 1
+    wrong = {"type": "object", "uniqueItems": True}
+    tools = [mcp_tool(number, patternProperties={"(?=a)": wrong}) for number in (1, 2)]
+    with pytest.raises(openai.BadRequestError, match="'mcp__tool_1'"):
+        await ask(client, tools=tools, tool_choice="required")
+
+
 async def test_stop_strings_travel_with_where_they_end_nothing(client, service):
     service.answers = ["Yes."]
     await ask(client, stop=["."])
     quiet = service.requests[-1].sampling.quiet
-    assert ("<think>", "</think>") in quiet and ("<tool_call>", "</tool_call>") in quiet
+    assert ("<think>", "</think>", True) in quiet
+    assert ("<tool_call>", "</tool_call>", False) in quiet
     await ask(client)
     assert service.requests[-1].sampling.quiet == ()
 
@@ -290,7 +328,7 @@ async def test_logprobs_of_what_is_held_back_come_all_the_same(client, service):
             "tools",
             "cannot be followed",
         ),
-        ({"tool_choice": "any"}, "tool_choice", "must be"),
+        ({"tool_choice": "some"}, "tool_choice", "must be"),
         ({"tool_choice": {"type": "function"}}, "tool_choice", "must be"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "nobody"}}},

@@ -113,7 +113,7 @@ async def test_a_call_with_a_text_in_the_history(service, post):
     assert '<tool_call>patch {"input": "*** Begin"}</tool_call>' in service.prompts[0]
 
 
-@pytest.mark.parametrize("choice", [5, [], {}, {"type": []}, {"type": "function", "function": 5}])
+@pytest.mark.parametrize("choice", [5, [], {"type": []}, {"type": "function", "function": 5}])
 async def test_a_choice_that_is_none(service, post, choice):
     status, _, answer = await post(messages=HELLO, tools=TOOLS, tool_choice=choice)
     assert (status, answer["error"]["param"]) == (400, "tool_choice") and not service.requests

@@ -18,7 +18,7 @@ from molink.api.chat.formats.think import ThinkTags
 from molink.api.chat.parts import ReasoningDelta
 from molink.serving.text_stream import overlap
 
-__all__ = ["FINAL", "THOUGHTS", "HarmonyReader"]
+__all__ = ["FINAL", "QUIET", "THOUGHTS", "HarmonyReader"]
 
 MESSAGE = "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
@@ -28,6 +28,15 @@ HEADER_CHARS_MAX = 512
 
 FINAL = "<|channel|>final<|message|>"
 """How the answer itself begins."""
+
+QUIET = (
+    ("", "<|channel|>final", False),
+    ("<|end|>", "<|channel|>final", False),
+    ("<|call|>", "<|channel|>final", False),
+    ("<|constrain", MESSAGE, False),
+    ("<|message", "|>", False),
+)
+"""Where stop strings end nothing: up to the answer's body. Its header may name a form."""
 
 THOUGHTS = ThinkTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
 """What stands around the model's reasoning, in the answer's first message."""

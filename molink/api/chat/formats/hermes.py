@@ -6,7 +6,7 @@ in a fence of JSON. Such an object is a call only if it names a tool of the requ
 
 import re
 
-from molink.api.chat.formats.json_calls import JsonCallsReader
+from molink.api.chat.formats.json_calls import OBJECTS, JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
 from molink.serving.text_stream import overlap
@@ -19,9 +19,6 @@ _FENCED = re.compile(r"```(?:json)?\s*(?=\{)")
 _MAYBE_FENCED = re.compile(r"```(?:j|js|jso|json)?\s*")
 FENCED_CHARS_MAX = 64
 """Of a fence up to its object; longer is text."""
-
-OBJECTS = ('{"name"', '{\n  "name"', '{\n    "name"')
-"""How objects without marks begin."""
 
 
 class HermesReader(JsonCallsReader):
@@ -39,10 +36,10 @@ class HermesReader(JsonCallsReader):
         self._openings = (OPEN,) if calls.is_strict else (OPEN, FENCE)
 
     @classmethod
-    def spans(cls) -> list[tuple[str, str]]:
+    def spans(cls) -> list[tuple[str, str, bool]]:
         """Marks before and behind calls."""
-        fenced = [(f"{FENCE}json\n{begin}", FENCE) for begin in OBJECTS]
-        return [*super().spans(), *fenced, *((begin, "") for begin in OBJECTS)]
+        fenced = [(f"{FENCE}json\n{begin}", FENCE, False) for begin in OBJECTS]
+        return [*super().spans(), *fenced, *((begin, "", True) for begin in OBJECTS)]
 
     def _start(self) -> bool:
         """Where a call without marks may begin: at first, and after another one."""

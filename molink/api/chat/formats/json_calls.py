@@ -16,7 +16,10 @@ from typing import Any
 from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.serving.text_stream import overlap
 
-__all__ = ["JsonCallsReader", "JsonSpan"]
+__all__ = ["OBJECTS", "JsonCallsReader", "JsonSpan"]
+
+OBJECTS = ('{"name"', '{\n  "name"', '{\n    "name"')
+"""How objects without marks begin."""
 
 _IN_TEXT = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]]')

@@ -147,6 +147,11 @@ class Phi4Reader(ListedCallsReader):
     marks = (mark,)
     shape = _array(mark)
 
+    @classmethod
+    def spans(cls) -> list[tuple[str, str, bool]]:
+        """With its bracket: the word alone stands in programs."""
+        return [(f"{cls.mark}[", "", False)]
+
 
 class JambaReader(ListedCallsReader):
     """Reader of the calls of Jamba, which Apriel writes as well."""

@@ -4,7 +4,7 @@ Several follow each other with semicolons or line ends between them. A bare obje
 it names a tool of the request: an answer may be JSON for its own sake.
 """
 
-from molink.api.chat.formats.json_calls import JsonCallsReader
+from molink.api.chat.formats.json_calls import OBJECTS, JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
 from molink.serving.text_stream import overlap
@@ -25,6 +25,12 @@ class LlamaReader(JsonCallsReader):
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)
         self._step = self._close
+
+    @classmethod
+    def spans(cls) -> list[tuple[str, str, bool]]:
+        """Marks before and behind calls."""
+        begins = (*OBJECTS, '{"type": "function", "name"')
+        return [*super().spans(), *((begin, "", True) for begin in begins)]
 
     def _text(self) -> bool:
         at = self._held.find(TAG)

@@ -72,7 +72,7 @@ def _own_kinds(schema: Mapping[str, Any]) -> list[str]:
     """Types of JSON that a schema names itself."""
     kinds = schema.get("type")
     if kinds is not None:
-        return [kinds] if isinstance(kinds, str) else _listed(kinds)
+        return [one for one in (kinds, *_listed(kinds)) if isinstance(one, str)]
     values = [schema["const"]] if "const" in schema else _listed(schema.get("enum"))
     return [_kind(value) for value in values]
 

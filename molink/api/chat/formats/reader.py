@@ -102,9 +102,9 @@ class HoldingReader:
         """The state: consumes what it can of `_held`; False when it waits for more."""
 
     @classmethod
-    def spans(cls) -> list[tuple[str, str]]:
-        """Marks before and behind calls; an empty end: no text follows."""
-        return [(cls.marks[0], cls.last_mark)]
+    def spans(cls) -> list[tuple[str, str, bool]]:
+        """Marks before and behind calls; an empty end: no text follows. True: only at first."""
+        return [(cls.marks[0], cls.last_mark, False)]
 
     def push(self, text: str) -> list[Part]:
         """Parts that became clear with this text."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from molink.api.chat.content import check_read, joined
-from molink.api.chat.conversation import Conversation, Message, ToolCall
+from molink.api.chat.conversation import Conversation, Message, ToolCall, with_ids
 from molink.api.errors import ApiError
 from molink.api.openai.responses.schemas import (
     CallOutput,
@@ -38,7 +38,7 @@ def conversation_of(body: ResponsesBody) -> Conversation:
     tools, choice = chosen(tools, body.tool_choice)
     instructions = [Message("system", body.instructions)] if body.instructions else []
     return Conversation(
-        messages=(*instructions, *_messages(body.input)),
+        messages=(*instructions, *with_ids(_messages(body.input))),
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
@@ -69,7 +69,7 @@ def _message(item: Item) -> Message | None:
     match item:
         case InputMessage():
             role = "system" if item.role == "developer" else item.role
-            return Message(role, joined(item.content))
+            return Message(role, joined(item.content), tool_call_id=item.tool_call_id)
         case FunctionCall():
             return _call(item, item.arguments)
         case CustomToolCall():

@@ -1,11 +1,12 @@
 """`/v1/responses`: one answer to a list of items, which can be read again by its id."""
 
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from molink.api.answers import LIVE, json_text, kept_answer, logged
-from molink.api.body import checked_body
+from molink.api.body import BODY_BYTES_MAX, checked_body
 from molink.api.callers import caller_of
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.chat.answer_grammar import answer_grammar
@@ -19,6 +20,8 @@ from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import check_model, generation_requests, token_budget
+from molink.api.schemas import KEPT, MESSAGES_MAX
+from molink.api.workers import in_worker
 from molink.serving.kept_answer import KeptAnswer
 from molink.serving.service import GenerationService, SamplingDefaults
 
@@ -60,9 +63,7 @@ async def post_responses(
         )
         answer_id = f"resp_{request_id_of(request)}"
         if body.store is not False:
-            job = logged(
-                request, job, answer_id, body.model_dump_json(exclude_unset=True, by_alias=True)
-            )
+            job = logged(request, job, answer_id, _as_kept(body))
         repeated = _repeated(body, card.sampling) | {"store": job.log is not None}
         tools = offered_tools(body.tools or ())
         writer = ResponseWriter(answer_id, card.shown_name, repeated, texts, tools)
@@ -80,7 +81,7 @@ async def get_response(
             param="stream",
         )
     kept = await kept_answer(request)
-    body = ResponsesBody.model_validate_json(kept.asked)
+    body = await _asked(kept)
     written = await _written_again(kept, body, service, texts, format)
     return web.json_response(written, dumps=json_text)
 
@@ -96,11 +97,12 @@ async def delete_response(request: web.Request) -> web.Response:
 
 
 async def post_input_tokens(
-    service: GenerationService, format: ChatFormat, request: web.Request
+    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
 ) -> web.Response:
     """How many tokens the prompt of a request has."""
     async with checked_body(request, ResponsesBody) as body:
         check_model(body.model, service.card)
+        body = await _whole_conversation(request, body, service, texts, format)
         prompt = await chat_prompt(conversation_of(body), service.card, format)
     counted = {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
     return web.json_response(counted)
@@ -136,7 +138,7 @@ async def _whole_conversation(
 ) -> ResponsesBody:
     """`body` behind the conversation and the answer of its `previous_response_id`. What is kept is
     always a whole conversation, so one step back is enough."""
-    if body.previous_response_id is None:
+    if not body.previous_response_id:
         return body
     kept = await kept_answer(request, body.previous_response_id)
     if not kept.asked or kept.ending is None:
@@ -145,10 +147,26 @@ async def _whole_conversation(
             "the whole conversation.",
             param="previous_response_id",
         )
-    before = ResponsesBody.model_validate_json(kept.asked)
+    before = await _asked(kept)
     said = (await _written_again(kept, before, service, texts, format))["output"]
     items = ResponsesBody.model_validate({"input": said}).input if said else []
-    return body.model_copy(update={"input": [*before.input, *items, *body.input]})
+    whole = body.model_copy(update={"input": [*before.input, *items, *body.input]})
+    if len(whole.input) > MESSAGES_MAX or len(_as_kept(whole).encode()) > BODY_BYTES_MAX:
+        raise ApiError(
+            "The conversation behind 'previous_response_id' has become too long: begin a new one "
+            "with a summary of it.",
+            param="previous_response_id",
+            code="body_too_large",
+        )
+    return whole
+
+
+async def _asked(kept: KeptAnswer) -> ResponsesBody:
+    return await in_worker(partial(ResponsesBody.model_validate_json, kept.asked))
+
+
+def _as_kept(body: ResponsesBody) -> str:
+    return body.model_dump_json(exclude_unset=True, by_alias=True, context=KEPT)
 
 
 def _logprobs_wanted(body: ResponsesBody) -> int | None:
@@ -168,7 +186,7 @@ def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
     return {
-        "instructions": body.instructions,
+        "instructions": body.instructions or None,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,

@@ -9,7 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
-from molink.api.chat.content import NO_CONTENT, OTHER, Arguments, Content, OrEmpty, tag_among
+from molink.api.chat.content import (
+    NO_CONTENT,
+    OTHER,
+    Arguments,
+    Content,
+    OrEmpty,
+    flat_tool,
+    tag_among,
+)
 from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
 from molink.api.schemas import (
     MESSAGES_MAX,
@@ -37,7 +45,9 @@ __all__ = [
 
 
 def _as_items(value: Any) -> Any:
-    return [{"role": "user", "content": value}] if isinstance(value, str) else list_only(value)
+    if value is None or isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    return list_only([value] if isinstance(value, dict) else value)
 
 
 class ReasoningPart(Part):
@@ -51,7 +61,9 @@ class InputMessage(Part):
     """Message of a conversation; its type may be left out."""
 
     type: Literal["message"] | None = None
-    role: Literal["user", "assistant", "system", "developer"]
+    role: Literal["user", "assistant", "system", "developer", "tool"]
+    tool_call_id: OrEmpty = ""
+    """Of a tool's result, as chats write it."""
     content: Content = NO_CONTENT
 
 
@@ -73,7 +85,7 @@ class CustomToolCall(Part):
     call_id: OrEmpty = ""
     name: str
     namespace: str | None = None
-    input: OrEmpty = ""
+    input: Arguments = ""
 
 
 class CallOutput(Part):
@@ -92,26 +104,16 @@ class ReasoningItem(Part):
     content: list[ReasoningPart] | None = None
 
 
-Item = Annotated[
+_Item = (
     Annotated[InputMessage, Tag("<message>")]
     | Annotated[FunctionCall, Tag("<function_call>")]
     | Annotated[CallOutput, Tag("<function_call_output>")]
     | Annotated[CustomToolCall, Tag("<custom_tool_call>")]
     | Annotated[CallOutput, Tag("<custom_tool_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
-    | Annotated[LeftOut, Tag(OTHER)],
-    Discriminator(
-        tag_among(
-            "message",
-            "function_call",
-            "function_call_output",
-            "custom_tool_call",
-            "custom_tool_call_output",
-            "reasoning",
-            otherwise="message",
-        )
-    ),
-]
+    | Annotated[LeftOut, Tag(OTHER)]
+)
+Item = Annotated[_Item, Discriminator(tag_among(_Item, otherwise="message"))]
 
 
 class FunctionTool(Part):
@@ -138,16 +140,16 @@ class Namespace(Part):
 
     type: Literal["namespace"]
     name: str
-    tools: list["Tool"] = Field(default=[], max_length=TOOLS_MAX)
+    tools: list["Tool"] | None = Field(default=None, max_length=TOOLS_MAX)
 
 
-Tool = Annotated[
-    Annotated[FunctionTool, Tag("<function>")]
+_Tool = (
+    Annotated[FunctionTool, BeforeValidator(flat_tool), Tag("<function>")]
     | Annotated[CustomTool, Tag("<custom>")]
     | Annotated[Namespace, Tag("<namespace>")]
-    | Annotated[LeftOut, Tag(OTHER)],
-    Discriminator(tag_among("function", "custom", "namespace", otherwise="function")),
-]
+    | Annotated[LeftOut, Tag(OTHER)]
+)
+Tool = Annotated[_Tool, Discriminator(tag_among(_Tool, otherwise="function"))]
 
 
 class TextFormat(Part):
@@ -193,7 +195,7 @@ class ResponsesBody(SamplingBody):
         Field(min_length=1, max_length=MESSAGES_MAX),
         BeforeValidator(_as_items),
     ]
-    instructions: str | None = None
+    instructions: OrEmpty = ""
     """A system message before all others."""
     previous_response_id: str | None = None
     """An answer that is kept, with which this conversation begins."""
@@ -213,3 +215,13 @@ class ResponsesBody(SamplingBody):
     metadata: dict[str, Any] | None = None
     """Given back with the answer."""
     stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_responses(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and "messages" in fields and "input" not in fields:
+            raise ValueError(
+                "is one of the chat API: send it to /v1/chat/completions, or its conversation as "
+                "'input'"
+            )
+        return fields

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from molink.api.chat.conversation import NO_PARAMETERS, Tool
+from molink.api.chat.conversation import Tool
 from molink.api.openai.responses.schemas import CustomTool, FunctionTool, Namespace
 from molink.api.openai.tool_choice import joined_name
 
@@ -40,15 +40,14 @@ def offered_tools(bodies: Iterable[Any], namespace: str | None = None) -> Iterat
     for body in bodies:
         match body:
             case FunctionTool(name=name):
-                schema = NO_PARAMETERS if body.parameters is None else body.parameters
-                described, strict = body.description or "", body.strict is True
-                shown = Tool(joined_name(name, namespace), described, schema, strict)
-                yield OfferedTool(shown, name, namespace)
+                shown = joined_name(name, namespace)
+                tool = Tool.of(shown, body.description, body.parameters, body.strict)
+                yield OfferedTool(tool, name, namespace)
             case CustomTool(name=name):
-                shown = Tool(joined_name(name, namespace), _described(body), TEXT_PARAMETERS)
-                yield OfferedTool(shown, name, namespace, takes_text=True)
+                tool = Tool(joined_name(name, namespace), _described(body), TEXT_PARAMETERS)
+                yield OfferedTool(tool, name, namespace, takes_text=True)
             case Namespace():
-                yield from offered_tools(body.tools, body.name)
+                yield from offered_tools(body.tools or (), body.name)
 
 
 def _described(body: CustomTool) -> str:
