@@ -165,9 +165,13 @@ def test_what_is_no_grammar_fails(grammars):
         begin(grammars, "start: ((").forbidden()
 
 
+class SlowTokenizer(list):
+    eos_token_id = chat_template = None
+
+
 def test_a_tokenizer_of_no_known_form_fails_when_it_is_needed():
     model = ModelDescription("tiny", Path("tiny"), "llama", 1, 8, ROWS, 64, (EOS,), "float32")
-    slow = Grammars(WORDS, model, torch.device("cpu"))
+    slow = Grammars(SlowTokenizer(WORDS), model, torch.device("cpu"))
     with pytest.raises(GrammarError, match="fast tokenizers"):
         begin(slow, free("a")).forbidden()
 

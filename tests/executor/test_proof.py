@@ -48,7 +48,7 @@ def test_a_norm_of_nothing_but_large_weights_is_still_read_right():
     module = Gemma3RMSNorm(640, eps=1e-6).to(torch.bfloat16)
     module.weight.data += 280
     fast = replacement_for(module)
-    assert torch.equal(fast.weight.data, 1 + module.weight.data)
+    assert torch.equal(fast.scale.data, 1 + module.weight.data)
 
 
 def test_two_readings_that_both_hold_are_named_and_neither_is_taken(caplog):

@@ -211,7 +211,7 @@ def test_a_stage_keeps_the_library_s_products_and_says_so(tmp_path, monkeypatch)
 
 
 def test_a_stage_keeps_the_library_s_norms_and_says_so(tmp_path, monkeypatch):
-    wrong = lambda module, **_: RootMeanSquareNorm(module.weight.detach() * 1.05, 1e-6)  # noqa: E731
+    wrong = lambda module, *_: RootMeanSquareNorm(module.weight.detach() * 1.05, 1e-6)  # noqa: E731
     monkeypatch.setattr(rewriting, "replacement_for", wrong)
     save_tiny("llama", tmp_path, "bfloat16")
     stage = cpu_stage(tmp_path, range(1, 2), dtype="bfloat16")

@@ -312,7 +312,7 @@ def _suits(made_of: tuple[Any, ...], heads: int, size: int, kv_heads: int, value
 
 
 def _is_norm_of(norm: Any, size: int) -> bool:
-    return isinstance(norm, RootMeanSquareNorm) and len(norm.weight) == size
+    return isinstance(norm, RootMeanSquareNorm) and len(norm.scale) == size
 
 
 def _rotations(embeddings: Any, size: int) -> Iterator[int]:

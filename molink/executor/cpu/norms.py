@@ -43,9 +43,13 @@ class RootMeanSquareNorm(nn.Module):
     for many the doubled work costs more than it saves, and torch's composite `rms_norm` is used.
     """
 
-    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+    def __init__(
+        self, weight: torch.Tensor, epsilon: float, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        self.scale = nn.Parameter(weight.clone(), requires_grad=False)
+        self.weight = torch.empty(0, dtype=dtype or weight.dtype)
+        """Empty: architectures ask the weight of a norm for its format, and round rows to it."""
         self.epsilon = epsilon
         self._shape = (len(weight),)
         self._mirror_shape = (2 * len(weight),)
@@ -55,8 +59,8 @@ class RootMeanSquareNorm(nn.Module):
         """The normalised input, in its own format."""
         size = self._shape[0]
         if x.numel() > MIRROR_ROWS_MAX * size:
-            wide = x.to(self.weight.dtype)
-            return torch.rms_norm(wide, self._shape, self.weight, self.epsilon).to(x.dtype)
+            wide = x.to(self.scale.dtype)
+            return torch.rms_norm(wide, self._shape, self.scale, self.epsilon).to(x.dtype)
         mirrored = torch.cat((x, x.neg()), -1)
         normed = torch.layer_norm(
             mirrored, self._mirror_shape, self._mirror_weight, None, self.epsilon

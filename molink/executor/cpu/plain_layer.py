@@ -181,7 +181,7 @@ class PlainLayer:
         )
 
     def _norm(self, norm: RootMeanSquareNorm | None) -> Norm:
-        return Norm() if norm is None else Norm(self._kept(norm.weight), norm.epsilon)
+        return Norm() if norm is None else Norm(self._kept(norm.scale), norm.epsilon)
 
     def _kept(self, tensor: torch.Tensor) -> int:
         """Where the tensor is in fp32, for as long as this layer lives."""

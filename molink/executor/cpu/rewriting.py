@@ -22,7 +22,7 @@ from molink.executor.architecture.pruning import Skip
 from molink.executor.attention.function import observed_attention
 from molink.executor.cpu.finding_plain_layers import call_of, use_plain_layers
 from molink.executor.cpu.native_attention import refuse_kernels, rows_trouble
-from molink.executor.cpu.norms import norm_trouble, replacement_for
+from molink.executor.cpu.norms import RootMeanSquareNorm, norm_trouble, replacement_for
 from molink.executor.cpu.packed_linear import (
     PackedLinear,
     SharedInput,
@@ -196,9 +196,21 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
 # -- norms ----------------------------------------------------------------------------------------
 
 
+def _fast_norm(module: nn.Module) -> nn.Module | None:
+    """With weights in fp32, so that 1 + w is not rounded."""
+    weight = next(module.parameters(), None)
+    if weight is None:
+        return None
+
+    def made(wide: torch.Tensor, epsilon: float) -> nn.Module:
+        return RootMeanSquareNorm(wide, epsilon, weight.dtype)
+
+    return replacement_for(module, made, torch.float32)
+
+
 def _replace_norms(model: nn.Module, swaps: Swaps) -> None:
     for name, module in list(model.named_modules()):
         if "norm" in type(module).__name__.lower() and not isinstance(module, Skip):
-            fast = replacement_for(module, weight_dtype=torch.float32)  # 1 + w is not rounded.
+            fast = _fast_norm(module)
             if fast is not None and swaps.holds(name, partial(norm_trouble, module, fast)):
                 replace_module(model, name, fast)

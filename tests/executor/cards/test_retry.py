@@ -67,8 +67,8 @@ def answer(head, tail, step):
 
 def test_halves_give_what_the_whole_gives(checkpoint, full_above):
     rows, drawn = answer(*stages(checkpoint), batch(*SPANS))
-    failed = full_above(6)
     head, tail = stages(checkpoint)
+    failed = full_above(6)
     rows_again, drawn_again = answer(head, tail, batch(*SPANS))
     assert failed == [12, 12] and head.card.returned > 0
     torch.testing.assert_close(rows_again, rows, rtol=1e-5, atol=1e-6)

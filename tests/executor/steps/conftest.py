@@ -20,5 +20,5 @@ def counting(monkeypatch) -> OperationCount:
 
     monkeypatch.setattr(ragged_attention, "launched", launched)
     monkeypatch.setattr(fused, "launched", launched)
-    monkeypatch.setattr(attention_choice, "_difference", lambda *kind: 0.0)
+    monkeypatch.setattr(attention_choice, "_difference", lambda *kind: None)
     return count
