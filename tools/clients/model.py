@@ -77,7 +77,7 @@ class PieceTokenizer:
         return {}
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        """The pieces."""
+        """The text of each token, which has no other name."""
         return [self.decode([one]) for one in ids]
 
     def apply_chat_template(
@@ -138,14 +138,14 @@ class ScriptedModel:
     _troubled: set[int] = field(default_factory=set)
 
     async def until_taken(self) -> None:
-        """At once."""
+        """Return at once: a scripted model queues nothing."""
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         return {"model": self.card.name, "epoch": 1, "stages": []}
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Stream one answer."""
+        """Stream the answer that the script gives to a request."""
         async with aclosing(self._tokens(request)) as events:
             async for event in until_deadline(events, request.deadline_at):
                 yield event

@@ -37,6 +37,6 @@ class Result:
         return not self.why
 
     def line(self) -> str:
-        """For people."""
+        """One line of the report that `make clients` prints."""
         mark = "pass" if self.passed else "not run" if self.not_run else "FAIL"
         return f"{mark:8}{self.package:48} {self.tried}" + (f": {self.why}" if self.why else "")

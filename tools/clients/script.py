@@ -50,8 +50,8 @@ class Conversation:
         calls = (call for one in self.messages for call in one.get("tool_calls") or ())
         return frozenset(call["function"]["name"] for call in calls)
 
-    def has_said(self, text: str) -> bool:
-        """Whether the model has said this before."""
+    def contains_answer(self, text: str) -> bool:
+        """Whether an earlier answer contains a text."""
         said = (one for one in self.messages if one["role"] == "assistant")
         return any(text in json.dumps(one.get("content"), ensure_ascii=False) for one in said)
 
@@ -70,7 +70,7 @@ def answer_to(asked: Conversation, grammar: str, root: Path, half: int | None = 
 
 def _step(asked: Conversation, root: Path, half: int | None) -> str:
     number = asked.calls
-    if number == half and not asked.has_said(HALF_DONE):
+    if number == half and not asked.contains_answer(HALF_DONE):
         return HALF_DONE
     if number >= len(STEPS):
         return DONE

@@ -54,7 +54,7 @@ def _sentence(response: web.StreamResponse) -> str:
 
 @dataclass(frozen=True)
 class Server:
-    """Server that runs."""
+    """Address of a running server, and the requests that it was sent."""
 
     url: str
     requests: Requests

@@ -56,7 +56,7 @@ class Setting:
         return f"{self.form.name}, {self.dtype}, {stages}{link}"
 
     def options(self) -> list[str]:
-        """Of `molink serve`."""
+        """Command-line options of `molink serve` for this setting."""
         link = ["--link", self.link] if self.link else []
         lengths = ["--kv-tokens", str(KV_TOKENS), "--max-model-len", str(MODEL_TOKENS_MAX)]
         return ["--nodes", str(self.stages), "--dtype", self.dtype, "--quiet", *link, *lengths]

@@ -72,7 +72,7 @@ def _behind(before: str, after: str) -> str:
 
 
 def main(folder: str) -> None:
-    """Print the table."""
+    """Print which templates read back their own calls, and why others do not."""
     paths, same = sorted(Path(folder).glob("*.jinja")), 0
     for path in paths:
         parser, result = result_of(path.read_text())

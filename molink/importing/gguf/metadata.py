@@ -37,7 +37,7 @@ class GgufModel:
 
     @cached_property
     def heads(self) -> int:
-        """Heads of queries."""
+        """Number of query heads of a layer."""
         return self.number("attention.head_count")
 
     @cached_property
