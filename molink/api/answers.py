@@ -91,7 +91,7 @@ LIVE = web.AppKey("live", LiveState)
 """Where answers are kept; absent: they are not."""
 
 OPENS_AFTER_S = 0.5
-"""From when a request is taken until its stream sends its headers, if there is no event before:
+"""Seconds from taking a request until its stream sends its headers, if no event comes before:
 rings refuse within milliseconds."""
 
 SILENCE_S = 10.0

@@ -69,7 +69,7 @@ STOP_CHARS_MAX = 256
 stutter."""
 
 STOPS_CHARS_MAX = 2048
-"""Of all stop strings: each is compared with the end of what is held, a token at a time."""
+"""Characters of all stop strings: each is compared with what is held, at every token."""
 
 STOP_TOKEN_IDS_MAX = 256
 """They travel to the tail and are compared with each sampled token."""

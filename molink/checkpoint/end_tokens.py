@@ -14,7 +14,7 @@ SAID = "Whatever the model has said."
 """An answer in a chat template, to see what ends it."""
 
 CHANNELS = "<|channel|>"
-"""In templates of answers in several parts, each of which ends with a token of its own."""
+"""Mark of templates whose answers have parts, each with an end token of its own."""
 
 
 def end_token_ids(description: ModelDescription, tokenizer: Any) -> tuple[int, ...]:

@@ -41,13 +41,13 @@ LFS_MARK = b"version https://git-lfs"
 NAMES_SHOWN = 3
 
 SCORERS = re.compile(r"Classification|Reward|QuestionAnswering|MultipleChoice|Regress|Detection")
-"""In names of classes that give scores."""
+"""Words in names of classes that give scores."""
 
 HEADLESS = re.compile(r"(?<!LMHead)(?<!DoubleHeads)(?<!Omni)(?<!Chat)Model$|ForMaskedLM$")
-"""In names of classes that give vectors, or fill gaps."""
+"""Words in names of classes that give vectors, or fill gaps."""
 
 EMBEDDING_FILES = ("modules.json", "config_sentence_transformers.json")
-"""Of models that turn texts into vectors, whatever class they are of."""
+"""Files of models that turn texts into vectors, whatever their class."""
 
 WITHOUT_CONFIG = "{model} holds weights and no config.json: fetch the model's other files too"
 
@@ -127,7 +127,7 @@ def _names(folder: Path, model: str) -> set[str]:
 
 
 def _snapshot(given: Path, model: str) -> Path:
-    """Of a model's folder in the hub's cache the snapshot that its main branch names, or the only
+    """Snapshot of a folder in the hub's cache: the one that its main branch names, or the only
     one; any other folder as it is."""
     names = _names(given, model)
     if "snapshots" not in names or "config.json" in names:

@@ -30,7 +30,7 @@ __all__ = ["bench", "chat", "chat_with", "generate", "url_option"]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 PROMPT_BYTES_MAX = 2**20
-"""As much as the server takes."""
+"""Bytes read from standard input: as many as the server takes."""
 
 STAGE_ENVIRONMENT = {
     "GOMP_SPINCOUNT": "0",

@@ -78,9 +78,9 @@ class Reference:
     """What a computation should give for some rows, and how far the library's own is from it."""
 
     truth: torch.Tensor
-    """In fp64, or in fp32 on a card: [..., N]."""
+    """Right results [..., N], in fp64, or in fp32 on a card."""
     library: torch.Tensor
-    """In the dtype that serves."""
+    """Results of the library in the dtype that serves."""
     allowance: float = 0.0
     """Share of a row's size allowed beside the rest, for a reason that the caller names."""
 

@@ -93,7 +93,7 @@ class ModelCard:
     served_names: tuple[str, ...] = ()
     """What users call the model, where the operator says so; none: its own name."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """As its makers publish it."""
+    """Sampling settings that the model's makers publish."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ INCOMPLETE = "\ufffd"
 """What a tokenizer decodes half a character to, and a character itself."""
 
 INCOMPLETE_BYTES = 3
-"""Of that character: tokens that it has at most, without the space some put in front."""
+"""Tokens that such a character has at most, without the space some put in front."""
 
 CONTEXT_TOKENS, CONTEXT_TOKENS_MAX = 6, 18
 """Tokens decoded again in front of new ones, because a token's text depends on its neighbours. It

@@ -41,7 +41,7 @@ CLIENT_TOOLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _of_files("delete", "rename", **_FILES, **_RENAMES),
     ),
 }
-"""By type without its date: description, and schema of the arguments."""
+"""Description and argument schema of each tool type, the date of its name left off."""
 
 
 def kind_of(type: str) -> str:

@@ -168,7 +168,7 @@ class CountTokensBody(SamplingBody):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    """As output_config.format, under its former name."""
+    """Former name of `output_config.format`."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, as vLLM's server takes them."""
 

@@ -23,7 +23,7 @@ from molink.api.grammars.notes import without_notes
 __all__ = ["after_thoughts", "call_or_text", "forced_call", "strict_calls"]
 
 CALLS_MAX = 32
-"""In an answer that must call: small models would call again until their length is used up."""
+"""Calls of an answer that must call: small models would call until their length is used up."""
 
 ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 """Schema of the arguments of a tool that is not strict."""

@@ -50,7 +50,7 @@ UNREAD = {
     "document": "document",
     "file": "file",
 }
-"""By a word of its type: what a person has shown, of which the model must be told."""
+"""What a person has shown, by a word of its type: the model must be told of it."""
 
 
 def as_parts(value: Any) -> Any:
@@ -105,11 +105,11 @@ OrEmpty = Annotated[str, BeforeValidator(_or_empty, str | None)]
 """Text, or parts of it; null is none, and ids may be numbers."""
 
 Arguments = Annotated[str, BeforeValidator(_arguments, Any)]
-"""Of a call: its JSON text, or the value that this is the text of."""
+"""Arguments of a call: their JSON text, or the value that this is the text of."""
 
 
 def tag_among(union: Any, otherwise: str) -> Callable[[Any], str]:
-    """As `type_tag`, with all types that are no tag in the union under the tag `OTHER`."""
+    """Tag of a part by its type; `OTHER` for types that the union does not have."""
     metadata = [one for model in get_args(union) for one in model.__metadata__]
     known = {one.tag for one in metadata if isinstance(one, Tag)}
     tag = type_tag(otherwise)
@@ -126,11 +126,11 @@ class ContentPart(LeftOut):
     text: OrEmpty = ""
     refusal: OrEmpty = ""
     tool_name: OrEmpty = ""
-    """Of a tool that a search among tools has found: all are shown to the model as it is."""
+    """Name of a tool that a search has found; the model is shown all tools anyway."""
     title: OrEmpty = ""
     context: OrEmpty = ""
     source: Any = None
-    """Of a document, or where a search has found the content."""
+    """Source of a document or of a search result."""
     content: Any = None
 
     @property

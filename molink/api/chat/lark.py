@@ -29,7 +29,7 @@ class LarkWriter:
     """Writer of texts as grammars quote them."""
 
     token_ids: Mapping[str, int] = field(default_factory=dict)
-    """Of the marks that are tokens and no text."""
+    """Token ids of the marks that are tokens and no text."""
 
     def literal(self, text: str) -> str:
         """A text with marks in it; nothing for none."""

@@ -11,7 +11,7 @@ FORMATS = (
     *("date", "date-time", "duration", "email", "hostname", "ipv4"),
     *("ipv6", "time", "unknown", "uri", "uuid"),
 )
-"""Of strings, which llguidance follows."""
+"""Formats of strings that llguidance follows."""
 
 NOTES = frozenset({"$comment", "default", "description", "example", "examples", "title"})
 """Keywords for whoever reads a schema: of eighty tools they are longer than a grammar may be."""

@@ -155,9 +155,9 @@ class ChatBody(SamplingBody):
     tool_choice: Any = None
     """Default "auto" with tools. "none", "auto", "required", one tool by name, or some of them."""
     functions: list[FunctionBody] | None = Field(default=None, max_length=TOOLS_MAX)
-    """As tools, in OpenAI's former words, in which calls are answered then."""
+    """Tools in OpenAI's former words; calls are then answered in these, too."""
     function_call: Any = None
-    """As tool_choice: "none", "auto", or an object with a function's name."""
+    """Former name of tool_choice: "none", "auto", or an object with a function's name."""
     parallel_tool_calls: bool | None = None
     """Default true. False: calls after the first are left out of the answer."""
     reasoning_effort: ReasoningEffort | None = None

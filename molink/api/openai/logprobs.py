@@ -27,7 +27,7 @@ _BYTES = {chr(one): one for one in _PRINTED} | {
     chr(256 + place): byte
     for place, byte in enumerate(one for one in range(256) if one not in _PRINTED)
 }
-"""By the character that stands for it in vocabularies of byte-level tokenizers: GPT-2's table."""
+"""Byte that a character stands for in byte-level vocabularies: GPT-2's table."""
 
 
 def _fragment(entry: str) -> bytes | None:
@@ -45,7 +45,7 @@ class TokenTexts:
         self._service = service
         self._texts: dict[int, str] = {}
         self.fragments: dict[int, bytes] = {}
-        """Of tokens whose text was asked for: the bytes of those that are part of a character."""
+        """Bytes of tokens that are part of a character, of those whose text was asked for."""
 
     def text(self, token_id: int) -> str:
         """The text of one token."""

@@ -58,7 +58,7 @@ VALUES_MAX = 8_000_000
 262,144 with its merges has 800,000. Walking so many takes two seconds."""
 
 TEXTS_BYTES_MAX = 256 * 2**20
-"""Of all texts that are read at once; a vocabulary of 262,144 with its merges has 20 MB."""
+"""Bytes of all texts read at once; a vocabulary of 262,144 with its merges has 20 MB."""
 
 NAME_BYTES_MAX = 1024
 """Of a key or the name of a tensor; the format's own limits are 65,535 and 64."""

@@ -32,7 +32,7 @@ EXPAND = "expand_kv"
 """The library's method: latent and rotated parts [1, 1, T, R] to keys and values [1, H, T, A]."""
 
 WAYS_APART = 2.5
-"""Of two ways of a whole module, in `proof.APART`: they round a dozen times each."""
+"""Allowance of a whole module in units of `proof.APART`: it rounds a dozen times."""
 
 Latents = Mapping[int, LatentExpansion]
 

@@ -64,7 +64,7 @@ class Kind(IntEnum):
 
 
 BITS = {Kind.INT4: 4, Kind.FP4: 4, Kind.INT5: 5, Kind.INT8: 8, Kind.FP8: 8}
-"""Of a code, as the kernels read it."""
+"""Bits of a code, as the kernels read it."""
 
 FIVE_BITS_MULTIPLE = 32
 """Inputs whose fifth bits share a word; a group of such codes is a multiple of it."""
@@ -213,7 +213,7 @@ def _words(codes: torch.Tensor, kind: Kind) -> torch.Tensor:
 
 
 def _words_of_five_bits(codes: torch.Tensor) -> torch.Tensor:
-    """For each 32 inputs four words of lower bits and one of fifth bits, of codes 0 to 31."""
+    """Words of codes 0 to 31: for each 32 inputs four of lower bits and one of fifth bits."""
     lower = _words((codes[:, 0::2] & 15) | (codes[:, 1::2] << 4), Kind.INT4)
     fifth = (codes >> 4).view(len(codes), -1, 2, 8, 2)
     fifth = (fifth << torch.arange(8, dtype=torch.uint8)[:, None]).sum(-2, dtype=torch.uint8)

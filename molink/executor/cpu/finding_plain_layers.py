@@ -59,7 +59,7 @@ LAYER_ROUNDINGS = 5e-2
 dozen operations, in either of them."""
 
 ROUNDING = 1.5 * 2.0**-8
-"""Of the two sums that a layer adds to its rows, relative to these, in either way."""
+"""Rounding of the two sums that a layer adds to its rows, relative to these, in either way."""
 
 VECTOR = 16
 """Numbers that the kernel takes at a time; sizes must be multiples."""

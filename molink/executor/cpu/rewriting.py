@@ -197,7 +197,7 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _fast_norm(module: nn.Module) -> nn.Module | None:
-    """With weights in fp32, so that 1 + w is not rounded."""
+    """Fast norm with weights in fp32, so that 1 + w is not rounded; None where none is right."""
     weight = next(module.parameters(), None)
     if weight is None:
         return None

@@ -39,7 +39,7 @@ CAPABILITY_MIN = (8, 0)
 without matrix instructions."""
 
 WAYS_APART = {torch.float32: 50.0, torch.float16: 2.0, torch.bfloat16: 2.0}
-"""Of the kernel and torch in fp32, in `proof.APART`; an fp32 product may be made of tf32."""
+"""Allowance of the kernel in units of `proof.APART`; an fp32 product may be made of tf32."""
 
 PROBE_SPANS = ((1, 300), (3, 40), (20, 50), (1, 1))
 """Rows and keys: decode over several shares of keys, a draft, a continued prompt, a first token."""

@@ -43,10 +43,10 @@ RECODED = "q8_0"
 """Blocks of what cannot stay as it is."""
 
 Change = Callable[[GgufModel, GgufTensor, str], list[NewTensors]]
-"""From a tensor, and the new name, to new tensors."""
+"""Function from a tensor, and the new name, to new tensors."""
 
 Order = Callable[[GgufModel, GgufTensor], np.ndarray]
-"""For each new row the number of the old one."""
+"""Number of the old row for each new one."""
 
 
 @dataclass(frozen=True, slots=True)

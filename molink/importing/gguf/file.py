@@ -1,4 +1,4 @@
-"""From a GGUF file to a checkpoint that nodes fetch by layers."""
+"""Import of a GGUF file into a checkpoint that nodes fetch by layers."""
 
 import json
 from collections import Counter
@@ -38,7 +38,7 @@ SAMPLING = {
 """Keys under `general.sampling.`: the library's names, and their least and greatest values."""
 
 DIGITS = 6
-"""Of a setting that the file has in fp32."""
+"""Digits of a setting that the file has in fp32."""
 
 COMPARED = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads")
 """Settings by which another model's config is told from this one's."""

@@ -23,7 +23,7 @@ class GgufModel:
 
     header: GgufHeader
     name: str
-    """Of the architecture, as the file says it."""
+    """Name of the architecture, as the file says it."""
 
     @cached_property
     def tensors(self) -> dict[str, GgufTensor]:
@@ -117,7 +117,7 @@ class GgufModel:
         raise CheckpointError(f"{self.header.path} has no {part} in any layer: fetch it again")
 
     def kinds(self, part: str, kind: str, other: str) -> list[str]:
-        """For each layer `kind` where it has the part, else `other`."""
+        """Kinds of all layers: `kind` where a layer has the part, else `other`."""
         return [kind if self.has(part, one) else other for one in range(self.layers)]
 
     def floats(self, name: str) -> np.ndarray | None:

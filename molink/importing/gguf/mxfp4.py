@@ -15,7 +15,7 @@ from molink.importing.gguf.recoding import pieces_of, whole
 __all__ = ["biases_in_turns", "codes", "codes_in_turns"]
 
 HALF_BYTES = 16
-"""Of the codes in a block of MXFP4."""
+"""Bytes of the codes in a block of MXFP4."""
 
 
 def codes(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:

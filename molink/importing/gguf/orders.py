@@ -1,4 +1,4 @@
-"""In which order llama.cpp's converter left rows that the library has in another.
+"""Orders in which llama.cpp's converter left rows that the library has in another.
 
 Each function gives for every new row, as the library wants them, the number of the row in the file.
 """

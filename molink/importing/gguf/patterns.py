@@ -164,4 +164,4 @@ _SINGLE = {
 }
 
 WORDS = _SINGLE | {name: words for words, names in _SHARED.items() for name in names.split()}
-"""By `tokenizer.ggml.pre`; "default" for files of the time before it."""
+"""Words by `tokenizer.ggml.pre`; "default" for files of the time before it."""

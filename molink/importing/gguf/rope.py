@@ -14,10 +14,10 @@ LLAMA3_LENGTHS = (8192, 4096, 16384, 32768)
 """Lengths for which models with llama 3's rotary embedding were trained first."""
 
 LLAMA3_LOW, LLAMA3_HIGH = 1.0, 4.0
-"""In every published model."""
+"""Factors of frequencies in every published model."""
 
 FACTOR_DIGITS = 4
-"""Of the largest factor, which is a whole number in published models."""
+"""Digits of the largest factor, which is a whole number in published models."""
 
 FACTORS_TOLERANCE = 1e-3
 """Relative, between the factors of a file and those that settings give: both are of fp32."""

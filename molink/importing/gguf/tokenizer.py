@@ -50,7 +50,7 @@ CHANNEL_ENDS = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 """Tokens of models whose turns have channels."""
 
 TOKEN_CHARACTERS_MAX = 4096
-"""Of a token; published ones have a few hundred. Finding its parts takes their square."""
+"""Characters of a token; published ones have hundreds. Finding its parts takes their square."""
 
 RIGHT_STRIPPED = ("phi-3", "phi3")
 """Names of models whose control tokens take the spaces behind them; files do not say it."""
@@ -58,7 +58,7 @@ RIGHT_STRIPPED = ("phi-3", "phi3")
 NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 
 DEFAULT_NUMBERS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
-"""Of tokens with a meaning, by kind of vocabulary, where a file leaves them out."""
+"""Ids of tokens with a meaning, by kind of vocabulary, where a file leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ KINDS = {
     "llama": _sentencepiece,
     "t5": _likeliest_pieces,
 }
-"""By `tokenizer.ggml.model`; those that are left out are of encoders and of RWKV."""
+"""Makers of tokenizers by `tokenizer.ggml.model`; encoders and RWKV are left out."""
 
 
 def _spaces_and_bytes(*, in_front: bool) -> Any:

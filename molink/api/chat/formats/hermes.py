@@ -18,7 +18,7 @@ OPEN, CLOSE, FENCE = "<tool_call>", "</tool_call>", "```"
 _FENCED = re.compile(r"```(?:json)?\s*(?=\{)")
 _MAYBE_FENCED = re.compile(r"```(?:j|js|jso|json)?\s*")
 FENCED_CHARS_MAX = 64
-"""Of a fence up to its object; longer is text."""
+"""Characters of a fence up to its object; longer is text."""
 
 
 class HermesReader(JsonCallsReader):

@@ -149,7 +149,7 @@ class Phi4Reader(ListedCallsReader):
 
     @classmethod
     def spans(cls) -> list[tuple[str, str, bool]]:
-        """With its bracket: the word alone stands in programs."""
+        """Mark with its bracket: the word alone stands in programs."""
         return [(f"{cls.mark}[", "", False)]
 
 

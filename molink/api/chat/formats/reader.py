@@ -87,7 +87,7 @@ class HoldingReader:
     marks: tuple[str, ...] = ()
     """What is looked for in the text; calls begin with the first."""
     last_mark = ""
-    """Behind all calls; empty: no text follows them."""
+    """Mark behind all calls; empty: no text follows them."""
     shape: CallShape
     """How the format writes calls."""
 

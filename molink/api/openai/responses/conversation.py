@@ -65,7 +65,7 @@ def _messages(items: Iterable[Item]) -> list[Message]:
 
 
 def _message(item: Item) -> Message | None:
-    """None: the model is not shown it."""
+    """Message that the model is shown for an item; None: it is not shown it."""
     match item:
         case InputMessage():
             role = "system" if item.role == "developer" else item.role

@@ -63,7 +63,7 @@ class InputMessage(Part):
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer", "tool"]
     tool_call_id: OrEmpty = ""
-    """Of a tool's result, as chats write it."""
+    """Call that a tool's result belongs to, as chats write it."""
     content: Content = NO_CONTENT
 
 

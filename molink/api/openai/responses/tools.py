@@ -29,7 +29,7 @@ class OfferedTool:
     """Tool as the client knows it."""
 
     tool: Tool
-    """As the model is shown it."""
+    """Name that the model is shown."""
     name: str
     namespace: str | None = None
     takes_text: bool = False
@@ -51,7 +51,7 @@ def offered_tools(bodies: Iterable[Any], namespace: str | None = None) -> Iterat
 
 
 def _described(body: CustomTool) -> str:
-    """With the grammar of the text, which the model is shown and not held to."""
+    """Description with the grammar of the text, which the model is shown and not held to."""
     described, grammar = body.description or "", (body.format or {}).get("definition")
     return f"{described}\nThe input matches this grammar:\n{grammar}" if grammar else described
 
