@@ -9,9 +9,9 @@ from molink.utf8 import utf8_text
 TEXT = '{"prompt": "Gr\u00fcezi"}'
 
 
-def test_a_byte_order_mark_is_passed_over_once():
+def test_byte_order_marks_are_passed_over():
     assert utf8_text(TEXT.encode()) == utf8_text(bytearray(BOM_UTF8 + TEXT.encode())) == TEXT
-    assert utf8_text(BOM_UTF8 * 2 + b"x") == "\ufeffx"
+    assert utf8_text(BOM_UTF8 * 2 + b"x") == "x", "an editor may add one to a file that has one"
     assert utf8_text(b"") == utf8_text(BOM_UTF8) == ""
 
 

@@ -27,7 +27,7 @@ from molink.executor.cuda.fused_experts import fuse_experts
 from molink.executor.cuda.fused_math import FusedOperators, Gate, PlainFused
 from molink.executor.cuda.rotations import put_off_rotations
 from molink.executor.experts import is_experts
-from molink.executor.proof import alike, probe_rows, probe_weights, reference_of
+from molink.executor.proof import PROBE_ROWS, alike, probe_rows, probe_weights, reference_of
 from molink.executor.quantized.linear import QuantizedLinear, use_cuda_kernels
 from molink.executor.quantized.packed import joined
 
@@ -37,8 +37,6 @@ GATED_LINEARS = (2, 3)
 """Of an MLP with a gate: what makes gate and values in one, or each for itself; then back."""
 
 GATES = (Gate("silu"), Gate("gelu_tanh"))
-
-PROBE_ROWS = 5
 
 
 def rewrite_for_card(model: Any, trial: Callable[[], object], choice: FusedChoice) -> None:
