@@ -6,8 +6,10 @@ patient the server is with them, is in `connections`.
 """
 
 import errno
+import logging
 import random
 import socket
+from collections import Counter
 from itertools import islice
 from ssl import SSLContext
 
@@ -29,6 +31,31 @@ BACKLOG = 1024
 LISTENING_PORTS, PORTS_TRIED = range(20000, 32768), 100
 """Systems take the ports above for connections that go out, as they come: a port of these stays
 free until it is listened at."""
+
+
+class FewRecords(logging.Filter):
+    """Filter of what a library logs of strangers' input: of each kind the 1st, 2nd, 4th, 8th ...
+
+    A request of 70 bytes that is no HTTP makes aiohttp write a traceback of 800. A kind is a message
+    before its arguments and the type of what was raised: both are in code, so there are few.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged; it then tells how many of its kind there have been."""
+        raised = record.exc_info[0] if record.exc_info else None
+        kind = str(record.msg), raised.__name__ if raised else ""
+        self.counts[kind] += 1
+        record.msg = f"{record.getMessage()} ({self.counts[kind]} so far)"
+        record.args = ()
+        return self.counts[kind].bit_count() == 1
+
+
+FEW_RECORDS = FewRecords()
+"""One of the process, as its loggers are."""
 
 
 def check_port_free(host: str, port: int, option: str = "--port") -> None:
@@ -78,6 +105,8 @@ async def start_api(
     """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
     `port` is 0; `option` is the one that chooses it. With `tls` it is HTTPS. `limits` None: what
     this process has descriptors for."""
+    for library in ("aiohttp.server", "asyncio"):
+        logging.getLogger(library).addFilter(FEW_RECORDS)
     runner = web.AppRunner(
         app,
         handler_cancellation=True,

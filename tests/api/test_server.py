@@ -1,3 +1,5 @@
+import asyncio
+import logging
 import socket
 
 import pytest
@@ -48,3 +50,21 @@ async def test_small_events_are_sent_at_once(service, http):
     async with http.get(f"http://127.0.0.1:{runner.addresses[0][1]}/no-delay") as response:
         assert await response.json()
     await runner.cleanup()
+
+
+NO_HTTP = b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: x\r\n\r\n"
+
+
+async def test_strangers_that_speak_no_http_write_few_lines(service, caplog):
+    """Each made a traceback: 16 GB a day from one slow client."""
+    caplog.set_level(logging.DEBUG)
+    runner = await start_api(create_app(service), "127.0.0.1", 0)
+    for _ in range(33):
+        reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+        writer.write(NO_HTTP)
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    await runner.cleanup()
+    logged = [one for one in caplog.records if one.name == "aiohttp.server"]
+    assert 1 <= len(logged) <= 6, "the 1st, 2nd, 4th, 8th, 16th and 32nd"
+    assert logged[-1].getMessage().endswith(" so far)")
