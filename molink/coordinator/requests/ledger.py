@@ -180,13 +180,15 @@ class Accounting:
         self._write()
 
     def _write(self) -> None:
-        with self._writing, self.guard:
-            self._trouble = TROUBLE
-            with self.ledger.together():
-                for node_id, (name, given) in self._unwritten.items():
-                    self.ledger.add(node_id, name, given)
-            self._unwritten.clear()
-            self._trouble = ""
+        with self._writing:
+            trouble = TROUBLE  # Told only once it has failed: a busy disk takes seconds.
+            with self.guard:
+                with self.ledger.together():
+                    for node_id, (name, given) in self._unwritten.items():
+                        self.ledger.add(node_id, name, given)
+                self._unwritten.clear()
+                trouble = ""
+            self._trouble = trouble
 
     def _add_up(self, now: float) -> None:
         elapsed_s, self._at = now - self._at, now
