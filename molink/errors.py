@@ -118,6 +118,14 @@ class ControlError(MolinkError):
     """Raised when an agent and the coordinator cannot understand, reach or trust each other."""
 
 
+class StorageError(ControlError):
+    """Raised when a file of this machine cannot be used: its operator's trouble, nobody else's."""
+
+
+class NotNowError(ControlError):
+    """Raised when the coordinator cannot take a node in just now (503); ask again later."""
+
+
 class JoinRefusedError(ControlError):
     """Raised when a node may not join: its invite or the node itself is not, or no longer,
     welcome."""

@@ -19,12 +19,17 @@ from molink.api.weights.routes import (
 )
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.services import JoinService
-from molink.errors import ControlError, JoinRefusedError
+from molink.errors import ControlError, ErrorGuard, JoinRefusedError, StorageError
 
 __all__ = ["GIVEN_PATH", "JOIN_PATH", "GivenBy", "add_join_route", "create_agents_app"]
 
 JOIN_PATH = "/agents/join"
 GIVEN_PATH = "/agents/given"
+
+NOT_NOW = (
+    "The coordinator cannot take in PCs just now; its operator can see why. It is asked again."
+)
+"""What a PC reads while the registry cannot be written: the reason, a path, is the operator's."""
 
 GivenBy = Callable[[str], dict[str, int]]
 """What the PC with this id has given, with all its devices."""
@@ -58,7 +63,9 @@ async def _nothing_here(request: web.Request) -> web.Response:
 
 
 def add_join_route(app: web.Application, joining: JoinService) -> None:
-    """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 400 for other things."""
+    """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 503 while the
+    registry cannot be written, 400 for other things."""
+    trouble = ErrorGuard("A PC's request to join")
 
     async def join(request: web.Request) -> web.Response:
         body = b"".join([piece async for piece in body_pieces(request, SEALED_BYTES_MAX)])
@@ -66,6 +73,10 @@ def add_join_route(app: web.Application, joining: JoinService) -> None:
             answer = await joining.join(body)
         except JoinRefusedError as error:
             return _refusal(str(error), 403)
+        except StorageError as error:
+            with trouble:
+                raise error
+            return _refusal(NOT_NOW, 503)
         except ControlError as error:
             return _refusal(str(error), 400)
         return web.Response(body=answer, content_type="application/json")

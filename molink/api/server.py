@@ -36,8 +36,8 @@ free until it is listened at."""
 class FewRecords(logging.Filter):
     """Filter of what a library logs of strangers' input: of each kind the 1st, 2nd, 4th, 8th ...
 
-    A request of 70 bytes that is no HTTP makes aiohttp write a traceback of 800. A kind is a message
-    before its arguments and the type of what was raised: both are in code, so there are few.
+    A request of 70 bytes that is no HTTP makes aiohttp write a traceback of 800. A kind is a
+    message before its arguments and the type of what was raised: these are in code, so few.
     """
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ not; one that runs notices what they wrote at its next request.
 """
 
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -113,8 +114,14 @@ def _store(data_dir: str | None) -> Iterator["KeyStore"]:
     from molink.config.data_dir import data_dir as folder
     from molink.control.api_keys.store import KeyStore
 
-    with closing(KeyStore.open(folder(DATA_FOLDER, data_dir))) as store:
-        yield store
+    where = folder(DATA_FOLDER, data_dir)
+    with closing(KeyStore.open(where)) as store:
+        try:
+            yield store
+        except sqlite3.Error as error:
+            raise UserError(
+                f"The keys in {where} cannot be written ({error}): is its disk full or gone?"
+            ) from None
 
 
 @contextmanager

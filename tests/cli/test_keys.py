@@ -1,6 +1,7 @@
 """`molink key`, and the key that `molink node list` makes for itself."""
 
 import json
+import sqlite3
 
 import pytest
 from click.testing import CliRunner
@@ -40,6 +41,15 @@ def test_a_key_is_shown_once():
     assert (row["rate"], row["requests"], row["last_used"]) == ("60/min", 0, None)
     for shown in (run("list").output, json.dumps(row)):
         assert secret not in shown
+
+
+def test_a_full_disk_is_one_sentence(monkeypatch):
+    def create(*_, **__):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(KeyStore, "create", create)
+    with pytest.raises(UserError, match=r"disk is full\): is its disk full or gone\?"):
+        CliRunner().invoke(cli, ("key", "create"), catch_exceptions=False, standalone_mode=False)
 
 
 @pytest.mark.parametrize("priority", ["-5", "0", "10"])

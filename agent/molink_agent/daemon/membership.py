@@ -40,7 +40,7 @@ from molink.control.messages.joining import (
 from molink.control.messages.payloads import Message
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.control.private_file import read_private, write_private
-from molink.errors import ControlError, JoinRefusedError, MolinkError, UserError
+from molink.errors import ControlError, JoinRefusedError, MolinkError, NotNowError, UserError
 from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 from molink_agent.weights import CoordinatorSource
@@ -186,10 +186,20 @@ async def _until_answered(ask: Callable[[], Awaitable[Membership]]) -> Membershi
 
 
 async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path) -> Membership:
-    """Join with an invite and keep what was answered.
+    """Join with an invite and keep what was answered, once the coordinator can take a PC in.
 
     Raises JoinRefusedError with the coordinator's reason, UserError when it cannot be reached.
     """
+    backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, SystemRandom())
+    while True:
+        try:
+            return await _join_cluster(invite, pair, name, data_dir)
+        except NotNowError as error:
+            log.warning("%s", error)
+        await asyncio.sleep(backoff.next_s())
+
+
+async def _join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path) -> Membership:
     request = request_to_join(invite, name, __version__, time.time())
     coordinator = _Coordinator(invite.url, invite.coordinator_key, None)
     sealed = seal(request, pair, coordinator.key)
@@ -319,4 +329,5 @@ def _refusal(status: int, answer: bytes) -> ControlError:
     except (ValueError, TypeError, KeyError, RecursionError):
         message = ""
     message = message or f"The coordinator answered {status}."
-    return JoinRefusedError(message) if status == 403 else ControlError(message)
+    kinds = {403: JoinRefusedError, 503: NotNowError}
+    return kinds.get(status, ControlError)(message)

@@ -29,7 +29,7 @@ from molink.control.registry.database import (
     NodeRecord,
     open_database,
 )
-from molink.errors import ControlError, MolinkError, UserError
+from molink.errors import MolinkError, StorageError, UserError
 
 __all__ = ["Registry"]
 
@@ -137,7 +137,7 @@ class Registry:
     def next_revision(self) -> int:
         """Rises by one over everything that this registry's coordinators ever assign, and by more
         from one start to the next: numbers are reserved in blocks, since a plan for a thousand
-        nodes takes thousands, and each transaction waits for the disk. Raises ControlError when
+        nodes takes thousands, and each transaction waits for the disk. Raises StorageError when
         the next block cannot be."""
         with self._revisions_lock:
             if not self._revisions:
@@ -152,7 +152,7 @@ class Registry:
 
     def changed(self) -> bool:
         """Whether we or another process have written since the last call; costs microseconds.
-        Raises ControlError when the file cannot be read."""
+        Raises StorageError when the file cannot be read."""
         with self._reading() as db:
             before = self._data_version
             self._data_version = db.execute("PRAGMA data_version").fetchone()[0]
@@ -272,7 +272,7 @@ class Registry:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """What was written last; waits for nobody. Raises ControlError when it cannot be read."""
+        """What was written last; waits for nobody. Raises StorageError when it cannot be read."""
         with self._reader_lock:
             try:
                 yield self._reader
@@ -281,7 +281,7 @@ class Registry:
 
     @contextmanager
     def _transaction(self, busy_s: float = BUSY_S) -> Iterator[sqlite3.Connection]:
-        """All or nothing, and alone. Raises ControlError when the file cannot be used, or is in use
+        """All or nothing, and alone. Raises StorageError when the file cannot be used, or is in use
         for longer than `busy_s`."""
         with self._lock:
             try:
@@ -297,8 +297,8 @@ class Registry:
             except sqlite3.Error as error:
                 raise self._unusable(error) from None
 
-    def _unusable(self, error: sqlite3.Error) -> ControlError:
-        return ControlError(f"{self.path} cannot be used ({error}): is its disk full or gone?")
+    def _unusable(self, error: sqlite3.Error) -> StorageError:
+        return StorageError(f"{self.path} cannot be used ({error}): is its disk full or gone?")
 
 
 def _replace_start_invite(db: sqlite3.Connection, invite_id: str, now: float) -> None:

@@ -5,7 +5,7 @@ import pytest
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.private_file import write_private
-from molink.errors import UserError
+from molink.errors import JoinRefusedError, UserError
 from molink_agent.daemon import membership as membership_module
 from molink_agent.daemon.membership import forget_membership, join_cluster, load_membership
 from tests.agent.daemon.agents import PAIR, agent_with_two_nodes, membership
@@ -23,6 +23,20 @@ async def test_a_coordinator_out_of_reach_is_named_with_the_reason(tmp_path, url
     with pytest.raises(UserError, match=why):
         await join_cluster(Invite.make(url, pair.public), pair, "attic", tmp_path)
     assert load_membership(tmp_path) is None
+
+
+async def test_a_coordinator_that_cannot_take_a_pc_in_now_is_asked_again(tmp_path, monkeypatch):
+    answers = [(503, b'{"error": {"message": "just now"}}')] * 3 + [(403, b'{"error": {}}')]
+
+    async def post(url, body, trust):
+        return answers.pop(0)
+
+    monkeypatch.setattr(membership_module, "_post", post)
+    monkeypatch.setattr(membership_module, "RETRY_FIRST_S", 0.0)
+    pair = KeyPair.generate()
+    with pytest.raises(JoinRefusedError):
+        await join_cluster(Invite.make("https://a:1", pair.public), pair, "attic", tmp_path)
+    assert not answers
 
 
 def test_a_membership_that_is_not_there_can_be_forgotten(tmp_path):

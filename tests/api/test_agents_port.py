@@ -1,0 +1,27 @@
+"""The port for agents tells a PC what is the PC's, and keeps the operator's trouble at home."""
+
+import logging
+
+from aiohttp import test_utils, web
+
+from molink.api.agents import JOIN_PATH, add_join_route
+from molink.errors import StorageError
+
+
+class FullDisk:
+    """Service whose registry cannot be written."""
+
+    async def join(self, sealed):
+        raise StorageError("/srv/molink/registry.db cannot be used (disk is full)")
+
+
+async def test_trouble_of_the_coordinator_is_not_the_volunteer_s(caplog):
+    app = web.Application()
+    add_join_route(app, FullDisk())
+    caplog.set_level(logging.WARNING)
+    async with test_utils.TestClient(test_utils.TestServer(app)) as client:
+        for _ in range(3):
+            response = await client.post(JOIN_PATH, data=b"sealed")
+            said = (await response.json())["error"]["message"]
+            assert response.status == 503 and "/srv" not in said and "asked again" in said
+    assert [one.getMessage().count("/srv/molink") for one in caplog.records] == [1, 1]
