@@ -94,6 +94,10 @@ _END = (
 )
 
 
+TOKEN_BYTES, LOGPROB_BYTES = 4, 28
+"""What a token, and one of the likeliest at its place, take in the file, nearly."""
+
+
 @dataclass(slots=True)
 class AnswerLog:
     """Log of one request under way; all of it is written later, by another thread."""
@@ -101,13 +105,13 @@ class AnswerLog:
     number: int
     put: Callable[[Write], None]
     watch: Callable[[int, int], None]
-    """Called with its number and how many bytes it takes; with 0 when it has ended."""
+    """Called with its number and how many bytes it takes by now; with 0 when it has ended."""
     before: KeptAnswer | None = None
     """What an earlier coordinator has kept of it, whose tokens are not generated again."""
     opening: tuple[Statement, ...] = ()
     """What is written when it begins."""
     size_bytes: int = 0
-    """Of that."""
+    """Of that, and of the tokens that came."""
     _tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -130,6 +134,9 @@ class AnswerLog:
         if event.token_ids:
             self.put(Tokens(self.number, self._tokens, time.time(), event))
             self._tokens += len(event.token_ids)
+            likely = sum(1 + len(one.top) for one in event.logprobs)
+            self.size_bytes += TOKEN_BYTES * len(event.token_ids) + LOGPROB_BYTES * likely
+            self.watch(self.number, self.size_bytes)
         if event.finish_reason is not None:
             self.ended(Ending(time.time(), event.finish_reason, event.stop_reason))
 

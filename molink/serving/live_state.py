@@ -16,6 +16,7 @@ import sqlite3
 import threading
 import time
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,10 @@ TOO_LATE = "The server was away for too long: send the request again."
 
 ANSWERS_MAX, ANSWERS_BYTES_MAX = 10_000, 256 * 2**20
 """Of ended ones, beyond which the oldest go; and of requests under way, beyond which a new one is
-served and not kept."""
+served and not kept. Questions, tokens and log-probabilities count."""
+
+OWNER_BYTES_MAX = ANSWERS_BYTES_MAX // 4
+"""Of the ended ones of a key."""
 
 MIGRATIONS = (
     """
@@ -237,12 +241,16 @@ def _prune(db: sqlite3.Connection, now: float) -> None:
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.execute("DELETE FROM answers WHERE ended < ?", (now - ANSWER_KEPT_S,))
-        ended = "SELECT number, bytes FROM answers WHERE ended IS NOT NULL ORDER BY ended DESC"
-        size, too_many = 0, []
-        for count, (number, size_bytes) in enumerate(db.execute(ended)):
-            size += size_bytes
-            if count >= ANSWERS_MAX or size > ANSWERS_BYTES_MAX:
+        ended = "FROM answers WHERE ended IS NOT NULL ORDER BY ended DESC"
+        size, kept, too_many = Counter[str](), 0, []
+        for number, owner, size_bytes in db.execute(f"SELECT number, owner, bytes {ended}"):
+            size[owner] += size_bytes
+            over = size.total() > ANSWERS_BYTES_MAX or (owner and size[owner] > OWNER_BYTES_MAX)
+            if kept >= ANSWERS_MAX or over:
                 too_many.append((number,))
+                size[owner] -= size_bytes
+            else:
+                kept += 1
         db.executemany("DELETE FROM answers WHERE number = ?", too_many)
         db.execute("DELETE FROM tokens WHERE answer NOT IN (SELECT number FROM answers)")
 

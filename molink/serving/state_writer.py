@@ -140,8 +140,10 @@ def _write(db: sqlite3.Connection, batch: Iterable[Write]) -> None:
             db.execute(one.sql, one.row)
         elif isinstance(one, Tokens):
             tokens.setdefault(one.number, []).append(one)
-    rows = (_tokens_row(number, some) for number, some in tokens.items())
+    rows = [_tokens_row(number, some) for number, some in tokens.items()]
     db.executemany("INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?)", rows)
+    grown = [(len(ids) + len(logprobs or ""), number) for number, *_, ids, logprobs in rows]
+    db.executemany("UPDATE answers SET bytes = bytes + ? WHERE number = ?", grown)
 
 
 def _tokens_row(number: int, some: list[Tokens]) -> tuple[Any, ...]:

@@ -146,6 +146,22 @@ def test_too_much_under_way_is_served_and_not_kept(tmp_path, monkeypatch):
         assert live.log("gen-b", "", "x" * 300, REQUEST) is not None
 
 
+async def test_answers_count_by_what_they_have_become(tmp_path, monkeypatch):
+    """Short questions with long answers and log-probabilities filled a disk."""
+    with opened(tmp_path) as live:
+        for name, owner in (("a", "long"), ("b", "other"), ("c", "long")):
+            log = begun(live, name, owner)
+            for number in range(300):
+                log.took(token(number))
+            assert log.size_bytes > 20_000, "counted while it grows"
+            log.ended(Ending(time.time(), "stop"))
+            await live.find(owner, name)
+    monkeypatch.setattr(live_state, "OWNER_BYTES_MAX", 15_000)
+    with opened(tmp_path) as live:
+        assert await live.find("long", "a") is None
+        assert await live.find("other", "b") and await live.find("long", "c")
+
+
 async def test_a_full_disk_holds_up_nobody_and_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(state_writer, "RETRY_S", 0.01)
     monkeypatch.setattr(live_state, "RETRY_S", 0.01)
