@@ -17,6 +17,8 @@ ask for a few blocks at a time, so slots change hands and a slow node delays no 
 """
 
 import asyncio
+import gzip
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -33,6 +35,7 @@ from molink.api.weights.slots import (
     RateCap,
     TakenOverError,
 )
+from molink.control.token_bucket import TokenBucket
 
 __all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
 
@@ -44,6 +47,9 @@ STALL_S = 60.0
 
 RETRY_AFTER_S = 5
 """After a 503: hashing a few GB takes about that."""
+
+MANIFEST_PERIOD_S, MANIFESTS_FREE = 10.0, 16
+"""Of a PC, which wants one at each start of each device: it may be a megabyte."""
 
 PcOfToken = Callable[[str], str | None]
 """The PC of the node with this bearer token; None: no node that may fetch weights has it. Must not
@@ -71,14 +77,28 @@ class WeightsRoutes:
         self._cap = cap
         self.bytes_sent = 0
         """Of files, to all nodes."""
+        self._packed: asyncio.Task[bytes] | None = None
+        """The manifest, once somebody has asked."""
+        self._asked: dict[str, TokenBucket] = {}
+        """By PC, how often it may have the manifest."""
 
     async def get_manifest(self, request: web.Request) -> web.Response:
-        """The manifest: all files with their checksums."""
-        response = web.Response(
-            body=self._ready(self._pc(request)), content_type="application/json"
+        """The manifest: all files with their checksums, compressed once for everybody."""
+        pc = self._pc(request)
+        manifest = self._ready(pc)
+        asked = self._asked.setdefault(pc, TokenBucket(1 / MANIFEST_PERIOD_S, MANIFESTS_FREE))
+        if asked.wait_s(now := time.monotonic()):
+            raise _busy("This PC has the manifest: it comes once in a while.")
+        asked.spend(1, now)
+        if "gzip" not in request.headers.get(hdrs.ACCEPT_ENCODING, ""):
+            return web.Response(body=manifest, content_type="application/json")
+        if self._packed is None:
+            self._packed = asyncio.create_task(asyncio.to_thread(gzip.compress, manifest))
+        return web.Response(
+            body=await asyncio.shield(self._packed),
+            content_type="application/json",
+            headers={hdrs.CONTENT_ENCODING: "gzip"},
         )
-        response.enable_compression()
-        return response
 
     async def get_file(self, request: web.Request) -> web.StreamResponse:
         """A file, or the range of it that is asked for."""

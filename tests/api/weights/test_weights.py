@@ -111,6 +111,17 @@ async def test_the_manifest_travels_compressed(start):
         assert json.loads(gzip.decompress(await response.read()))["format"] == 1
 
 
+async def test_a_node_that_asks_for_the_manifest_all_the_time_is_sent_away(start, monkeypatch):
+    """It is compressed once, and a member cannot have the coordinator send it without end."""
+    packed, compress = [], gzip.compress
+    monkeypatch.setattr(weights.gzip, "compress", lambda raw: packed.append(1) or compress(raw))
+    url, _ = await start()
+    got = [await get(f"{url}/manifest") for _ in range(weights.MANIFESTS_FREE + 2)]
+    statuses = [status for status, _, _ in got]
+    assert statuses == [200] * len(statuses[:-1]) + [503] and len(packed) == 1
+    assert "once in a while" in sentence(got[-1][1]) and "Retry-After" in got[-1][2]
+
+
 @pytest.mark.parametrize(
     ("asked", "first", "last"),
     [("bytes=0-9", 0, 9), ("bytes=100-299", 100, 299), ("bytes=-5", -5, -1), ("bytes=7-", 7, -1)],
