@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary
 
 from aiohttp import web
 
-from molink.api.connections import address_of
 from molink.api.errors import RETRY_AFTER_S, ApiError
 from molink.control.api_keys.live_keys import LiveKeys
 from molink.control.api_keys.store import ApiKey, KeyUsage
+from molink.households import household_of
 
 __all__ = [
     "BODIES_BYTES_MAX",
@@ -118,7 +118,7 @@ class Callers:
 
     def find(self, address: str | None, key: ApiKey | None = None) -> Caller:
         """The holder of this key, or else who is at this address."""
-        name = key.key_id if key is not None else address_of(address)
+        name = key.key_id if key is not None else household_of(address)
         caller = self._known.get(name)
         if caller is None:
             caller = self._known[name] = Caller(name, shares_cache=self.shares_cache)

@@ -12,7 +12,6 @@ cost a handshake each.
 """
 
 import asyncio
-import ipaddress
 import json
 import logging
 import resource
@@ -26,8 +25,9 @@ from aiohttp import web
 
 from molink.api.errors import RETRY_AFTER_S, ApiError, error_body
 from molink.control.handshake import Handshake
+from molink.households import household_of
 
-__all__ = ["IDLE_S", "ConnectionGuard", "ConnectionLimits", "GuardedSite", "address_of"]
+__all__ = ["IDLE_S", "ConnectionGuard", "ConnectionLimits", "GuardedSite"]
 
 IDLE_S = 75.0
 """Longest time in which a connection asks nothing, at its begin or between two requests. Proxies
@@ -50,9 +50,6 @@ leave half: rings, plans and files need theirs."""
 ADDRESS_PART = 4
 """One address may hold a quarter of the connections."""
 
-IPV6_NETWORK_BITS = 64
-"""A household has at least so many addresses; they count as one."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -71,19 +68,6 @@ class ConnectionLimits:
         usable = CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else soft // DESCRIPTORS_PART
         total = max(ADDRESS_PART, min(CONNECTIONS_MAX, usable))
         return cls(total, total // ADDRESS_PART)
-
-
-def address_of(host: str | None) -> str:
-    """Whom an address is counted for: itself, or the /64 network of an IPv6 address."""
-    try:
-        address = ipaddress.ip_address((host or "").partition("%")[0])
-    except ValueError:
-        return host or "unknown"
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, IPV6_NETWORK_BITS), strict=False))
 
 
 @dataclass(slots=True)
@@ -134,7 +118,7 @@ class _Handshakes:
 
     def add_stranger(self, stranger: object, address: str) -> bool:
         """Count one; whether there is room for it."""
-        counted_as = address_of(address)
+        counted_as = household_of(address)
         if not self.guard.admit(counted_as):
             return False
         self.open[cast(Handshake, stranger)] = counted_as
@@ -165,7 +149,7 @@ class _GuardedConnection(asyncio.Protocol):
         """Admit it, or refuse it in one sentence."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self._address = address_of(peer[0] if peer else None)
+        self._address = household_of(peer[0] if peer else None)
         if not self._guard.admit(self._address):
             self._transport.write(_refusal())
             self._transport.close()

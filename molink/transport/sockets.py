@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from molink.errors import FrameError, UserError
+from molink.households import household_of
 from molink.tasks import cancel
 
 __all__ = [
@@ -233,9 +234,9 @@ class Listener:
 
 
 def _peer_host(connection: socket.socket) -> str:
-    """The address that it came from; empty when it has gone already."""
+    """The household that it came from; empty when it has gone already."""
     try:
-        return str(connection.getpeername()[0])
+        return household_of(connection.getpeername()[0])
     except OSError:
         return ""
 

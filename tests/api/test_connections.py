@@ -15,7 +15,6 @@ from molink.api.connections import (
     CONNECTIONS_MAX,
     ConnectionGuard,
     ConnectionLimits,
-    address_of,
 )
 from molink.control.certificate import own_certificate
 from molink.tasks import LoopErrors
@@ -189,21 +188,6 @@ def test_a_guard_counts_each_address():
     for address in "abc":
         guard.leave(address)
     assert not guard.open
-
-
-@pytest.mark.parametrize(
-    ("peer", "counted_as"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", "unknown"),
-        (None, "unknown"),
-    ],
-)
-def test_a_household_is_one_address(peer, counted_as):
-    assert address_of(peer) == counted_as
 
 
 @pytest.mark.parametrize(

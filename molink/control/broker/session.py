@@ -33,6 +33,7 @@ from molink.control.broker.packets import (
 from molink.control.broker.permissions import COORDINATOR_NAME, is_topic, may_write
 from molink.control.broker.routing import Router
 from molink.control.token_bucket import TokenBucket
+from molink.households import household_of
 
 __all__ = ["CONNECTIONS_MAX", "CONNECT_TIMEOUT_S", "Session", "Sessions"]
 
@@ -145,7 +146,7 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve a connection (`asyncio.Protocol`)."""
         self._transport = cast(asyncio.Transport, transport)
-        self.address = str((self._transport.get_extra_info("peername") or ("",))[0])
+        self.address = household_of((self._transport.get_extra_info("peername") or (None,))[0])
         if not self._sessions.add(self):
             self._transport.abort()
 
