@@ -18,6 +18,7 @@ from pathlib import Path
 import aiohttp
 
 from molink.client.api_client import ApiClient
+from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
 from tools.real.served import Served
 
@@ -135,7 +136,8 @@ def _running(*words: str) -> Iterator["subprocess.Popen[bytes]"]:
 def _behind_lines(ports: Sequence[int], link: str) -> Iterator[list[int]]:
     """Ports of emulated lines, each to one of `ports`."""
     targets = (f"127.0.0.1:{port}" for port in ports)
-    words = (sys.executable, "-m", "molink.transport.emulator", link, *targets)
+    schedule = LinkSchedule.parse(link).text
+    words = (sys.executable, "-m", "molink.transport.emulator", schedule, *targets)
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
