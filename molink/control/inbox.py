@@ -27,7 +27,7 @@ from molink.control.messages.topics import (
     read_message,
     topic_of,
 )
-from molink.control.token_bucket import TokenBucket
+from molink.token_bucket import TokenBucket
 
 __all__ = ["NODE_BUDGET", "Arrived", "Budget", "Inbox"]
 

@@ -52,7 +52,14 @@ class Extent:
     prompt_names: Sequence[str] | None
     """Of the prompts; None asks all and the long one."""
     answer_tokens: int
+    """In fp32, where all must be the library's."""
+    rounded_tokens: int
+    """In 16 bits and less, where some must differ."""
     loss_bytes: int
+
+    def tokens(self, setting: Setting) -> int:
+        """How many are asked of each prompt."""
+        return self.answer_tokens if setting.dtype == "float32" else self.rounded_tokens
 
 
 def _both(form: Form, dtype: str) -> list[Setting]:
@@ -70,6 +77,7 @@ FULL = Extent(
     ],
     None,
     200,
+    40,
     20_000,
 )
 
@@ -80,6 +88,7 @@ SHORT = Extent(
         Setting(PLAIN, "bfloat16", 3),
     ],
     ("English, a story", "Python", "Hindi", "emoji", "chat, one turn"),
+    40,
     40,
     3_000,
 )
@@ -181,10 +190,8 @@ class _Run:
         """Let MoLink answer in one setting."""
         row = self.rows[setting.name]
         try:
-            folder = self._folder(setting.form)
-            served = asyncio.run(
-                measured(folder, setting, self._prompts, self._extent.answer_tokens, self._windows)
-            )
+            folder, wanted = self._folder(setting.form), self._extent.tokens(setting)
+            served = asyncio.run(measured(folder, setting, self._prompts, wanted, self._windows))
         except MolinkError as error:
             row.failure = str(error)
             self._say(f"{setting.name}: {error}")
@@ -196,7 +203,7 @@ class _Run:
         texts = {name: one for name, one in self._prompts.items() if isinstance(one, str)}
         row = self.rows[LLAMA_CPP] = Row(LLAMA_CPP, "", LLAMA_CPP)
         try:
-            served = asyncio.run(llama_cpp.answers(self._gguf, texts, self._extent.answer_tokens))
+            served = asyncio.run(llama_cpp.answers(self._gguf, texts, self._extent.rounded_tokens))
         except MolinkError as error:
             row.failure = str(error)
             return

@@ -35,7 +35,7 @@ from molink.api.weights.slots import (
     RateCap,
     TakenOverError,
 )
-from molink.control.token_bucket import TokenBucket
+from molink.token_bucket import TokenBucket
 
 __all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
 

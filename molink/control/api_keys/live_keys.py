@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore, KeyUsage, digest_of
-from molink.control.token_bucket import TokenBucket
 from molink.errors import ErrorGuard
 from molink.tasks import cancel, spawn
+from molink.token_bucket import TokenBucket
 
 __all__ = ["LiveKeys", "RateState", "run_live_keys"]
 

@@ -32,8 +32,8 @@ from molink.control.broker.packets import (
 )
 from molink.control.broker.permissions import COORDINATOR_NAME, is_topic, may_write
 from molink.control.broker.routing import Router
-from molink.control.token_bucket import TokenBucket
 from molink.households import household_of
+from molink.token_bucket import TokenBucket
 
 __all__ = ["CONNECTIONS_MAX", "CONNECT_TIMEOUT_S", "Session", "Sessions"]
 

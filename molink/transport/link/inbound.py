@@ -23,6 +23,7 @@ from typing import NamedTuple
 import zmq
 
 from molink.errors import FrameError, UserError
+from molink.token_bucket import TokenBucket
 from molink.transport.curve import CurveGuard
 from molink.transport.link.connections import set_link_options
 from molink.wire.chunks import Reassembly
@@ -37,6 +38,11 @@ WAITING_MESSAGES_MAX = 1024
 WAITING_BYTES_MAX = 64 * 2**20
 """What may be under way of prompts, 2,048 rows, of a model that is 16,384 wide. A message is taken
 whole, so there is one more at most."""
+
+NOISE_PER_S, NOISE_BURST = 1_000.0, 5_000.0
+"""Messages that bring nothing and are read at once and for long: beyond it the link is read no
+more for a moment, so that what floods it costs this process a fiftieth of a core. A greeting is
+sent twenty times a second until it is answered."""
 
 RECEIVE_QUEUE_CHUNKS_MAX = 64
 """That ZeroMQ reads ahead on one connection: 4 MB of the largest chunks that are usual, 3 ms of a
@@ -79,6 +85,8 @@ class InboundLink:
     reassembly: Reassembly = field(init=False)
     peer: PeerWatch = field(default_factory=PeerWatch)
     """Watch over the sender."""
+    noise: TokenBucket = field(default_factory=lambda: TokenBucket(NOISE_PER_S, NOISE_BURST))
+    """Of messages that bring nothing: greetings, and what is dropped."""
     _connection: bytes = field(init=False, default=b"")
     """That the last message came from."""
     _delivered: list[int] = field(init=False, default_factory=lambda: [0, 0])
@@ -144,9 +152,17 @@ class InboundLink:
         self._is_paused = False  # The reader has taken everything in this very moment.
         return True
 
+    def pause_s(self) -> float:
+        """How long nothing is read, as too much has come that brings nothing; 0: no pause."""
+        return self.noise.wait_s(self.clock())
+
+    def greeted(self) -> None:
+        """Count a greeting; the first of a link are as many as its delay is long."""
+        self.noise.spend(1, self.clock())
+
     def receive(self) -> list[bytes | memoryview] | None:
         """The frames of the next message that has arrived and is allowed, or None."""
-        while True:
+        while not self.pause_s():
             try:
                 connection, *parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -157,6 +173,7 @@ class InboundLink:
                 self._connection = connection.bytes
                 return [part.buffer for part in parts]
             self._refuse_key()
+        return None
 
     def answer(self, frames: Sequence[bytes | memoryview]) -> None:
         """Send something back on the connection that the last message came from."""
@@ -186,6 +203,7 @@ class InboundLink:
         if not self.frames_refused:
             log.warning("what %s sent is dropped: %s", self.role.sender, error)
         self.frames_refused += 1
+        self.noise.spend(1, self.clock())
 
     @property
     def _is_full(self) -> bool:
@@ -211,6 +229,7 @@ class InboundLink:
                 "a peer whose key is no longer allowed still sends; its messages are dropped"
             )
         self.messages_refused += 1
+        self.noise.spend(1, self.clock())
 
 
 def _numeric(host: str) -> str:

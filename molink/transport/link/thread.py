@@ -188,6 +188,7 @@ class LinkThread:
                 left.close()
             for inbound in self.inbound:
                 self._drain(inbound)
+            wakes += [time.monotonic() + pause for one in self.inbound if (pause := one.pause_s())]
             self._look_at_peers()
             events = poller.poll(_milliseconds_until(wakes))
             if any(descriptor == self._wake[0] for descriptor, _ in events):
@@ -203,7 +204,7 @@ class LinkThread:
         """Take all chunks that have arrived, acknowledge them, deliver what is complete."""
         reassembly = link.reassembly
         may_read = link.may_read()
-        while may_read and (frames := link.receive()) is not None:
+        while may_read and not self._stopped and (frames := link.receive()) is not None:
             try:
                 header = decode_link_frame(frames[0])
                 if len(frames) > FRAMES_MAX:
@@ -212,6 +213,7 @@ class LinkThread:
                 link.refuse(error)
                 continue
             if not isinstance(header, ChunkHeader):
+                link.greeted()
                 if isinstance(header, LinkHello):
                     reassembly.greeted(header.stream)
                 link.answer([encode_welcome(reassembly.next_sequence)])

@@ -165,3 +165,29 @@ def test_a_message_that_no_link_can_honestly_bring_ends_its_connection_and_nothi
         assert ends.next_message()[1] == b"fine"
         assert ends.inbound.refused_count == 0
         socket.close()
+
+
+def test_a_flood_that_brings_nothing_is_read_slowly(monkeypatch):
+    """68,000 greetings a second took a core, and were counted, nothing else."""
+    monkeypatch.setattr(inbound, "NOISE_PER_S", 10.0)
+    monkeypatch.setattr(inbound, "NOISE_BURST", 20.0)
+    now = [0.0]
+    context: zmq.Context = zmq.Context()
+    link = InboundLink.bind(context, "127.0.0.1")
+    link.clock = lambda: now[0]
+    with context.socket(zmq.DEALER) as flood:
+        flood.connect(f"tcp://127.0.0.1:{link.port}")
+        for _ in range(100):
+            flood.send(encode_hello())
+
+        def read_until_it_pauses() -> int:
+            before = link.messages_received
+            while not link.pause_s():
+                if link.receive() is not None:
+                    link.greeted()
+            return link.messages_received - before
+
+        assert read_until_it_pauses() == 21 and link.receive() is None
+        now[0] += 1.0
+        assert 9 <= read_until_it_pauses() <= 11, "ten a second from then on"
+    context.destroy(linger=0)
