@@ -42,6 +42,7 @@ __all__ = [
     "probe_weights",
     "recorded_inputs",
     "reference_of",
+    "rounded_again",
     "summed",
     "wide_dtype",
     "with_random_rows",
@@ -172,7 +173,7 @@ def _largest(x: torch.Tensor) -> torch.Tensor:
 
 def summed(terms: int) -> float:
     """Error, of the size of one of so many terms times their root, of adding them up in fp32."""
-    return terms**0.5 * FP32_UNIT
+    return float(terms**0.5 * FP32_UNIT)
 
 
 def only_reading(troubles: Mapping[str, str | None]) -> str | None:
@@ -304,6 +305,19 @@ def recorded_inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str
     modules = ((name, model.get_submodule(name)) for name in names)
     with hooks(one.register_forward_pre_hook(partial(note, name)) for name, one in modules):
         yield inputs
+
+
+def rounded_again(
+    modules: Iterable[nn.Module], run: Callable[[], torch.Tensor], generator: torch.Generator
+) -> torch.Tensor:
+    """What `run` gives where what these modules give is rounded once more, at random."""
+
+    def rounded(_: nn.Module, args: Any, y: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn(y.shape, generator=generator) * torch.finfo(y.dtype).eps / 4
+        return (y.float() * (1 + noise)).to(y.dtype)
+
+    with hooks(one.register_forward_hook(rounded) for one in modules):
+        return run()
 
 
 def with_random_rows(value: Any) -> Any:

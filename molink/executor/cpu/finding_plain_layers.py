@@ -38,7 +38,7 @@ from molink.executor.cpu.native_kernel import native_library
 from molink.executor.cpu.norms import RootMeanSquareNorm
 from molink.executor.cpu.packed_linear import NativeLinear, PackedLinear, SharedPart
 from molink.executor.cpu.plain_layer import ACTIVATIONS, LayerParts, PlainLayer, Scratch
-from molink.executor.proof import Reference, Swaps, hooks, only_reading, probe_rows
+from molink.executor.proof import Reference, Swaps, hooks, only_reading, probe_rows, rounded_again
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["call_of", "use_plain_layers"]
@@ -354,14 +354,16 @@ def _trouble(
         reference = Reference(of_library, of_library, KEPT_ROUNDINGS)
         if trouble := reference.trouble(one.flatten(1).double()):
             return trouble
-    return _trouble_of_sums(x, got, wanted, partial(_rounded_again, seen.layer, by_library))
+    kinds = RootMeanSquareNorm | PackedLinear | SharedPart
+    parts_run = [module for module in seen.layer.modules() if isinstance(module, kinds)]
+    return _trouble_of_sums(x, got, wanted, partial(rounded_again, parts_run, by_library))
 
 
 def _trouble_of_sums(
     x: torch.Tensor,
     got: torch.Tensor,
     wanted: torch.Tensor,
-    rounded_again: Callable[[torch.Generator], torch.Tensor],
+    again: Callable[[torch.Generator], torch.Tensor],
 ) -> str | None:
     """Why the kernel does not add to rows `x` what the layer does."""
     added = wanted.double() - x
@@ -376,24 +378,9 @@ def _trouble_of_sums(
     if trouble is None:
         return None
     generator = torch.Generator().manual_seed(0)
-    draws = [error(rounded_again(generator)).abs() for _ in range(DRAWS)]
+    draws = [error(again(generator)).abs() for _ in range(DRAWS)]
     spread = torch.stack(draws).amax(0)
     return Reference(added, added + spread, LAYER_ROUNDINGS).trouble(added + error(got))
-
-
-def _rounded_again(
-    layer: nn.Module, run: Callable[[], torch.Tensor], generator: torch.Generator
-) -> torch.Tensor:
-    """What a layer's own code gives where each norm and product is rounded once more, at random."""
-
-    def rounded(_: nn.Module, args: Any, y: torch.Tensor) -> torch.Tensor:
-        noise = torch.randn(y.shape, generator=generator) * 2.0**-9
-        return (y.float() * (1 + noise)).to(y.dtype)
-
-    kinds = RootMeanSquareNorm | PackedLinear | SharedPart
-    parts = [one for one in layer.modules() if isinstance(one, kinds)]
-    with hooks(one.register_forward_hook(rounded) for one in parts):
-        return run()
 
 
 def _inputs(width: int) -> torch.Tensor:

@@ -12,7 +12,6 @@ Shapes: T rows of the batch, H query heads, V size of values.
 import ctypes
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 import torch
 
@@ -25,6 +24,9 @@ from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
 from molink.executor.cpu.proving_attention import PROBE_SLOTS, agrees, probe_numbers
 
 __all__ = ["DecodeKernel", "decode_kernel_for", "decode_kernel_of"]
+
+Call = tuple[LayerKv, RaggedBatch, int | None, AttentionVariant]
+"""What queries attend to, in which window and how."""
 
 SIZE_STEP = 16
 """Head sizes must be multiples of it: numbers in a vector of AVX512."""
@@ -84,7 +86,7 @@ def _agrees(kernel: DecodeKernel) -> bool:
     random = partial(probe_numbers, dtype=torch.float32)
     layer = LayerKv(KvRows(random(PROBE_SLOTS, 2, 48)), KvRows(random(PROBE_SLOTS, 2, 32)))
 
-    def attend(query_THA: torch.Tensor, *call: Any) -> torch.Tensor:
+    def attend(query_THA: torch.Tensor, *call: *Call) -> torch.Tensor:
         out_THV = query_THA.new_full((*query_THA.shape[:2], 32), torch.nan)
         kernel.attend(query_THA, *call, out_THV)
         return out_THV

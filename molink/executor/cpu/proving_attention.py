@@ -40,11 +40,12 @@ def probe_numbers(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 def agrees(attend: Attend, query_THA: torch.Tensor, layers: Sequence[LayerKv]) -> bool:
     """Whether six query heads attend a probe's keys as by torch, plain and with everything on."""
     capped = AttentionVariant(0.2, 5.0, torch.linspace(-1, 4, 6))
-    calls = (None, AttentionVariant(query_THA.shape[-1] ** -0.5)), (9, capped)
+    plain = AttentionVariant(query_THA.shape[-1] ** -0.5)
+    calls: tuple[tuple[int | None, AttentionVariant], ...] = ((None, plain), (9, capped))
     return all(
-        _trouble(attend, query_THA, layer, *call, PROBE_TABLE, PROBE_KEYS) is None
+        _trouble(attend, query_THA, layer, window, variant, PROBE_TABLE, PROBE_KEYS) is None
         for layer in layers
-        for call in calls
+        for window, variant in calls
     )
 
 
