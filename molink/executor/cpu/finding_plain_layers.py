@@ -57,10 +57,10 @@ SMALL = 0.02
 LAYER_ROUNDINGS = 2e-2
 """Share of a row's size by which two ways of a layer may differ, beside `ROUNDINGS` times what it
 does to the rows to round each norm and product once more: two such draws differ by 1 % of a row,
-and in single numbers by 4 % where attention is sharp. 300 layers: 0.4 % at most."""
+and in single numbers by 4 % where attention is sharp. 150 layers: 0.4 % at most."""
 
 KEPT_ROUNDINGS = 1.5e-2
-"""The same of keys and values, which are rounded four times on their way. 300 layers: 1 %."""
+"""The same of keys and values, which are rounded four times on their way. 200 layers: 1 %."""
 
 DRAWS = 4
 """Times that roundings are drawn, where the allowance alone does not do."""

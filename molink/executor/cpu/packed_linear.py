@@ -63,7 +63,7 @@ have some each."""
 
 SUMS = 4.0
 """Errors of sums in fp32, as `proof.summed` tells them of terms of no order, that a product may
-have. 200 seeds of each form, of 64 to 4,096 inputs: 2 at most; in 16 bits none is needed."""
+have. 60 seeds of each form, of 64 to 4,096 inputs: 2 at most; in 16 bits none is needed."""
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
