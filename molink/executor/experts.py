@@ -21,7 +21,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_expe
 from molink.executor.cuda.fused_experts import FusedExperts
 from molink.executor.cuda.fused_math import PAIRS_MAX
 
-__all__ = ["EXPERTS_NAME", "STACK_NAMES", "ExpertStack", "is_experts"]
+__all__ = ["EXPERTS_NAME", "STACK_NAMES", "ExpertStack", "expert_inputs", "is_experts"]
 
 EXPERTS_NAME = "molink"
 """What a config calls the function."""
@@ -75,12 +75,22 @@ def experts(
 
 def _one_expert(self: Any, expert: int, x: torch.Tensor) -> torch.Tensor:
     """What one expert makes of its rows."""
-    if self.has_gate:
-        x = self._apply_gate(_product(self, "gate_up_proj", expert, x))
-    else:
-        x = self.act_fn(_product(self, "up_proj", expert, x))
-    x = _product(self, "down_proj", expert, x)
+    x = _product(self, "down_proj", expert, _gated(self, expert, x))
     return self.post_expert_norm(x) if self.has_post_expert_norm else x
+
+
+def _gated(self: Any, expert: int, x: torch.Tensor) -> torch.Tensor:
+    if self.has_gate:
+        gated: torch.Tensor = self._apply_gate(_product(self, "gate_up_proj", expert, x))
+        return gated
+    activated: torch.Tensor = self.act_fn(_product(self, "up_proj", expert, x))
+    return activated
+
+
+def expert_inputs(module: Any, expert: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The rows that each stack's matrix of an expert is given for rows of its layer."""
+    with torch.inference_mode():
+        return dict.fromkeys(STACK_NAMES, x) | {"down_proj": _gated(module, expert, x)}
 
 
 def _product(self: Any, name: str, expert: int, x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from molink.errors import StageError
+from molink.executor.proof import hooks
 from molink.executor.warm_up import WARM_UP_REQUEST_ID
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.request import SamplingParams
@@ -46,12 +47,8 @@ def largest_number(stage: "StageExecutor") -> float:
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 largest.append(_size(tensor))
 
-    hooks = [module.register_forward_hook(look) for module in stage.model.modules()]
-    try:
+    with hooks(module.register_forward_hook(look) for module in stage.model.modules()):
         _run_prompt(stage)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return max(largest)
 
 

@@ -17,30 +17,42 @@ Shapes: T rows, N results of a row.
 import copy
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
+from molink.errors import UnsupportedModelError
 from molink.executor.cards.fallbacks import printed
 
 __all__ = [
     "APART",
+    "FP32_UNIT",
     "PROBE_ROWS",
     "Reference",
     "Swaps",
     "alike",
+    "hooks",
     "only_reading",
     "probe_rows",
     "probe_weights",
+    "recorded_inputs",
     "reference_of",
+    "rounded_again",
     "summed",
+    "wide_dtype",
+    "with_random_rows",
 ]
 
 ROUNDINGS = 1.5
 """Error allowed, in errors of the library's own layer in the same dtype."""
+
+FP32_UNIT = 2.0**-24
+"""Largest error of rounding to fp32, relative to the number."""
 
 UNITS = 2
 """Units in the last place, of a row's size, that are allowed beside it."""
@@ -83,6 +95,8 @@ class Reference:
     """Results of the library in the dtype that serves."""
     allowance: float = 0.0
     """Share of a row's size allowed beside the rest, for a reason that the caller names."""
+    slack: torch.Tensor | None = None
+    """Error of each result that is allowed beside the rest, as sums in another order have it."""
 
     @torch.no_grad()
     def trouble(self, got: torch.Tensor, first: int = 0) -> str | None:
@@ -94,11 +108,14 @@ class Reference:
         column_N = _sizes(truth / _sizes(truth, -1), 0)
         column_N = column_N.clamp(min=float(column_N.median()) * COLUMN_MIN)
         truth = truth[first:][: len(got)]
-        parts = truth, got.to(truth.dtype) - truth, library.to(truth.dtype) - truth
+        slack = torch.zeros_like(truth)
+        if self.slack is not None:
+            slack = self.slack.flatten(0, -2)[first:][: len(got)]
+        parts = truth, got.to(truth.dtype) - truth, library.to(truth.dtype) - truth, slack
         unit = torch.finfo(got.dtype).eps / 2
         for norm in (_root_mean_square, _largest):
-            size_T, got_T, library_T = (norm(part / column_N) for part in parts)
-            allowed_T = ROUNDINGS * library_T + (UNITS * unit + self.allowance) * size_T
+            size_T, got_T, library_T, slack_T = (norm(part / column_N) for part in parts)
+            allowed_T = ROUNDINGS * library_T + (UNITS * unit + self.allowance) * size_T + slack_T
             fails_T = ~(got_T <= allowed_T) & library_T.isfinite()
             if fails_T.any():
                 row = int(fails_T.nonzero()[0])
@@ -120,11 +137,16 @@ class Reference:
         return None
 
 
-def reference_of(module: Any, x: torch.Tensor, allowance: float = 0.0) -> Reference:
+def reference_of(module: Any, x: torch.Tensor) -> Reference:
     """What the library's own module gives for rows, and the same module in a wider dtype."""
-    wide = torch.float64 if x.device.type == "cpu" else torch.float32
+    wide = wide_dtype(x)
     with torch.inference_mode():
-        return Reference(copy.deepcopy(module).to(wide)(x.to(wide)).to(wide), module(x), allowance)
+        return Reference(copy.deepcopy(module).to(wide)(x.to(wide)).to(wide), module(x))
+
+
+def wide_dtype(x: torch.Tensor) -> torch.dtype:
+    """What truth is computed in where `x` is: cards are slow in fp64."""
+    return torch.float64 if x.device.type == "cpu" else torch.float32
 
 
 def alike(
@@ -150,17 +172,20 @@ def _largest(x: torch.Tensor) -> torch.Tensor:
 
 
 def summed(terms: int) -> float:
-    """Allowance for so many terms that are added up in fp32 in another order."""
-    return float(terms**0.5 * torch.finfo(torch.float32).eps / 2)
+    """Error, of the size of one of so many terms times their root, of adding them up in fp32."""
+    return float(terms**0.5 * FP32_UNIT)
 
 
 def only_reading(troubles: Mapping[str, str | None]) -> str | None:
-    """The one reading that holds; None where none does. Where several do, the inputs could not tell
-    them apart: then none is taken, and the log names them."""
+    """The one reading that holds; None where none does. Raises UnsupportedModelError where several
+    do: the inputs could not tell them apart, and any of them may be wrong with others."""
     held = [name for name, trouble in troubles.items() if trouble is None]
     if len(held) > 1:
-        log.error("the proof tells no difference between %s: none is used", " and ".join(held))
-    return held[0] if len(held) == 1 else None
+        raise UnsupportedModelError(
+            f"the proof of a faster module tells no difference between {' and '.join(held)}: "
+            "please report this model"
+        )
+    return held[0] if held else None
 
 
 # -- inputs as real models have them ---------------------------------------------------------------
@@ -206,37 +231,39 @@ class Swaps:
 
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     """Rows [T, K] that modules by these names are given; others are not tried."""
+    layers: frozenset[str | None] = frozenset()
+    """Names of the layers whose modules are tried; None: those of no layer."""
     troubles: list[str] = field(default_factory=list)
 
     @classmethod
     def seen(cls, model: Any, run: Callable[[], object]) -> "Swaps":
         """The rows that modules of the first, the middle and the last layer, and of none, are given
         by `run`: what the library's own layers make of tokens."""
-        swaps = cls()
-        handles = [
-            module.register_forward_pre_hook(partial(swaps._note_input, name))
-            for name, module in model.named_modules()
-        ]
-        try:
+        with recorded_inputs(model, [name for name, _ in model.named_modules()]) as seen:
             run()
-        finally:
-            for handle in handles:
-                handle.remove()
-        within = (name for name in swaps.inputs if _layer_of(name) != name)
+        within = (name for name in seen if _layer_of(name) != name)
         layers = list(dict.fromkeys(filter(None, map(_layer_of, within))))
-        tried = {None, *(layers[at] for at in (0, len(layers) // 2, -1) if layers)}
-        kept = {name: x for name, x in swaps.inputs.items() if _layer_of(name) in tried}
-        return cls(kept)
+        tried = frozenset({None, *(layers[at] for at in (0, len(layers) // 2, -1) if layers)})
+        rows = {name: _rows(given[0]) for name, given in seen.items() if _layer_of(name) in tried}
+        return cls({name: one for name, one in rows.items() if one is not None}, tried)
 
-    def holds(self, name: str, trouble_of: Callable[[torch.Tensor], str | None]) -> bool:
+    def tries(self, name: str) -> bool:
+        """Whether modules like the one by this name are tried."""
+        return _layer_of(name) in self.layers
+
+    def tried_first(self, names: Iterable[str]) -> list[str]:
+        """The names, first those that are tried: what is off there is not taken for the others."""
+        return sorted(names, key=lambda name: name not in self.inputs)
+
+    def holds(self, what: str, name: str, trouble_of: Callable[[torch.Tensor], str | None]) -> bool:
         """Whether a swap holds on the rows that the module by this name is given."""
         rows = self.inputs.get(name)
-        return self.note(name, None if rows is None else trouble_of(rows))
+        return self.note(what, name, None if rows is None else trouble_of(rows))
 
-    def note(self, name: str, trouble: str | None) -> bool:
+    def note(self, what: str, name: str, trouble: str | None) -> bool:
         """Whether there is no trouble with what was swapped in a module; if so, it is told."""
         if trouble is not None:
-            self.troubles.append(f"{name} is computed the library's way: {trouble}")
+            self.troubles.append(f"{what} of {name} is computed the library's way: {trouble}")
             log.warning("%s", self.troubles[-1])
         return trouble is None
 
@@ -245,11 +272,62 @@ class Swaps:
         """What `/cluster` tells; None: everything holds."""
         return printed("; ".join(self.troubles))
 
-    def _note_input(self, name: str, _: Any, args: tuple[Any, ...]) -> None:
-        given = args[0] if args else None
-        if isinstance(given, torch.Tensor) and given.is_floating_point() and given.dim() > 1:
-            rows = given.detach().flatten(0, -2)
-            self.inputs.setdefault(name, torch.cat([rows, rows[:1] * SMALL]))
+
+def _rows(given: Any) -> torch.Tensor | None:
+    """Rows [T, K] that a module was given, and a small one; None where it was given others."""
+    if not isinstance(given, torch.Tensor) or not given.is_floating_point() or given.dim() < 2:
+        return None
+    rows = given.detach().flatten(0, -2)
+    small = rows[:1].float() / _sizes(rows[:1].float(), -1) * SMALL
+    return torch.cat([rows, small.to(rows.dtype)])
+
+
+@contextmanager
+def hooks(handles: Iterable[Any]) -> Iterator[None]:
+    """Hooks of modules, for as long as the block lasts."""
+    handles = list(handles)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def recorded_inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str, list[Any]]]:
+    """What the named modules are given first in each call inside the block, kept alive so that ids
+    stay unique."""
+    inputs: dict[str, list[Any]] = {}
+
+    def note(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
+        inputs.setdefault(name, []).append(args[0] if args else None)
+
+    modules = ((name, model.get_submodule(name)) for name in names)
+    with hooks(one.register_forward_pre_hook(partial(note, name)) for name, one in modules):
+        yield inputs
+
+
+def rounded_again(
+    modules: Iterable[nn.Module], run: Callable[[], torch.Tensor], generator: torch.Generator
+) -> torch.Tensor:
+    """What `run` gives where what these modules give is rounded once more, at random."""
+
+    def rounded(_: nn.Module, args: Any, y: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn(y.shape, generator=generator) * torch.finfo(y.dtype).eps / 4
+        return (y.float() * (1 + noise)).to(y.dtype)
+
+    with hooks(one.register_forward_hook(rounded) for one in modules):
+        return run()
+
+
+def with_random_rows(value: Any) -> Any:
+    """`value` with random numbers in its [1, T, D] tensors: a trial's rows may be zeros."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 2:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
+    if isinstance(value, dict):
+        return {key: with_random_rows(one) for key, one in value.items()}
+    return tuple(map(with_random_rows, value)) if isinstance(value, tuple) else value
 
 
 def _layer_of(name: str) -> str | None:

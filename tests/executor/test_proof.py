@@ -5,6 +5,7 @@ import torch
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from molink.errors import UnsupportedModelError
 from molink.executor.cpu.norms import RootMeanSquareNorm, norm_trouble, replacement_for
 from molink.executor.proof import (
     Reference,
@@ -51,9 +52,9 @@ def test_a_norm_of_nothing_but_large_weights_is_still_read_right():
     assert torch.equal(fast.scale.data, 1 + module.weight.data)
 
 
-def test_two_readings_that_both_hold_are_named_and_neither_is_taken(caplog):
-    assert only_reading({"halves": None, "pairs": None, "none": "is off"}) is None
-    assert "halves and pairs" in caplog.text
+def test_two_readings_that_both_hold_end_the_load_and_are_named():
+    with pytest.raises(UnsupportedModelError, match="between halves and pairs: please report"):
+        only_reading({"halves": None, "pairs": None, "none": "is off"})
     assert only_reading({"halves": None, "pairs": "is off"}) == "halves"
     assert only_reading({"halves": "is off"}) is None
 

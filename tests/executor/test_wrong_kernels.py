@@ -1,5 +1,5 @@
-"""Kernels with faults that were really made: each is rejected by the proof's own inputs, and once
-more by the rows and weights of a stage that loads."""
+"""Kernels with faults that were really made: each is rejected by the proof's own inputs, and by
+rows as tokens make them; `test_wrong_kernels_at_load` has them in stages that load."""
 
 from dataclasses import replace
 
@@ -11,17 +11,16 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 from molink.executor.attention.attention_math import AttentionVariant
-from molink.executor.cpu import finding_plain_layers, native_attention, packed_linear, rewriting
-from molink.executor.cpu.native_attention import AttentionKernels, _agrees, rows_trouble
+from molink.executor.attention.kv_pool import KvPool
+from molink.executor.cpu.native_attention import AttentionKernels, _agrees, kernels_for
 from molink.executor.cpu.native_kernel import native_library
 from molink.executor.cpu.norms import RootMeanSquareNorm, norm_trouble
 from molink.executor.cpu.packed_linear import OnednnLinear, PackedLinear, product_trouble
-from molink.executor.cpu.plain_layer import PlainLayer
+from molink.executor.cpu.proving_attention import rows_trouble
 from molink.executor.proof import alike, probe_rows, probe_weights, reference_of
 from molink.executor.quantized.linear import QuantizedLinear
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from tests.executor.cpu.test_coded_linear import random_weight
-from tests.executor.cpu_stages import cpu_stage
-from tests.executor.tiny_models import save_tiny
 
 native = pytest.mark.skipif(native_library() is None, reason="no AVX512-BF16 or no C compiler")
 
@@ -180,64 +179,14 @@ def wrong_attention(change):
 
 @native
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_wrong_attention(change, monkeypatch):
-    kernels = native_attention._kernels()
-    assert kernels is not None, "the right kernels are proven"
+def test_wrong_attention(change):
     wrong = wrong_attention(change)
     assert not _agrees(wrong)
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randn(8, heads, 64, generator=generator).bfloat16() * 3 for heads in (6, 2, 2)]
     variant = AttentionVariant(0.125, 5.0, torch.linspace(-1, 4, 6))
-    assert rows_trouble(*rows, 512, variant) is None
-    monkeypatch.setattr(native_attention, "_kernels", lambda: wrong)
-    assert rows_trouble(*rows, 512, variant) is not None
-
-
-# -- a stage that loads ----------------------------------------------------------------------------
-
-
-def test_a_stage_keeps_the_library_s_products_and_says_so(tmp_path, monkeypatch):
-    """The proof is passed, so only the rows of tokens can tell."""
-    monkeypatch.setattr(packed_linear, "LAYOUTS", (BiasLost,))
-    monkeypatch.setattr(packed_linear, "product_trouble", lambda *given: None)
-    monkeypatch.setattr(packed_linear, "_proven", {})
-    save_tiny("qwen2", tmp_path)
-    stage = cpu_stage(tmp_path, range(3))
-    told = stage.fallbacks.swaps
-    assert "model.layers.0.self_attn.q_proj is computed the library's way: is off by" in told
-    assert len(told) <= 200
-    attention = stage.model.model.layers[1].self_attn
-    assert type(attention.q_proj) is nn.Linear
-
-
-def test_a_stage_keeps_the_library_s_norms_and_says_so(tmp_path, monkeypatch):
-    wrong = lambda module, *_: RootMeanSquareNorm(module.weight.detach() * 1.05, 1e-6)  # noqa: E731
-    monkeypatch.setattr(rewriting, "replacement_for", wrong)
-    save_tiny("llama", tmp_path, "bfloat16")
-    stage = cpu_stage(tmp_path, range(1, 2), dtype="bfloat16")
-    assert "layers.1.input_layernorm is computed the library's way" in stage.fallbacks.swaps
-
-
-@native
-def test_a_stage_keeps_its_own_code_for_a_layer_that_is_off(tmp_path, monkeypatch):
-    compute = PlainLayer.compute
-
-    def shifted(self, x, embeddings, plan, kept):
-        turned = tuple(table.roll(1, 1) for table in embeddings)
-        return compute(self, x, turned, plan, kept)
-
-    monkeypatch.setattr(PlainLayer, "compute", shifted)
-    save_tiny("llama", tmp_path, "bfloat16", head_dim=32)
-    stage = cpu_stage(tmp_path, range(1, 2), dtype="bfloat16")
-    assert "forward" not in vars(stage.model.model.layers[1])
-    monkeypatch.setattr(
-        finding_plain_layers, "_reading_of", lambda layers, *others: next(iter(layers))
-    )
-    stage = cpu_stage(tmp_path, range(1, 2), dtype="bfloat16")
-    assert "forward" not in vars(stage.model.model.layers[1])
-    assert "model.layers.1 is computed the library's way: is off by" in stage.fallbacks.swaps
-
-
-def test_a_right_stage_has_nothing_to_tell(tmp_path):
-    save_tiny("gemma3_text", tmp_path, "bfloat16")
-    assert cpu_stage(tmp_path, range(2), dtype="bfloat16").fallbacks.swaps is None
+    layer = KvPool(BLOCK_TOKENS).layer_of(0, *rows[1:])
+    kernels = kernels_for(rows[0], layer)
+    assert kernels is not None, "the right kernels are proven"
+    assert rows_trouble(kernels.attend, *rows, 512, variant) is None
+    assert rows_trouble(wrong.attend, *rows, 512, variant) is not None

@@ -11,6 +11,7 @@ architecture would have to be cut by hand.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from molink.checkpoint.shard_plan import (
 )
 from molink.errors import UnsupportedModelError
 from molink.executor.architecture.token_inputs import take_finished_inputs, takes_token_ids
+from molink.executor.proof import hooks
 
 __all__ = ["Skip", "Zero", "decoder_layers", "fit_skips", "stage_class"]
 
@@ -136,14 +138,12 @@ def _outputs(layers: Sequence[nn.Module], trial: Callable[[], object]) -> list[A
         if isinstance(first, torch.Tensor) and first.dim() == ROWS_DIMENSIONS:
             outputs.append(output)
 
-    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    try:
+    # A wrong number shows as any error; a right one that fails later, in the next run.
+    with (
+        suppress(Exception),
+        hooks(layer.register_forward_hook(note, with_kwargs=True) for layer in layers),
+    ):
         trial()
-    except Exception:
-        pass  # A wrong number shows as any error; a right one that fails later, in the next run.
-    finally:
-        for handle in handles:
-            handle.remove()
     return outputs
 
 

@@ -22,7 +22,7 @@ from molink.executor.attention.function import AttentionStep, active_step
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.latent_expansion import LatentExpansion, expansion_of, latent_rows
 from molink.executor.attention.step_plan import plan_step
-from molink.executor.proof import alike
+from molink.executor.proof import alike, hooks, recorded_inputs, with_random_rows
 from molink_scheduler.batch import Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
@@ -77,14 +77,12 @@ def _watched(modules: list[nn.Module]) -> Iterator[dict[Any, Trial]]:
 
         return expand
 
-    handles = [one.register_forward_pre_hook(called, with_kwargs=True) for one in modules]
     for module in modules:
         setattr(module, EXPAND, noting(module))
     try:
-        yield trials
+        with hooks(one.register_forward_pre_hook(called, with_kwargs=True) for one in modules):
+            yield trials
     finally:
-        for handle in handles:
-            handle.remove()
         for module in modules:
             delattr(module, EXPAND)
 
@@ -96,15 +94,16 @@ def _kept(module: Any, trial: Trial) -> LatentExpansion | None:
     expansion = expansion_of(getattr(module, EXPAND), *trial.parts)
     if expansion is None:
         return None
-    with _called_parts(module) as used_before:
+    parts = [name for name, part in module.named_modules() if name and not [*part.children()]]
+    with recorded_inputs(module, parts) as used_before:
         wanted = _outputs(module, trial, {})
     setattr(module, EXPAND, latent_rows)
-    with _called_parts(module) as used:
+    with recorded_inputs(module, parts) as used:
         got = _outputs(module, trial, {module.layer_idx: expansion})
     if alike(got, wanted, WAYS_APART) is not None:
         delattr(module, EXPAND)
         return None
-    for name in used_before - used:
+    for name in used_before.keys() - used.keys():
         module.set_submodule(name, Skip())
     module.latent_expansion = expansion
     return expansion
@@ -113,7 +112,7 @@ def _kept(module: Any, trial: Trial) -> LatentExpansion | None:
 @torch.inference_mode()
 def _outputs(module: Any, trial: Trial, latents: Latents) -> torch.Tensor:
     """The module's outputs for random rows: of a first span, and of a second that also sees it."""
-    args, kwargs = _random(trial.args), _random(trial.kwargs)
+    args, kwargs = with_random_rows(trial.args), with_random_rows(trial.kwargs)
     assert trial.parts is not None
     _, _, tokens, _ = trial.parts[0].shape
     device = trial.parts[0].device
@@ -126,29 +125,3 @@ def _outputs(module: Any, trial: Trial, latents: Latents) -> torch.Tensor:
             output = module(*args, **kwargs)
         outputs.append(output[0] if isinstance(output, tuple) else output)
     return torch.cat(outputs)
-
-
-def _random(value: Any) -> Any:
-    """`value` with random numbers in its [1, T, D] tensors: a trial's rows may be zeros."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 2:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
-    if isinstance(value, dict):
-        return {key: _random(one) for key, one in value.items()}
-    return tuple(map(_random, value)) if isinstance(value, tuple) else value
-
-
-@contextmanager
-def _called_parts(module: nn.Module) -> Iterator[set[str]]:
-    """Names of the modules without children that run inside the block."""
-    names: set[str] = set()
-    handles = [
-        part.register_forward_pre_hook(lambda *_, name=name: names.add(name))
-        for name, part in module.named_modules()
-        if name and not any(True for _ in part.children())
-    ]
-    try:
-        yield names
-    finally:
-        for handle in handles:
-            handle.remove()

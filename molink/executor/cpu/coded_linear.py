@@ -89,10 +89,6 @@ class CodedLinear(PackedLinear):
     """Linear layer of quantized weights, for rows of one dtype. Raises RuntimeError where no kernel
     suits it."""
 
-    cancels = 8.0
-    """Codes are summed as they are, up to twice as far from zero as values, and their zeros apart:
-    beside inputs that are a thousand times the others the two cancel."""
-
     def __init__(
         self, weight: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:

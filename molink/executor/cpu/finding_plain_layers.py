@@ -36,9 +36,9 @@ from molink.executor.cpu.coded_linear import CodedLinear
 from molink.executor.cpu.native_attention import kernels_for
 from molink.executor.cpu.native_kernel import native_library
 from molink.executor.cpu.norms import RootMeanSquareNorm
-from molink.executor.cpu.packed_linear import NativeLinear, PackedLinear
+from molink.executor.cpu.packed_linear import NativeLinear, PackedLinear, SharedPart
 from molink.executor.cpu.plain_layer import ACTIVATIONS, LayerParts, PlainLayer, Scratch
-from molink.executor.proof import Reference, Swaps, only_reading, probe_rows
+from molink.executor.proof import Reference, Swaps, hooks, only_reading, probe_rows, rounded_again
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["call_of", "use_plain_layers"]
@@ -54,12 +54,20 @@ FAR = 3001
 SMALL = 0.02
 """Size of small rows."""
 
-LAYER_ROUNDINGS = 5e-2
-"""Share of a row's size by which two ways of a layer may differ: bfloat16 rounds after each of a
-dozen operations, in either of them."""
+LAYER_ROUNDINGS = 2e-2
+"""Share of a row's size by which two ways of a layer may differ, beside `ROUNDINGS` times what it
+does to the rows to round each norm and product once more: two such draws differ by 1 % of a row,
+and in single numbers by 4 % where attention is sharp. 150 layers: 0.4 % at most."""
 
-ROUNDING = 1.5 * 2.0**-8
-"""Rounding of the two sums that a layer adds to its rows, relative to these, in either way."""
+KEPT_ROUNDINGS = 1.5e-2
+"""The same of keys and values, which are rounded four times on their way. 200 layers: 1 %."""
+
+DRAWS = 4
+"""Times that roundings are drawn, where the allowance alone does not do."""
+
+SUM_ROUNDING = 2.0**-6
+"""Of the two sums that a layer adds to its rows, relative to these: where a number lies between two
+of bfloat16 either way may take the other, 2**-7 apart."""
 
 VECTOR = 16
 """Numbers that the kernel takes at a time; sizes must be multiples."""
@@ -113,7 +121,9 @@ def _replace_plain(
 ) -> int:
     scratch, found = Scratch(), 0
     known: tuple[int, str] | None = None
-    for seen in zip(*(one.seen for one in trials), strict=True):
+    pairs = {names[seen[0].layer]: seen for seen in zip(*(o.seen for o in trials), strict=True)}
+    for name in swaps.tried_first(pairs):
+        seen = pairs[name]
         runs = list(zip(seen, trials, strict=True))
         layers = {
             (parts.rotated, parts.activation): PlainLayer(
@@ -124,10 +134,10 @@ def _replace_plain(
         known = _reading_of(layers, runs, known)
         if known is None:
             continue
-        layer = layers[known]
-        if swaps.holds(names[seen[0].layer], partial(_trouble, layer, *runs[0])):
-            seen[0].layer.forward = layer.forward
-            found += 1
+        if not swaps.holds("all", name, partial(_trouble, layers[known], *runs[0])):
+            return found  # What is off in one layer is not taken for the others.
+        seen[0].layer.forward = layers[known].forward
+        found += 1
     return found
 
 
@@ -168,11 +178,8 @@ def _decoder_called(decoder: nn.Module) -> Iterator[DecoderCall]:
     def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call.args, call.kwargs, call.step = args, kwargs, current_step()
 
-    hook = decoder.register_forward_pre_hook(note, with_kwargs=True)
-    try:
+    with hooks([decoder.register_forward_pre_hook(note, with_kwargs=True)]):
         yield call
-    finally:
-        hook.remove()
 
 
 def _run(decoder: nn.Module, call: DecoderCall, first_position: int) -> Trial:
@@ -239,19 +246,13 @@ def _watched(decoder: nn.Module) -> Iterator[Watch]:
     stacks = [stack for stack in decoder.modules() if isinstance(stack, nn.ModuleList)]
     layers = [one for stack in stacks for one in stack if not isinstance(one, Skip)]
     watch = Watch({layer: Seen(layer) for layer in layers})
-    hooks = [one.register_forward_pre_hook(watch.begin, with_kwargs=True) for one in watch.layers]
-    hooks += [one.register_forward_hook(watch.end) for one in watch.layers]
-    hooks += [
-        module.register_forward_hook(watch.runs)
-        for module in decoder.modules()
-        if isinstance(module, RootMeanSquareNorm | PackedLinear)
-    ]
-    try:
-        with observed_attention(watch.attends):
-            yield watch
-    finally:
-        for hook in hooks:
-            hook.remove()
+    kinds = RootMeanSquareNorm | PackedLinear
+    made = [one.register_forward_pre_hook(watch.begin, with_kwargs=True) for one in watch.layers]
+    made += [one.register_forward_hook(watch.end) for one in watch.layers]
+    parts = (module for module in decoder.modules() if isinstance(module, kinds))
+    made += [module.register_forward_hook(watch.runs) for module in parts]
+    with hooks(made), observed_attention(watch.attends):
+        yield watch
 
 
 def call_of(
@@ -337,33 +338,56 @@ def _trouble(
     query_THA = torch.empty(1, parts.heads, kept.keys.size, dtype=torch.bfloat16)
     if kernels_for(query_THA, kept) is None:
         return "the attention kernels do not suit it"
-    for x_TD in _inputs(parts.qkv.in_features) if rows is None else (rows[-ROWS:],):
-        x = x_TD[None]
+    x = (_inputs(parts.qkv.in_features) if rows is None else rows[-ROWS:])[None]
+
+    def by_library() -> torch.Tensor:
         with active_step(step):
-            wanted = seen.layer(x, *seen.args[1:], **seen.kwargs)
-        wanted_rows = _written(kept, step.plan)
-        got = layer.compute(x, seen.kwargs.get("position_embeddings"), step.plan, kept)
-        if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
-            return "the layer returns something else"
-        truth, error = wanted.double() - x, got.double() - wanted.double()
-        # Each sum is rounded in the size of the number that it is added to, which is no error.
-        rounding = ROUNDING * x.double().abs()
-        reference = Reference(truth, truth, LAYER_ROUNDINGS)
-        troubles = [reference.trouble(truth + error - error.clamp(-rounding, rounding))]
-        for one, other in zip(_written(kept, step.plan), wanted_rows, strict=True):
-            rows_kept = other.flatten(1).double()
-            reference = Reference(rows_kept, rows_kept, LAYER_ROUNDINGS)
-            troubles.append(reference.trouble(one.flatten(1).double()))
-        if any(troubles):
-            return next(filter(None, troubles))
-    return None
+            return seen.layer(x, *seen.args[1:], **seen.kwargs)  # type: ignore[no-any-return]
+
+    wanted = by_library()
+    kept_rows = _written(kept, step.plan)
+    got = layer.compute(x, seen.kwargs.get("position_embeddings"), step.plan, kept)
+    if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
+        return "the layer returns something else"
+    for one, other in zip(_written(kept, step.plan), kept_rows, strict=True):
+        of_library = other.flatten(1).double()
+        reference = Reference(of_library, of_library, KEPT_ROUNDINGS)
+        if trouble := reference.trouble(one.flatten(1).double()):
+            return trouble
+    kinds = RootMeanSquareNorm | PackedLinear | SharedPart
+    parts_run = [module for module in seen.layer.modules() if isinstance(module, kinds)]
+    return _trouble_of_sums(x, got, wanted, partial(rounded_again, parts_run, by_library))
 
 
-def _inputs(width: int) -> Iterator[torch.Tensor]:
-    """Small rows, as what a layer adds does not grow with them, and such as real models have."""
+def _trouble_of_sums(
+    x: torch.Tensor,
+    got: torch.Tensor,
+    wanted: torch.Tensor,
+    again: Callable[[torch.Generator], torch.Tensor],
+) -> str | None:
+    """Why the kernel does not add to rows `x` what the layer does."""
+    added = wanted.double() - x
+    # Each sum is rounded in the size of the number that it is added to, which is no error.
+    rounding = SUM_ROUNDING * torch.maximum(x.abs(), wanted.abs()).double()
+
+    def error(of: torch.Tensor) -> torch.Tensor:
+        apart = of.double() - wanted.double()
+        return apart - apart.clamp(-rounding, rounding)
+
+    trouble = Reference(added, added, LAYER_ROUNDINGS).trouble(added + error(got))
+    if trouble is None:
+        return None
     generator = torch.Generator().manual_seed(0)
-    yield (torch.randn(ROWS, width, generator=generator) * SMALL).bfloat16()
-    yield probe_rows(ROWS, width, torch.bfloat16)
+    draws = [error(again(generator)).abs() for _ in range(DRAWS)]
+    spread = torch.stack(draws).amax(0)
+    return Reference(added, added + spread, LAYER_ROUNDINGS).trouble(added + error(got))
+
+
+def _inputs(width: int) -> torch.Tensor:
+    """Small rows, as what a layer adds does not grow with them, and such as real models have."""
+    rows = probe_rows(ROWS, width, torch.bfloat16)
+    small = torch.randn(ROWS // 2, width, generator=torch.Generator().manual_seed(0)) * SMALL
+    return torch.cat([small.bfloat16(), rows[: ROWS - ROWS // 2]])
 
 
 def _written(layer: LayerKv, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:

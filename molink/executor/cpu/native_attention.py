@@ -17,29 +17,23 @@ from typing import Any
 
 import torch
 
-from molink.executor.attention.attention_math import AttentionVariant, attend_packed, causal_mask
-from molink.executor.attention.kv_pool import KvPool, LayerKv
+from molink.executor.attention.attention_math import AttentionVariant
+from molink.executor.attention.kv_pool import LayerKv
 from molink.executor.attention.kv_rows import KvRows, quantize
-from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
+from molink.executor.attention.ragged_batch import RaggedBatch
 from molink.executor.cpu.native_kernel import native_library
-from molink.executor.proof import Reference, summed
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink.executor.cpu.proving_attention import PROBE_SLOTS, agrees, probe_numbers
 
 __all__ = [
-    "PROBE_KEYS",
-    "PROBE_TABLE",
     "AttentionKernels",
     "Batch",
     "Kv",
     "Shape",
+    "are_refused",
     "batch_of",
     "kernels_for",
     "kv_of",
-    "probe_numbers",
-    "probe_reference",
-    "probe_variants",
     "refuse_kernels",
-    "rows_trouble",
     "run_kernels",
     "shape_of",
 ]
@@ -229,68 +223,17 @@ def _kernels() -> AttentionKernels | None:
     return kernels if _agrees(kernels) else None
 
 
-LARGE_CHANNELS = 6.0
-"""How many times the others some channels of a probe are."""
-
-PROBE_KEYS = 300
-PROBE_TABLE = tuple(range(blocks_for(PROBE_KEYS) - 1, -1, -1))
-"""Blocks of the probe's keys, from the end of the pool to its beginning."""
-
-
-def probe_numbers(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Queries, keys or values of a probe, two channels of each head larger than the others: with
-    these scores reach a softcap."""
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(shape[0]))
-    numbers[..., :2] *= LARGE_CHANNELS
-    return numbers.to(dtype)
-
-
-def probe_variants(size: int) -> tuple[tuple[int | None, AttentionVariant], ...]:
-    """Windows and variants of a probe: plain, and with everything on."""
-    capped = AttentionVariant(0.2, 5.0, torch.linspace(-1, 4, 6))
-    return (None, AttentionVariant(size**-0.5)), (9, capped)
-
-
 def _agrees(kernels: AttentionKernels) -> bool:
-    """Compare with torch on a span and on a decode row, plain and with everything on, over keys
-    and values of both kinds."""
+    """Compare with torch over keys and values of each kind."""
     random = partial(probe_numbers, dtype=torch.bfloat16)
-    slots = len(PROBE_TABLE) * BLOCK_TOKENS
-    keys, values = random(slots, 2, 64), random(slots, 2, 48)
-    shared = random(slots, 1, 64).expand(-1, 2, -1)  # Of both heads; values are parts of keys.
+    keys, values = random(PROBE_SLOTS, 2, 64), random(PROBE_SLOTS, 2, 48)
+    shared = random(PROBE_SLOTS, 1, 64).expand(-1, 2, -1)  # Of both heads; values are of keys.
     layers = (
         LayerKv(KvRows(keys), KvRows(values)),
         LayerKv(KvRows(*quantize(keys)), KvRows(*quantize(values))),
         LayerKv(KvRows(shared), KvRows(shared[..., :48])),
     )
-    query_THA = random(17, 6, 64)
-    return all(
-        _trouble(kernels, query_THA, layer, *how) is None
-        for layer in layers
-        for how in probe_variants(64)
-    )
-
-
-def rows_trouble(
-    query_THA: torch.Tensor,
-    key_TKA: torch.Tensor,
-    value_TKV: torch.Tensor,
-    window: int | None,
-    variant: AttentionVariant,
-) -> str | None:
-    """Why the kernels do not attend the rows that begin a sequence as torch does; None: they do,
-    or there are none for such rows, or keys are latents that other queries meet. A window is tried
-    that these rows reach."""
-    if query_THA.shape[-1] != key_TKA.shape[-1]:
-        return None
-    rows, layer = len(query_THA), KvPool(BLOCK_TOKENS).layer_of(0, key_TKA, value_TKV)
-    kernels = kernels_for(query_THA, layer)
-    if kernels is None:
-        return None
-    for kept, given in ((layer.keys, key_TKA), (layer.values, value_TKV)):
-        kept.write(torch.arange(rows), given)
-    window = window and min(window, rows // 2)
-    return _trouble(kernels, query_THA, layer, window, variant, (0,), rows)
+    return agrees(kernels.attend, random(17, 6, 64), layers)
 
 
 def refuse_kernels() -> None:
@@ -298,66 +241,9 @@ def refuse_kernels() -> None:
     _refused.append(True)
 
 
+def are_refused() -> bool:
+    """Whether the kernels were off with rows of a model."""
+    return bool(_refused)
+
+
 _refused: list[bool] = []
-
-
-def _trouble(
-    kernels: AttentionKernels,
-    query_THA: torch.Tensor,
-    layer: LayerKv,
-    window: int | None,
-    variant: AttentionVariant,
-    table: tuple[int, ...] = PROBE_TABLE,
-    keys: int = PROBE_KEYS,
-) -> str | None:
-    """Why a span of the last rows, or the last one alone, is not attended as torch does."""
-    rows = len(query_THA)
-    spans = (
-        RaggedSpan(0, rows, keys - rows, keys, table),
-        RaggedSpan(rows, 1, keys - 1, keys, table),
-    )
-    batch = RaggedBatch.of(spans, query_THA.device)
-    reference = probe_reference(query_THA, layer, window, variant, table, keys)
-    got_THV = kernels.attend(torch.cat([query_THA, query_THA[-1:]]), layer, batch, window, variant)
-    last = len(reference.truth) - got_THV.shape[1]
-    return reference.trouble(got_THV[:rows]) or reference.trouble(got_THV[rows:], last)
-
-
-def probe_reference(
-    query_THA: torch.Tensor,
-    layer: LayerKv,
-    window: int | None,
-    variant: AttentionVariant,
-    table: tuple[int, ...] = PROBE_TABLE,
-    keys: int = PROBE_KEYS,
-) -> Reference:
-    """What torch gives for the last rows over keys, in fp64 and in the queries' dtype;
-    [T * H, V]."""
-    blocks_B1 = torch.tensor(table)[:, None]
-    slots = (blocks_B1 * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS)).flatten()[:keys]
-    truth, library = (
-        _attended(query_THA.to(dtype), layer, window, variant, slots).flatten(0, 1)
-        for dtype in (torch.float64, query_THA.dtype)
-    )
-    return Reference(truth, library, summed(keys) * LARGE_CHANNELS)
-
-
-def _attended(
-    query_THA: torch.Tensor,
-    layer: LayerKv,
-    window: int | None,
-    variant: AttentionVariant,
-    slots: torch.Tensor,
-) -> torch.Tensor:
-    tokens, heads, size = query_THA.shape
-    kv_heads, dtype = layer.keys.kv_heads, query_THA.dtype
-    keys_NKA, values_NKV = (rows.numbers(dtype)[slots] for rows in (layer.keys, layer.values))
-    mask = causal_mask(tokens, len(keys_NKA), window, heads // kv_heads, dtype, query_THA.device)
-    out_BKRV = attend_packed(
-        query_THA.transpose(0, 1).reshape(1, kv_heads, -1, size),
-        keys_NKA.transpose(0, 1)[None],
-        values_NKV.transpose(0, 1)[None],
-        mask,
-        variant,
-    )
-    return out_BKRV.reshape(heads, tokens, -1).transpose(0, 1)

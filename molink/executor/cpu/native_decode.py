@@ -18,19 +18,15 @@ import torch
 from molink.executor.attention.attention_math import AttentionVariant
 from molink.executor.attention.kv_pool import LayerKv
 from molink.executor.attention.kv_rows import KvRows
-from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
-from molink.executor.cpu.native_attention import (
-    PROBE_KEYS,
-    PROBE_TABLE,
-    probe_numbers,
-    probe_reference,
-    probe_variants,
-    run_kernels,
-)
+from molink.executor.attention.ragged_batch import RaggedBatch
+from molink.executor.cpu.native_attention import are_refused, run_kernels
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink.executor.cpu.proving_attention import PROBE_SLOTS, agrees, probe_numbers
 
 __all__ = ["DecodeKernel", "decode_kernel_for", "decode_kernel_of"]
+
+Call = tuple[LayerKv, RaggedBatch, int | None, AttentionVariant]
+"""What queries attend to, in which window and how."""
 
 SIZE_STEP = 16
 """Head sizes must be multiples of it: numbers in a vector of AVX512."""
@@ -66,7 +62,7 @@ def decode_kernel_for(query_THA: torch.Tensor, layer: LayerKv) -> DecodeKernel |
         and layer.keys.size % SIZE_STEP == 0
         and layer.values.size % SIZE_STEP == 0
     )
-    return _kernel() if suits else None
+    return _kernel() if suits and not are_refused() else None
 
 
 @cache
@@ -86,16 +82,13 @@ def decode_kernel_of(library: ctypes.CDLL | None) -> DecodeKernel | None:
 
 
 def _agrees(kernel: DecodeKernel) -> bool:
-    """Compare with torch on a decode row, plain and with everything on."""
+    """Compare with torch on a decode row."""
     random = partial(probe_numbers, dtype=torch.float32)
-    slots = len(PROBE_TABLE) * BLOCK_TOKENS
-    layer = LayerKv(KvRows(random(slots, 2, 48)), KvRows(random(slots, 2, 32)))
-    query_THA = random(1, 6, 48)
-    span = RaggedSpan(0, 1, PROBE_KEYS - 1, PROBE_KEYS, PROBE_TABLE)
-    for window, variant in probe_variants(48):
-        got_THV = query_THA.new_full((1, 6, 32), torch.nan)
-        batch = RaggedBatch.of((span,), query_THA.device)
-        kernel.attend(query_THA, layer, batch, window, variant, got_THV)
-        if probe_reference(query_THA, layer, window, variant).trouble(got_THV) is not None:
-            return False
-    return True
+    layer = LayerKv(KvRows(random(PROBE_SLOTS, 2, 48)), KvRows(random(PROBE_SLOTS, 2, 32)))
+
+    def attend(query_THA: torch.Tensor, *call: *Call) -> torch.Tensor:
+        out_THV = query_THA.new_full((*query_THA.shape[:2], 32), torch.nan)
+        kernel.attend(query_THA, *call, out_THV)
+        return out_THV
+
+    return agrees(attend, random(1, 6, 48), [layer])

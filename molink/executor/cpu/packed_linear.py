@@ -24,7 +24,7 @@ layout (slower).
 import ctypes
 import mmap
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from molink.executor.cpu.native_kernel import native_library
-from molink.executor.proof import APART, PROBE_ROWS, Reference, probe_rows, summed
+from molink.executor.proof import PROBE_ROWS, Reference, probe_rows, summed, wide_dtype
 from molink.executor.quantized.packed import QuantizedWeight
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "pack_matrix",
     "padded",
     "product_trouble",
+    "shared_parts",
 ]
 
 PANEL_ROWS = 32
@@ -59,6 +60,10 @@ PANEL_ROWS = 32
 PROBE_OUTPUTS = 256
 """Outputs that are compared with the matrix, spread over all of it: siblings stacked in one matrix
 have some each."""
+
+SUMS = 4.0
+"""Errors of sums in fp32, as `proof.summed` tells them of terms of no order, that a product may
+have. 60 seeds of each form, of 64 to 4,096 inputs: 2 at most; in 16 bits none is needed."""
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
@@ -80,9 +85,6 @@ class PackedLinear(nn.Module):
     """Linear layer y = x W' + b with W packed; several layers that share their input may stand one
     above the other in W.
     """
-
-    cancels = 1.0
-    """How many times larger than the result the sums in fp32 are that it is the difference of."""
 
     kind: Hashable = None
     """Which of the kernels computes it, where there are several for a form of weights."""
@@ -192,35 +194,25 @@ def joined_bias(linears: Sequence[Any]) -> torch.Tensor | None:
     return torch.cat(parts)
 
 
-def is_product(
-    layer: PackedLinear,
-    weight: torch.Tensor | QuantizedWeight,
-    bias: torch.Tensor | None,
-    dtype: torch.dtype,
-) -> bool:
+Matrix = tuple[torch.Tensor | QuantizedWeight, torch.Tensor | None, torch.dtype]
+"""Weight and bias of a linear layer, and the format of its rows."""
+
+
+def is_product(layer: PackedLinear, *matrix: *Matrix) -> bool:
     """Whether a layer multiplies rows by a matrix, tried once for each form and shape."""
-    form = _form(layer, weight, bias, dtype)
+    form = _form(layer, *matrix)
     if form not in _proven:
-        _proven[form] = product_trouble(layer, weight, bias, dtype)
+        _proven[form] = product_trouble(layer, *matrix)
     return _proven[form] is None
 
 
-def distrust(
-    layer: PackedLinear,
-    weight: torch.Tensor | QuantizedWeight,
-    bias: torch.Tensor | None,
-    dtype: torch.dtype,
-) -> None:
+def distrust(layer: PackedLinear, *matrix: *Matrix) -> None:
     """Take no more layers of a form and shape that was off with the weights of one."""
-    _proven[_form(layer, weight, bias, dtype)] = "is off with weights that serve"
+    _proven[_form(layer, *matrix)] = "is off with weights that serve"
 
 
-def _form(
-    layer: PackedLinear,
-    weight: torch.Tensor | QuantizedWeight,
-    bias: torch.Tensor | None,
-    dtype: torch.dtype,
-) -> tuple[object, ...]:
+def _form(layer: PackedLinear, *matrix: *Matrix) -> tuple[object, ...]:
+    weight, bias, dtype = matrix
     stored = weight.dtype if isinstance(weight, torch.Tensor) else weight.form
     return (
         type(layer),
@@ -237,7 +229,7 @@ _proven: dict[tuple[object, ...], str | None] = {}
 
 
 def product_trouble(
-    layer: PackedLinear,
+    layer: nn.Module,
     weight: torch.Tensor | QuantizedWeight,
     bias: torch.Tensor | None,
     dtype: torch.dtype,
@@ -248,19 +240,30 @@ def product_trouble(
     tensor = weight if isinstance(weight, torch.Tensor) else weight.codes
     x = (probe_rows(PROBE_ROWS, inputs, dtype) if rows is None else rows).to(tensor.device)
     some = torch.linspace(0, outputs - 1, min(outputs, PROBE_OUTPUTS)).long().to(tensor.device)
-    if isinstance(weight, QuantizedWeight):
-        matrix = weight.picked(some).dequantized(torch.float32)
-    else:
-        matrix = weight[some]
-    added = None if bias is None else bias[some]
-    wide = torch.float64 if tensor.device.type == "cpu" else torch.float32
-    truth = F.linear(x.to(wide), matrix.to(wide), None if added is None else added.to(wide))
-    library = F.linear(x, matrix.to(dtype), None if added is None else added.to(dtype))
-    allowance = layer.cancels * summed(inputs)
-    if dtype == torch.float32:  # Partial sums are larger than the result, by as much as cancels.
-        allowance = max(allowance, APART[dtype])
-    reference = Reference(truth, library, allowance)
+    matrix, squares = _picked(weight, some)
+    added, wide = None if bias is None else bias[some], wide_dtype(x)
+    truth, library = (
+        F.linear(x.to(kind), matrix.to(kind), None if added is None else added.to(kind))
+        for kind in (wide, dtype)
+    )
+    terms = F.linear(x.to(wide).square(), squares.to(wide)).sqrt()
+    reference = Reference(truth, library, slack=SUMS * summed(inputs) * terms)
     return reference.trouble_of(lambda x: layer(x)[..., some], x)
+
+
+def _picked(
+    weight: torch.Tensor | QuantizedWeight, outputs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of a matrix, and the squares of what kernels add up for each number of it: where codes
+    have zeros both parts apart, which may be larger than their sum."""
+    if isinstance(weight, torch.Tensor):
+        return weight[outputs], weight[outputs].float().square()
+    picked: Any = weight.picked(outputs)
+    matrix = picked.dequantized(torch.float32)
+    if getattr(picked, "zero", None) is None:
+        return matrix, matrix.square()
+    codes = replace(picked, zero=torch.zeros_like(picked.zero)).dequantized(torch.float32)
+    return matrix, codes.square() + (matrix - codes).square()
 
 
 # -- siblings that share their input -------------------------------------------------------------
@@ -281,7 +284,7 @@ class Pending:
 class SharedInput(nn.Module):
     """Packed product whose output columns belong to several layers."""
 
-    def __init__(self, packed: PackedLinear, sizes: list[int]) -> None:
+    def __init__(self, packed: Any, sizes: list[int]) -> None:
         super().__init__()
         self.packed = packed
         self._sizes = sizes
@@ -312,6 +315,14 @@ class SharedPart(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """This layer's columns of the shared product."""
         return self._part(x)
+
+
+def shared_parts(product: nn.Module, linears: Sequence[Any]) -> Sequence[nn.Module]:
+    """What stands for each of the layers that one product computes; for one alone, the product."""
+    if len(linears) == 1:
+        return [product]
+    shared = SharedInput(product, [linear.out_features for linear in linears])
+    return [SharedPart(shared, index) for index in range(len(linears))]
 
 
 # -- the native layout ----------------------------------------------------------------------------

@@ -10,8 +10,7 @@ copied out of the files: otherwise one small tensor would keep a whole shard map
 count as the process's memory.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,25 +19,28 @@ from torch import nn
 
 from molink.executor.architecture.pruning import Skip
 from molink.executor.attention.function import observed_attention
+from molink.executor.attention.kv_pool import KvPool, LayerKv
+from molink.executor.attention.layer_rows import LayerRows
+from molink.executor.attention.ragged_batch import RaggedBatch
 from molink.executor.cpu.finding_plain_layers import call_of, use_plain_layers
-from molink.executor.cpu.native_attention import refuse_kernels, rows_trouble
+from molink.executor.cpu.native_attention import refuse_kernels
 from molink.executor.cpu.norms import RootMeanSquareNorm, norm_trouble, replacement_for
 from molink.executor.cpu.packed_linear import (
-    PackedLinear,
-    SharedInput,
-    SharedPart,
     distrust,
     joined_bias,
     joined_weight,
     pack_matrix,
     product_trouble,
+    shared_parts,
 )
 from molink.executor.cpu.packing_experts import pack_experts
+from molink.executor.cpu.proving_attention import rows_trouble
 from molink.executor.cpu.quantized_linear import quantized_linear
 from molink.executor.experts import ExpertStack
-from molink.executor.proof import Swaps
+from molink.executor.proof import Swaps, recorded_inputs
 from molink.executor.quantized.linear import QuantizedLinear
 from molink.executor.quantized.packed import joined
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["linear_groups", "replace_module", "rewrite"]
 
@@ -63,10 +65,11 @@ def rewrite(
     tried: list[Swaps] = []
     groups = linear_groups(model, lambda: tried.append(_tried(model, tokens or trial)))
     swaps = tried[0]
-    for done, names in enumerate(groups):
-        _pack_group(model, names, swaps)
+    by_first = {names[0]: names for names in groups}
+    for done, first in enumerate(swaps.tried_first(by_first)):
+        _pack_group(model, by_first[first], swaps)
         progress(LINEARS * (done + 1) / len(groups))
-    pack_experts(model, lambda done: progress(LINEARS + (1 - LINEARS) * done))
+    pack_experts(model, swaps, lambda done: progress(LINEARS + (1 - LINEARS) * done))
     progress(1.0)
     _replace_norms(model, swaps)
     for parameter in model.parameters():
@@ -85,11 +88,20 @@ def _tried(model: nn.Module, tokens: Callable[[], object]) -> Swaps:
 
     with observed_attention(note):
         swaps = Swaps.seen(model, tokens)
-    for name, ((*_, window, variant), rows) in calls.items():
+    for name in filter(swaps.tries, calls):
+        (*_, window, variant), rows = calls[name]
         query, key, value = (one[0].transpose(0, 1).contiguous() for one in rows[:3])
-        if not swaps.note(name, rows_trouble(query, key, value, window, variant)):
+        trouble = rows_trouble(_attended, query, key, value, window, variant)
+        if not swaps.note("attention", name, trouble):
             refuse_kernels()
     return swaps
+
+
+def _attended(
+    query_THA: torch.Tensor, layer: LayerKv, batch: RaggedBatch, *call: Any
+) -> torch.Tensor:
+    """Attention by the kernels that a stage has for these rows."""
+    return LayerRows(batch, KvPool(BLOCK_TOKENS), layer, query_THA, *call).attend()
 
 
 def _untie_embedding(model: Any) -> None:
@@ -116,7 +128,7 @@ def linear_groups(model: Any, trial: Callable[[], object]) -> list[list[str]]:
         if _is_linear(module) and module not in experts and not _is_embedding_too(model, module)
     ]
     parents = sorted({name.rpartition(".")[0] for name in names})
-    with _recorded_inputs(model, names) as inputs, _recorded_inputs(model, parents) as ran:
+    with recorded_inputs(model, names) as inputs, recorded_inputs(model, parents) as ran:
         trial()
     groups: dict[object, list[str]] = {}
     for name in names:
@@ -141,50 +153,35 @@ def _is_embedding_too(model: Any, linear: nn.Module) -> bool:
     )
 
 
-@contextmanager
-def _recorded_inputs(model: nn.Module, names: list[str]) -> Iterator[dict[str, list[Any]]]:
-    """The inputs that the named modules receive inside the block, kept alive so that ids stay
-    unique.
-    """
-    inputs: dict[str, list[Any]] = {}
-    handles = [
-        model.get_submodule(name).register_forward_pre_hook(
-            lambda _, args, name=name: inputs.setdefault(name, []).append(args[0] if args else None)
-        )
-        for name in names
-    ]
-    try:
-        yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _pack_group(model: nn.Module, names: list[str], swaps: Swaps) -> None:
     linears: list[Any] = [model.get_submodule(name) for name in names]
     bias, dtype = joined_bias(linears), linears[0].weight.dtype
-    packed: PackedLinear | None
+    weight: Any
     if isinstance(linears[0], QuantizedLinear):
-        weight: Any = joined([linear.quantized for linear in linears])
+        weight = joined([linear.quantized for linear in linears])
         packed = quantized_linear(weight, bias, dtype)
     else:
         weight = joined_weight(linears)
         packed = None if weight is None else pack_matrix(weight, bias)
-    if packed is not None:
-        trouble_of = partial(product_trouble, packed, weight, bias, dtype)
-        if not swaps.holds(names[0], trouble_of):
-            distrust(packed, weight, bias, dtype)
-            packed = None
+    is_fast = packed is not None
     if packed is None and len(linears) > 1 and isinstance(linears[0], QuantizedLinear):
         packed = QuantizedLinear(weight, bias, dtype)
     if packed is None:
         return
-    if len(names) == 1:
-        replace_module(model, names[0], packed)
+    parts = shared_parts(packed, linears)
+    if is_fast and not all(map(partial(_part_holds, swaps), names, parts, linears)):
+        distrust(packed, weight, bias, dtype)
         return
-    shared = SharedInput(packed, [linear.out_features for linear in linears])
-    for index, name in enumerate(names):
-        replace_module(model, name, SharedPart(shared, index))
+    for name, part in zip(names, parts, strict=True):
+        replace_module(model, name, part)
+
+
+def _part_holds(swaps: Swaps, name: str, part: nn.Module, linear: Any) -> bool:
+    """Whether what stands for a linear holds on its rows, with its weights."""
+    is_coded = isinstance(linear, QuantizedLinear)
+    weight = linear.quantized if is_coded else linear.weight.detach()
+    trouble_of = partial(product_trouble, part, weight, linear.bias, linear.weight.dtype)
+    return swaps.holds("the product", name, trouble_of)
 
 
 def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
@@ -209,8 +206,17 @@ def _fast_norm(module: nn.Module) -> nn.Module | None:
 
 
 def _replace_norms(model: nn.Module, swaps: Swaps) -> None:
-    for name, module in list(model.named_modules()):
-        if "norm" in type(module).__name__.lower() and not isinstance(module, Skip):
-            fast = _fast_norm(module)
-            if fast is not None and swaps.holds(name, partial(norm_trouble, module, fast)):
-                replace_module(model, name, fast)
+    norms: dict[str, nn.Module] = {
+        name: module
+        for name, module in model.named_modules()
+        if "norm" in type(module).__name__.lower() and not isinstance(module, Skip)
+    }
+    off: set[type] = set()
+    for name in swaps.tried_first(norms):
+        fast = None if type(norms[name]) in off else _fast_norm(norms[name])
+        if fast is None:
+            continue
+        if swaps.holds("the norm", name, partial(norm_trouble, norms[name], fast)):
+            replace_module(model, name, fast)
+        else:
+            off.add(type(norms[name]))

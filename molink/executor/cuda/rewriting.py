@@ -20,7 +20,7 @@ from torch import nn
 
 from molink.executor.architecture.pruning import Skip
 from molink.executor.cpu.norms import replacement_for
-from molink.executor.cpu.packed_linear import SharedInput, SharedPart, joined_bias
+from molink.executor.cpu.packed_linear import joined_bias, shared_parts
 from molink.executor.cpu.rewriting import linear_groups, replace_module
 from molink.executor.cuda.fused_choice import FusedChoice
 from molink.executor.cuda.fused_experts import fuse_experts
@@ -83,9 +83,8 @@ def _join(model: nn.Module, names: Sequence[str]) -> None:
     one = _joined(linears)
     if one is None:
         return
-    shared = SharedInput(one, [int(linear.out_features) for linear in linears])  # type: ignore[arg-type]
-    for index, name in enumerate(names):
-        replace_module(model, name, SharedPart(shared, index))
+    for name, part in zip(names, shared_parts(one, linears), strict=True):
+        replace_module(model, name, part)
 
 
 def _joined(linears: Sequence[Any]) -> Any:

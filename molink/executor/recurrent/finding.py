@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
+from molink.executor.proof import hooks, with_random_rows
 from molink.executor.recurrent.staged_mixer import MixerCache, MixerKind, StagedMixer
 
 __all__ = ["TRIAL_TOKENS", "stage_mixers"]
@@ -42,15 +43,11 @@ class ProbeCache(Cache):  # type: ignore[misc]
         def leave(module: Any, args: Any, output: Any) -> None:
             self._running.pop()
 
-        handles: list[Any] = []
-        for module in self._model.modules():
-            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            handles.append(module.register_forward_hook(leave, always_call=True))
-        try:
+        modules = list(self._model.modules())
+        before = [one.register_forward_pre_hook(enter, with_kwargs=True) for one in modules]
+        behind = [one.register_forward_hook(leave, always_call=True) for one in modules]
+        with hooks(before + behind):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _note(self, state_idx: int) -> None:
         module, args, kwargs = self._running[-1]
@@ -134,7 +131,7 @@ def stage_mixers(model: Any, trial: Callable[[Cache], None]) -> list[StagedMixer
 
 def _reads_state(mixer: Any, kind: MixerKind, args: Any, kwargs: Any) -> bool:
     """Whether a span of several rows reads the recurrent state at all: told by another state."""
-    args, kwargs = _random_rows(args), _random_rows(kwargs)
+    args, kwargs = with_random_rows(args), with_random_rows(kwargs)
 
     def run(layer: Any) -> Any:
         with torch.inference_mode():
@@ -149,13 +146,3 @@ def _reads_state(mixer: Any, kind: MixerKind, args: Any, kwargs: Any) -> bool:
         for state in states:
             state.mul_(3).add_(1)
     return not states or not torch.equal(run(layer), run(other))
-
-
-def _random_rows(value: Any) -> Any:
-    """`value` with random numbers in its [1, T, D] tensors: a model's first rows may be zeros."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 2:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
-    if isinstance(value, dict):
-        return {key: _random_rows(one) for key, one in value.items()}
-    return tuple(map(_random_rows, value)) if isinstance(value, tuple) else value

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from molink.executor.proof import alike, probe_rows
+from molink.executor.proof import alike, hooks, probe_rows
 from molink.executor.recurrent.staged_mixer import StagedMixer
 
 __all__ = ["Projections", "hoist"]
@@ -97,17 +97,10 @@ class Trace:
 def hoist(mixers: Sequence[StagedMixer], trial: Callable[[], object]) -> None:
     """Let each mixer compute its projections once per step; `trial` runs the model once."""
     traces = [Trace() for _ in mixers]
-    handles = [
-        handle
-        for staged, trace in zip(mixers, traces, strict=True)
-        for handle in _hooks(staged.mixer, trace)
-    ]
-    try:
+    pairs = list(zip(mixers, traces, strict=True))
+    with hooks(handle for staged, trace in pairs for handle in _hooks(staged.mixer, trace)):
         trial()
-    finally:
-        for handle in handles:
-            handle.remove()
-    for staged, trace in zip(mixers, traces, strict=True):
+    for staged, trace in pairs:
         staged.projections = _projections(staged.mixer, trace)
 
 
