@@ -7,13 +7,23 @@ decides depends only on the text from its beginning, never on how much more is t
 
 import secrets
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from molink.api.chat.formats.shapes import CallShape
 from molink.api.chat.parts import Part, TextDelta, ToolCallDelta
+from molink.serving.text_stream import first_of
 
-__all__ = ["CallWriter", "HoldingReader", "PlainText", "TextReader", "call_id", "nine_letters"]
+__all__ = [
+    "CallWriter",
+    "HoldingReader",
+    "PlainText",
+    "SteppingReader",
+    "TextReader",
+    "call_id",
+    "nine_letters",
+]
 
 ID_LETTERS = string.ascii_letters + string.digits
 
@@ -81,7 +91,33 @@ class CallWriter:
         return ToolCallDelta(self.count - 1, arguments=arguments)
 
 
-class HoldingReader:
+class SteppingReader:
+    """Base of the readers that hold text back and go over it step by step."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._parts: list[Part] = []
+        self._step: Callable[[], bool]
+        """The state: consumes what it can of `_held`; False when it waits for more."""
+
+    def push(self, text: str) -> list[Part]:
+        """Parts that became clear with this text."""
+        self._held += text
+        while self._held and self._step():
+            pass
+        return self._taken()
+
+    def _take(self, count: int) -> str:
+        """The first characters of what is held, which is held no longer."""
+        taken, self._held = self._held[:count], self._held[count:]
+        return taken
+
+    def _taken(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return parts
+
+
+class HoldingReader(SteppingReader, ABC):
     """Base of the readers that find calls: text around calls loses its outer white space."""
 
     marks: tuple[str, ...] = ()
@@ -92,26 +128,19 @@ class HoldingReader:
     """How the format writes calls."""
 
     def __init__(self, calls: CallWriter) -> None:
+        super().__init__()
         self._calls = calls
-        self._held = ""
+        self._step = self._text
         self._spaces = ""
         """White space that is text only if text follows it."""
         self._is_after_call = False
-        self._parts: list[Part] = []
-        self._step: Callable[[], bool]
-        """The state: consumes what it can of `_held`; False when it waits for more."""
+        self._opening = ""
+        """What stood before what may be a call, to be text again if it is none."""
 
     @classmethod
     def spans(cls) -> list[tuple[str, str, bool]]:
         """Marks before and behind calls; an empty end: no text follows. True: only at first."""
         return [(cls.marks[0], cls.last_mark, False)]
-
-    def push(self, text: str) -> list[Part]:
-        """Parts that became clear with this text."""
-        self._held += text
-        while self._held and self._step():
-            pass
-        return self._taken()
 
     def finish(self) -> list[Part]:
         """Parts of what was held back: whatever is no call is text."""
@@ -121,12 +150,30 @@ class HoldingReader:
         return self._taken()
 
     def _end(self) -> None:
-        self._say(self._take(len(self._held)))
+        self._say(self._opening + self._take(len(self._held)))
 
-    def _take(self, count: int) -> str:
-        """The first characters of what is held, which is held no longer."""
-        taken, self._held = self._held[:count], self._held[count:]
-        return taken
+    @abstractmethod
+    def _text(self) -> bool:
+        """Step outside of calls: gives text, up to the mark of a call."""
+
+    def _break(self) -> bool:
+        """It is no call: read it again as text."""
+        self._say(self._opening)
+        self._opening, self._step = "", self._text
+        return True
+
+    def _said_up_to(self, *marks: str) -> str:
+        """The first of these marks, once the text before it is given; empty: none has come."""
+        at, mark = first_of(self._held, marks)
+        self._say(self._take(at))
+        return mark
+
+    def _open(self, mark: str, step: Callable[[], bool]) -> bool:
+        """Give the text up to a mark, behind which `step` reads what may be a call."""
+        if not self._said_up_to(mark):
+            return False
+        self._opening, self._step = self._take(len(mark)), step
+        return True
 
     def _say(self, text: str) -> None:
         """Give text, but white space at its end only together with what follows."""
@@ -140,14 +187,10 @@ class HoldingReader:
             self._is_after_call = False
 
     def _begin_call(self, name: str, own_id: str = "") -> None:
-        self._spaces = ""
+        self._spaces = self._opening = ""
         self._is_after_call = True
         self._parts.append(self._calls.begin(name, own_id))
 
     def _add_arguments(self, arguments: str) -> None:
         if arguments:
             self._parts.append(self._calls.go_on(arguments))
-
-    def _taken(self) -> list[Part]:
-        parts, self._parts = self._parts, []
-        return parts
