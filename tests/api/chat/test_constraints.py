@@ -15,8 +15,9 @@ from molink.api.chat import (
     Tool,
     ToolChoice,
 )
-from molink.api.chat.constraints import after_thoughts
+from molink.api.chat.constraints import AnswerGrammars
 from molink.api.chat.format import TAGS
+from molink.api.chat.formats.think import ThinkTags
 from molink.api.chat.lark import LarkWriter
 from molink.api.chat.prompt import PartReader
 from molink.config.parsers import AUTO, NONE, TOOL_PARSERS
@@ -226,15 +227,17 @@ def test_gpt_oss_thinks_before_an_answer_in_a_grammar(marks):
 )
 def test_a_model_may_think_before_it_answers_in_a_grammar(grammar):
     answer = "yes" if grammar.startswith("start") else '"a"'
-    whole = after_thoughts(grammar, TAGS["qwen3"], "", LarkWriter())
-    assert accepts(whole, answer) and accepts(whole, f"<think>\nHm\n</think>\n\n{answer}")
-    assert not accepts(whole, "hm") and not accepts(whole, "<think>hm")
-    begun = after_thoughts(grammar, TAGS["qwen3"], "<think>\n", LarkWriter())
+
+    def whole(tags: ThinkTags | None, prompt: str) -> str:
+        return AnswerGrammars(tags, prompt, LarkWriter()).after_thoughts(grammar)
+
+    free = whole(TAGS["qwen3"], "")
+    assert accepts(free, answer) and accepts(free, f"<think>\nHm\n</think>\n\n{answer}")
+    assert not accepts(free, "hm") and not accepts(free, "<think>hm")
+    begun = whole(TAGS["qwen3"], "<think>\n")
     assert accepts(begun, f"Hm\n</think>\n\n{answer}") and not accepts(begun, answer)
-    assert (
-        after_thoughts(grammar, TAGS["qwen3"], "<think>\n\n</think>\n\n", LarkWriter()) == grammar
-    )
-    assert after_thoughts(grammar, None, "", LarkWriter()) == grammar
+    assert whole(TAGS["qwen3"], "<think>\n\n</think>\n\n") == grammar
+    assert whole(None, "") == grammar
 
 
 @pytest.fixture

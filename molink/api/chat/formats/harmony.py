@@ -24,7 +24,7 @@ MESSAGE = "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
 
 HEADER_CHARS_MAX = 512
-"""Of role, recipient and channel; longer is text."""
+"""Characters of role, recipient and channel; longer is text."""
 
 FINAL = "<|channel|>final<|message|>"
 """How the answer itself begins."""
@@ -64,7 +64,7 @@ class HarmonyReader(HoldingReader):
         self._has_said = self._has_arguments = False
 
     def _text(self) -> bool:
-        """Up to a message's body: the header says who takes that."""
+        """Step up to a message's body: the header says who takes that."""
         at = self._held.find(MESSAGE, 0, HEADER_CHARS_MAX)
         if at < 0 and len(self._held) < HEADER_CHARS_MAX:
             return False

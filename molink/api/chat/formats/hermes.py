@@ -49,14 +49,14 @@ class HermesReader(JsonCallsReader):
         return [*super().spans(), *fenced, *((begin, "", True) for begin in OBJECTS)]
 
     def _start(self) -> bool:
-        """Where an answer begins that may be calls without marks."""
+        """Step at the begin of an answer, which may be calls without marks."""
         rest = self._held.lstrip()
         if rest:
             self._step = self._bare if rest.startswith("{") else self._text
         return bool(rest)
 
     def _bare(self) -> bool:
-        """In an answer that may be nothing but calls without marks: its end shows it."""
+        """Step in an answer that may be nothing but calls without marks: its end shows it."""
         name = _NAME.match(self._held, 0, NAME_CHARS_MAX)
         if is_no_call(self._held) or (name is not None and name[1] not in self._calls.tools):
             self._step = self._text

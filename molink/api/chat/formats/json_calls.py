@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from molink.api.chat.conversation import read_json
 from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.serving.text_stream import first_of
 
@@ -33,10 +34,11 @@ _HEAD = re.compile(
 _FIRST_KEY = re.compile(r'\s*\{\s*"((?:[^"\\]|\\.)*)"')
 
 CALL_KEYS = frozenset({"arguments", "function", "id", "name", "parameters", "type"})
-"""With another key first, an object is no call."""
+"""Keys with which a call's object may begin."""
 
 NAMED_CHARS_MAX = 256
-"""From a call's mark to its arguments, where its name stands between them; longer is text."""
+"""Characters from a call's mark to its arguments, where its name stands between them; longer is
+text."""
 
 HEAD_CHARS_MAX = 1024
 """In which a name and the beginning of its arguments come; it is looked for with each new piece."""
@@ -128,7 +130,7 @@ class JsonCallsReader(HoldingReader):
             return self._break()
         head = _HEAD.match(self._held, 0, HEAD_CHARS_MAX)
         if head is not None:
-            name = _parsed(head[1])
+            name = read_json(head[1], strict=False)
             if not self._may_call(name):
                 return self._break()
             self._take(head.end())
@@ -141,7 +143,7 @@ class JsonCallsReader(HoldingReader):
 
     def _whole(self, end: int) -> bool:
         """An object that has ended without a head."""
-        call = whole_call(_parsed(self._held[:end]), needs_arguments=self._is_bare)
+        call = whole_call(read_json(self._held[:end], strict=False), needs_arguments=self._is_bare)
         if call is None or not self._may_call(call[0]):
             return self._break()
         self._take(end)
@@ -191,13 +193,6 @@ def is_no_call(text: str) -> bool:
     return text.lstrip()[:1] not in ("", "{")
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return None
-
-
 def whole_call(found: Any, *, needs_arguments: bool) -> tuple[str, str] | None:
     """Name and arguments of a call's object; None: it is none."""
     if not isinstance(found, dict):
@@ -207,7 +202,7 @@ def whole_call(found: Any, *, needs_arguments: bool) -> tuple[str, str] | None:
     if arguments is None and not needs_arguments:
         arguments = {}
     if isinstance(arguments, str):
-        arguments = _parsed(arguments)
+        arguments = read_json(arguments, strict=False)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     return name, json.dumps(arguments, ensure_ascii=False)

@@ -9,6 +9,7 @@ import secrets
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from molink.api.chat.formats.shapes import CallShape
@@ -60,29 +61,23 @@ class PlainText:
         return []
 
 
+@dataclass(slots=True)
 class CallWriter:
     """Writer of the deltas of an answer's calls: counts them and names them."""
 
-    def __init__(
-        self,
-        tools: Mapping[str, Mapping[str, Any]],
-        make_id: Callable[[], str],
-        *,
-        is_strict: bool = False,
-    ) -> None:
-        self.is_strict = is_strict
-        """Whether a grammar holds for calls between marks: what has none is text."""
-        self.tools = tools
-        """The tools that the model was told of: the schemas of their arguments by name."""
-        self.count = 0
-        self._make_id = make_id
-        self._ids: set[str] = set()
+    tools: Mapping[str, Mapping[str, Any]]
+    """The tools that the model was told of: the schemas of their arguments by name."""
+    make_id: Callable[[], str]
+    is_strict: bool = False
+    """Whether a grammar holds for calls between marks: what has none is text."""
+    count: int = 0
+    _ids: set[str] = field(default_factory=set)
 
     def begin(self, name: str, own_id: str = "") -> ToolCallDelta:
         """The first delta of the next call; `own_id`: the one that the model gave it, if it did."""
         self.count += 1
         is_new = bool(own_id) and own_id not in self._ids
-        chosen = own_id if is_new else self._make_id()
+        chosen = own_id if is_new else self.make_id()
         self._ids.add(chosen)
         return ToolCallDelta(self.count - 1, chosen, name)
 
@@ -157,7 +152,7 @@ class HoldingReader(SteppingReader, ABC):
         """Step outside of calls: gives text, up to the mark of a call."""
 
     def _break(self) -> bool:
-        """It is no call: read it again as text."""
+        """Read again as text what was taken for a call."""
         self._say(self._opening)
         self._opening, self._step = "", self._text
         return True
