@@ -18,7 +18,7 @@ from aiohttp import web
 
 from molink.api.body import body_pieces, parse_json_object
 from molink.api.callers import caller_of
-from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError, unknown_field
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.errors import ControlError, UserError
 
@@ -107,12 +107,7 @@ async def _body(request: web.Request, kinds: Mapping[str, tuple[type, ...]]) -> 
     body = parse_json_object(raw) if raw.strip() else {}
     for name, value in body.items():
         if name not in kinds:
-            raise ApiError(
-                f"'{name[:NAME_CHARS_SHOWN]}' is not a field of this request: leave it out or "
-                "correct its name.",
-                param=name[:NAME_CHARS_SHOWN],
-                code="unknown_parameter",
-            )
+            raise unknown_field(name[:NAME_CHARS_SHOWN])
         if type(value) not in kinds[name]:
             wanted = " or ".join(kind.__name__ for kind in kinds[name])
             raise ApiError(f"'{name}' must be of type {wanted}: correct it.", param=name)

@@ -30,11 +30,12 @@ from typing import Any, TypeVar
 
 from aiohttp import ClientConnectionResetError, web
 
-from molink.api.callers import Caller, caller_of
+from molink.api.callers import caller_of
 from molink.api.errors import (
     NAME_CHARS_SHOWN,
     RETRY_AFTER_S,
     ApiError,
+    answers_not_kept,
     as_api_error,
     error_body,
     is_anthropic,
@@ -140,20 +141,24 @@ class Answer:
 
 
 async def generate_all(
-    caller: Caller,
+    request: web.Request,
     service: GenerationService,
-    requests: Sequence[GenerationRequest],
+    jobs: Sequence[GenerationRequest],
     consume: Callable[[int, AsyncIterator[TokenEvent]], Awaitable[Result]],
+    prompt_tokens: int,
 ) -> list[Result]:
-    """Generate all `requests` at once; `consume` reads the events of the one with its index.
+    """Generate all `jobs` of an HTTP request at once, of which the caller's key is counted so many
+    tokens of prompts; `consume` reads the events of the one with its index.
 
     The first failure ends all of them. Raises RingError while nothing can be served,
     OverloadedError when too many wait, and ApiError when the caller has too many under way or may
     not go first. A single sequence, as most requests have, needs no task of its own.
     """
+    caller = caller_of(request)
+    caller.usage.prompt_tokens += prompt_tokens
     await service.until_taken()
     best = caller.priority_best
-    if best is not None and any(request.priority < best for request in requests):
+    if best is not None and any(job.priority < best for job in jobs):
         raise ApiError(
             f"A 'priority' below {best} goes before others' requests: use an admin key, or {best} "
             "and more.",
@@ -162,17 +167,17 @@ async def generate_all(
             code="insufficient_permissions",
         )
 
-    async def run(index: int, request: GenerationRequest) -> Result:
-        salt = cache_salt(caller.key_id, request.cache_salt, is_shared=caller.shares_cache)
-        asked = replace(request, key_id=caller.key_id, cache_salt=salt)
+    async def run(index: int, job: GenerationRequest) -> Result:
+        salt = cache_salt(caller.key_id, job.cache_salt, is_shared=caller.shares_cache)
+        asked = replace(job, key_id=caller.key_id, cache_salt=salt)
         if asked.timeline is not None:
             asked.timeline.key_id, asked.timeline.choice = caller.key_id, index
         async with aclosing(service.generate(asked)) as events:
             return await consume(index, _counted(events, caller.usage))
 
-    note_sequences(request.timeline for request in requests)
-    with caller.generating(len(requests)):
-        runs = [run(index, request) for index, request in enumerate(requests)]
+    note_sequences(job.timeline for job in jobs)
+    with caller.generating(len(jobs)):
+        runs = [run(index, job) for index, job in enumerate(jobs)]
         return [await runs[0]] if len(runs) == 1 else await gathered(runs)
 
 
@@ -303,11 +308,7 @@ async def kept_answer(request: web.Request, answer_id: str = "") -> KeptAnswer:
     caller has none of this id, 503 when it cannot be read now."""
     live, answer_id = request.app.get(LIVE), answer_id or request.match_info["id"]
     if live is None:
-        raise ApiError(
-            "Answers are not kept here: send the whole conversation with each request.",
-            status=404,
-            code="unsupported_endpoint",
-        )
+        raise answers_not_kept()
     try:
         found = await live.find(caller_of(request).key_id or "", answer_id)
     except ControlError as error:

@@ -1,5 +1,6 @@
 """The table of paths, and the limits around it."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from aiohttp import web
@@ -7,17 +8,23 @@ from aiohttp import web
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.answers import LIVE
 from molink.api.anthropic.endpoint import post_count_tokens, post_messages
+from molink.api.backend import Backend
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat
-from molink.api.errors import errors_in_shape
+from molink.api.errors import errors_in_shape, is_anthropic
 from molink.api.generate import get_generated, post_generate
 from molink.api.grammars.checker import GrammarChecker
 from molink.api.grammars.fields import GRAMMARS
-from molink.api.headers.added import headers_added
-from molink.api.headers.cors import preflight_answered
-from molink.api.headers.ignored_fields import STRICT
-from molink.api.headers.request_id import request_identified
+from molink.api.headers.cors import CorsRules, add_cors_headers, preflight_answered
+from molink.api.headers.ignored_fields import IGNORED, IGNORED_HEADER, STRICT
+from molink.api.headers.request_id import (
+    REQUEST_ID_HEADER,
+    SEQUENCES,
+    request_id_of,
+    request_identified,
+)
+from molink.api.headers.serving import serving_headers
 from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
@@ -43,6 +50,9 @@ from molink.serving.live_state import LiveState
 from molink.serving.service import GenerationService
 
 __all__ = ["create_app"]
+
+ANTHROPIC_REQUEST_ID_HEADER = "request-id"
+"""Name under which Anthropic's clients look for the request's id."""
 
 
 def create_app(
@@ -77,7 +87,7 @@ def create_app(
     if live is not None:
         app[LIVE] = live
     app.on_response_prepare.append(add_rate_limit_headers)
-    app.on_response_prepare.append(headers_added(access.cors))
+    app.on_response_prepare.append(_headers_added(access.cors))
     app[GRAMMARS] = GrammarChecker()
     app.on_cleanup.append(_close_checker)
     app.add_routes(_routes(service, chat_format or ChatFormat.of(service.card.tokenizer)))
@@ -89,23 +99,19 @@ def create_app(
 
 def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.RouteDef]:
     """Paths that clients of `service` ask, metrics, pages and the schema beside."""
-    texts = TokenTexts(service)
+    backend = Backend(service, TokenTexts(service), chat_format)
     return [
-        web.post("/generate", partial(post_generate, service, texts)),
+        web.post("/generate", partial(post_generate, backend)),
         web.get("/generate/{id:.+}", partial(get_generated, service)),
-        web.post("/v1/completions", partial(post_completions, service, texts)),
-        web.post(
-            "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
-        ),
-        web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
-        web.post(
-            "/v1/responses/input_tokens", partial(post_input_tokens, service, texts, chat_format)
-        ),
-        web.get("/v1/responses/{id:.+}", partial(get_response, service, texts, chat_format)),
+        web.post("/v1/completions", partial(post_completions, backend)),
+        web.post("/v1/chat/completions", partial(post_chat_completions, backend)),
+        web.post("/v1/responses", partial(post_responses, backend)),
+        web.post("/v1/responses/input_tokens", partial(post_input_tokens, backend)),
+        web.get("/v1/responses/{id:.+}", partial(get_response, backend)),
         web.delete("/v1/responses/{id:.+}", delete_response),
-        web.post("/v1/messages", partial(post_messages, service, chat_format)),
-        web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
-        web.post("/tokenize", partial(post_tokenize, service, chat_format)),
+        web.post("/v1/messages", partial(post_messages, backend)),
+        web.post("/v1/messages/count_tokens", partial(post_count_tokens, backend)),
+        web.post("/tokenize", partial(post_tokenize, backend)),
         web.post("/detokenize", partial(post_detokenize, service)),
         web.get("/v1/models", partial(get_models, service)),
         web.get("/v1/models/{model:.+}", partial(get_model, service)),
@@ -118,3 +124,21 @@ def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.Rou
 
 async def _close_checker(app: web.Application) -> None:
     await app[GRAMMARS].close()
+
+
+def _headers_added(
+    cors: CorsRules,
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Signal: add the request's id, what served it, the names of ignored fields, and what browsers
+    ask for."""
+
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers[REQUEST_ID_HEADER] = request_id_of(request)
+        if is_anthropic(request.path):
+            response.headers[ANTHROPIC_REQUEST_ID_HEADER] = request_id_of(request)
+        response.headers.update(serving_headers(request.get(SEQUENCES, ())))
+        if (ignored := request.get(IGNORED)) is not None:
+            response.headers[IGNORED_HEADER] = ignored
+        add_cors_headers(cors, request, response)
+
+    return add

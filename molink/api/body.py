@@ -24,28 +24,32 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from molink.api.callers import CALLERS, caller_of
-from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError, unknown_field
 from molink.api.headers.ignored_fields import note_ignored
+from molink.api.openai.refused_fields import OTHER_LENGTHS
+from molink.api.requests import check_model, in_worker
 from molink.api.schemas import Body
-from molink.api.workers import in_worker
+from molink.serving.service import ModelCard
 from molink.utf8 import utf8_text
 
 __all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]
 
-BODY_BYTES_MAX = 2**20
-"""A prompt of 128k tokens is 0.6 MB of text, or 0.95 MB of token ids."""
+BODY_BYTES_MAX = 32 * 2**20
+"""Bytes of a body. A prompt of 128k tokens is 0.6 MB of text; agents add a megabyte of tools, and
+in their history what files and pictures were. The longest takes 0.15 s to parse."""
 
 BODY_S_MAX = 30.0
-"""For a whole body to come: 1 MiB over a line of 0.3 Mbit/s."""
+"""Seconds for a whole body to come: 1 MiB over a line of 0.3 Mbit/s, the longest over 9."""
 
 ON_LOOP_BYTES_MAX = 64 * 2**10
 """The worst body of this size takes 2 ms to parse."""
 
 Checked = TypeVar("Checked", bound=Body)
 
-CONTAINERS_MAX = 50_000
-"""Lists and objects of a body: five for each message of the longest conversation. A MiB can hold
-350,000 empty ones, which take Python's collector 150 ms; so many take 20."""
+CONTAINERS_MAX = 80_000
+"""Lists and objects of a body: five for each message of the longest conversation, or those of two
+megabytes of tools. A MiB can hold 350,000 empty ones, which take Python's collector 150 ms; so many
+take 20."""
 
 DEPTH_MAX = 128
 """Lists and objects within one another: tools' arguments and JSON schemas take ten or twenty. What
@@ -79,9 +83,12 @@ _OTHERWISE = "cannot be read: correct it or leave it out"
 
 
 @asynccontextmanager
-async def checked_body(request: web.Request, schema: type[Checked]) -> AsyncIterator[Checked]:
+async def checked_body(
+    request: web.Request, schema: type[Checked], card: ModelCard
+) -> AsyncIterator[Checked]:
     """The request's JSON as a `schema`; its bytes count as held until the block ends, which should
-    do what takes long with it. Raises ApiError when it is no such JSON, or too much is held."""
+    do what takes long with it. Raises ApiError when it is no such JSON, asks for another model than
+    the card's, or too much is held."""
     budget, caller = request.app[CALLERS].budget, caller_of(request)
     raw = bytearray()
 
@@ -95,7 +102,9 @@ async def checked_body(request: web.Request, schema: type[Checked]) -> AsyncIter
             budget.take(caller, len(piece))
             raw += piece
         is_short = len(raw) <= ON_LOOP_BYTES_MAX
-        yield read() if is_short else await in_worker(read)
+        body = read() if is_short else await in_worker(read)
+        check_model(body.model, card)
+        yield body
     finally:
         budget.give_back(caller, len(raw))
 
@@ -170,7 +179,8 @@ def parse_json_object(raw: bytes | bytearray) -> dict[str, Any]:
 
 
 def _check_containers(raw: bytes | bytearray) -> None:
-    """Raises ApiError for too many. Brackets within strings are told apart where it matters."""
+    """Count lists and objects, without brackets in strings where that matters. Raises ApiError for
+    too many."""
     if _brackets(raw) <= CONTAINERS_MAX:
         return
     pieces = raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
@@ -182,7 +192,7 @@ def _check_containers(raw: bytes | bytearray) -> None:
 
 
 def _check_depth(parsed: dict[str, Any]) -> None:
-    """Raises ApiError for lists and objects that are too deep within one another."""
+    """Look how deep lists and objects stand within one another. Raises ApiError for too deep."""
     level: list[Any] = [parsed]
     for _ in range(DEPTH_MAX):
         level = [
@@ -222,13 +232,17 @@ def _not_json(error: Exception) -> ApiError:
 def _drop_unsupported(
     body: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, Any]:
-    """`body` without unsupported fields that carry their default. Raises ApiError for others."""
+    """`body` without unsupported fields that carry their default, and with a length that has
+    another server's name under ours. Raises ApiError for others."""
     kept = {}
     for name, value in body.items():
         if name in unsupported:
             _check_default(name, value, unsupported[name])
         else:
             kept[name] = value
+    lengths = [body[name] for name in OTHER_LENGTHS if name in unsupported and name in body]
+    if kept.get("max_tokens") is None and lengths:
+        kept["max_tokens"] = lengths[0]
     return kept
 
 
@@ -253,11 +267,7 @@ def _first_mistake(error: ValidationError) -> ApiError:
     path = (str(part) for part in first["loc"])
     param = ".".join(one for one in path if not one.startswith("<"))[:NAME_CHARS_SHOWN] or None
     if first["type"] == "extra_forbidden":
-        return ApiError(
-            f"'{param}' is not a field of this request: leave it out or correct its name.",
-            param=param,
-            code="unknown_parameter",
-        )
+        return unknown_field(param)
     name = f"'{param}'" if param else "The body"
     return ApiError(f"{name} {_words(first['type'], first.get('ctx', {}))}.", param=param)
 

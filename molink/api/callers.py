@@ -33,12 +33,12 @@ SEQUENCES_MAX = 1024
 """Sequences of one caller at a time: a quarter of what a ring takes, and the largest request that
 there can be (64 prompts with 16 choices each)."""
 
-BODIES_BYTES_MAX = 64 * 2**20
-"""Bytes of bodies that are being read, parsed or tokenized at a time: each takes well under a
+BODIES_BYTES_MAX = 128 * 2**20
+"""Bytes of bodies that are being read, parsed or tokenized at a time: most take well under a
 second, so only a flood comes this far."""
 
 BODIES_PART = 4
-"""One caller may hold a quarter of them."""
+"""Share of one caller, a quarter of them: the longest body alone."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -31,11 +31,13 @@ __all__ = [
     "NAME_CHARS_SHOWN",
     "RETRY_AFTER_S",
     "ApiError",
+    "answers_not_kept",
     "anthropic_error_body",
     "as_api_error",
     "error_body",
     "errors_in_shape",
     "is_anthropic",
+    "unknown_field",
 ]
 
 RETRY_AFTER_S = 5
@@ -113,6 +115,21 @@ class ApiError(MolinkError):
         self.param = param
         self.code = code
         self.headers = headers or {}
+
+
+def unknown_field(param: str | None) -> ApiError:
+    """What is said of a field that no schema knows."""
+    return ApiError(
+        f"'{param}' is not a field of this request: leave it out or correct its name.",
+        param=param,
+        code="unknown_parameter",
+    )
+
+
+def answers_not_kept() -> ApiError:
+    """What is said to whoever looks an answer up where none is kept."""
+    sentence = "Answers are not kept here: send the whole conversation with each request."
+    return ApiError(sentence, status=404, code="unsupported_endpoint")
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -210,8 +227,7 @@ def _nothing_at(path: str) -> ApiError:
         sentence = f"{subject} not served here: this server generates text, at {TEXT_PATHS}."
         return ApiError(sentence, status=404, code="unsupported_endpoint")
     if _is_below(path, NOT_KEPT):
-        sentence = "Answers are not kept here: send the whole conversation with each request."
-        return ApiError(sentence, status=404, code="unsupported_endpoint")
+        return answers_not_kept()
     return ApiError(
         f"There is nothing at {path[:NAME_CHARS_SHOWN]}: try {TEXT_PATHS}, or /v1/models, "
         "/generate, /tokenize, /health or /cluster.",

@@ -8,6 +8,7 @@ whole answer: `text`, `token_ids` and `logprobs` are what is new, `usage` and `t
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from molink.api.answers import (
     status_of,
     usage,
 )
+from molink.api.backend import Backend
 from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
@@ -32,13 +34,13 @@ from molink.api.headers.request_id import request_id_of
 from molink.api.headers.serving import served_by
 from molink.api.openai.logprobs import TokenTexts, check_scores, prompt_entries
 from molink.api.requests import (
-    check_model,
     generation_requests,
+    in_worker,
     token_budget,
+    tokens_of_ids,
     tokens_of_prompt,
 )
 from molink.api.schemas import GenerateBody
-from molink.api.workers import in_worker
 from molink.serving.service import (
     GenerationRequest,
     GenerationService,
@@ -85,23 +87,21 @@ class Stopwatch:
         }
 
 
-async def post_generate(
-    service: GenerationService, texts: TokenTexts, request: web.Request
-) -> web.StreamResponse:
+async def post_generate(backend: Backend, request: web.Request) -> web.StreamResponse:
     """Answer one request, whole or as a stream of events."""
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
-    async with checked_body(request, GenerateBody) as body:
-        job, is_streamed = await _job_of(request, body, service.card), body.stream
+    async with checked_body(request, GenerateBody, backend.card) as body:
+        job, is_streamed = await _job_of(request, body, backend.card), body.stream
     answer_id = f"gen-{request_id_of(request)}"
     job = logged(request, job, answer_id)
-    writer = _AnswerWriter(answer_id, job, stopwatch)
+    body_of = partial(_body, answer_id, job, stopwatch)
 
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         answer = Answer()
         async for event in events:
             stopwatch.tokens_came(len(event.token_ids))
             answer.add(event)
-        return await _whole_response(writer.body(answer), answer, job, texts)
+        return await _whole_response(body_of(answer), answer, job, backend.texts)
 
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with EventStream(request) as stream:
@@ -110,12 +110,11 @@ async def post_generate(
                 stopwatch.tokens_came(len(event.token_ids))
                 is_last = event.finish_reason is not None
                 served = {"molink": served_by()} if is_last else {}
-                await stream.send(writer.body(event) | served)
+                await stream.send(body_of(event) | served)
         return stream.response
 
-    consume, caller = streamed if is_streamed else whole, caller_of(request)
-    caller.usage.prompt_tokens += len(job.prompt_token_ids)
-    (response,) = await generate_all(caller, service, [job], consume)
+    consume, size = streamed if is_streamed else whole, len(job.prompt_token_ids)
+    (response,) = await generate_all(request, backend.service, [job], consume, size)
     return response
 
 
@@ -126,7 +125,7 @@ async def get_generated(service: GenerationService, request: web.Request) -> web
     tokens = len(kept.token_ids)
     stopwatch = Stopwatch(time.time, kept.created_unix_s, tokens, first, last)
     answer = await Answer.of(events_of(kept, service.card))
-    body = _AnswerWriter(kept.answer_id, kept.request, stopwatch).body(answer)
+    body = _body(kept.answer_id, kept.request, stopwatch, answer)
     error = kept.ending.error if kept.ending is not None else ""
     told = {"status": status_of(kept), **({"error": {"message": error}} if error else {})}
     return web.json_response(body | told, dumps=json_text)
@@ -148,14 +147,13 @@ async def _whole_response(
 
 
 async def _job_of(request: web.Request, body: GenerateBody, card: ModelCard) -> GenerationRequest:
-    check_model(body.model, card)
     if (body.prompt is None) == (body.prompt_token_ids is None):
         raise ApiError(
             "'prompt' and 'prompt_token_ids' exclude each other: send exactly one of them.",
             param="prompt",
         )
     if body.prompt is None:
-        prompt = await tokens_of_prompt(_ids(body), card, "prompt_token_ids")
+        prompt = await tokens_of_ids(body.prompt_token_ids, card, "prompt_token_ids")
     else:
         prompt = await tokens_of_prompt(body.prompt, card)
     max_tokens = token_budget(
@@ -176,38 +174,22 @@ async def _job_of(request: web.Request, body: GenerateBody, card: ModelCard) -> 
     return job
 
 
-def _ids(body: GenerateBody) -> list[Any]:
-    if isinstance(body.prompt_token_ids, list):
-        return body.prompt_token_ids
-    raise ApiError(
-        "'prompt_token_ids' must be a list of whole numbers: send token ids in brackets.",
-        param="prompt_token_ids",
-    )
-
-
-class _AnswerWriter:
-    """Writer of one answer's JSON, or of its parts'."""
-
-    def __init__(self, answer_id: str, job: GenerationRequest, stopwatch: Stopwatch) -> None:
-        self._id = answer_id
-        self._prompt_tokens = len(job.prompt_token_ids)
-        self._with_logprobs = job.sampling.logprobs is not None
-        self._stopwatch = stopwatch
-
-    def body(self, part: Answer | TokenEvent) -> dict[str, Any]:
-        """An answer, whole or in part, with usage and timing so far."""
-        body: dict[str, Any] = {
-            "id": self._id,
-            "text": part.text,
-            "token_ids": part.token_ids,
-            "finish_reason": part.finish_reason,
-            "stop_reason": part.stop_reason,
-            "usage": usage(self._prompt_tokens, self._stopwatch.tokens),
-            "timing": self._stopwatch.timing(),
-        }
-        if self._with_logprobs:
-            body["logprobs"] = [_logprob(one) for one in part.logprobs]
-        return body
+def _body(
+    answer_id: str, job: GenerationRequest, stopwatch: Stopwatch, part: Answer | TokenEvent
+) -> dict[str, Any]:
+    """An answer, whole or in part, with usage and timing so far."""
+    body: dict[str, Any] = {
+        "id": answer_id,
+        "text": part.text,
+        "token_ids": part.token_ids,
+        "finish_reason": part.finish_reason,
+        "stop_reason": part.stop_reason,
+        "usage": usage(len(job.prompt_token_ids), stopwatch.tokens),
+        "timing": stopwatch.timing(),
+    }
+    if job.sampling.logprobs is not None:
+        body["logprobs"] = [_logprob(one) for one in part.logprobs]
+    return body
 
 
 def _logprob(one: TokenLogprob) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 Short texts are encoded on the spot; a long one goes to a thread, because tokenizing a hundred
 thousand characters takes tens of milliseconds in which no other user's token would leave (the
-tokenizer releases the interpreter lock meanwhile).
+tokenizer releases the interpreter lock meanwhile). Those threads are the API's own: in the pool of
+asyncio, which joins, plans and the reading of weights share, a few users with long prompts would
+make all of those wait.
 
 The `n` choices of a prompt need different random numbers, and the same ones again when the request
 is repeated with its seed. Choice i adds i times an odd constant to the seed: an odd step visits
@@ -10,15 +12,16 @@ every 64-bit number once, so no two choices of a request share a seed, and choic
 request gives with n = 1.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import SamplingBody
-from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 from molink_scheduler.request import CONTEXT_TOKENS_MAX, SamplingParams
@@ -30,16 +33,26 @@ __all__ = [
     "check_model",
     "checked_token_ids",
     "choice_seed",
+    "empty_prompt",
     "encoded",
     "generation_requests",
+    "in_worker",
     "on_loop_or_thread",
     "prompt_list",
     "token_budget",
     "tokenizer_of",
+    "tokens_of_ids",
     "tokens_of_prompt",
 ]
 
 Result = TypeVar("Result")
+
+WORKERS_MAX = 2
+"""Threads. Python's parser keeps the interpreter to itself, 20 ms for a megabyte, so more would
+only take turns; tokenizers release it."""
+
+_WORKERS = ThreadPoolExecutor(WORKERS_MAX, thread_name_prefix="api-worker")
+"""Threads start with the first work."""
 
 TEXT_CHARS_ON_LOOP_MAX = 8_000
 """Tokenizers take about half a microsecond for each character: 4 ms, less than a decode round."""
@@ -55,7 +68,8 @@ TOO_LONG = (
     "This model's maximum context length is {length} tokens. However, your prompt has "
     "{prompt_tokens} tokens: shorten it."
 )
-"""Clients of OpenAI's API look for the first sentence, and shorten the conversation themselves."""
+"""Words for a prompt that is too long: clients of OpenAI's API look for the first sentence, and
+shorten the conversation themselves."""
 
 TOP_P_MIN = 1e-9
 """What 0 means: the likeliest token alone."""
@@ -107,14 +121,19 @@ async def tokens_of_prompt(
 ) -> tuple[int, ...]:
     """Token ids of one prompt, given as text or as token ids."""
     if not isinstance(prompt, str):
-        check = partial(checked_token_ids, prompt, card, param)
-        return await on_loop_or_thread(len(prompt), check)
+        return await tokens_of_ids(prompt, card, param)
     if not prompt:
-        raise _empty(param)
+        raise empty_prompt(param)
     token_ids = await encoded(tokenizer_of(card, param), prompt, add_special_tokens=True)
     if not token_ids:
-        raise _empty(param)
+        raise empty_prompt(param)
     return token_ids
+
+
+async def tokens_of_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int, ...]:
+    """Token ids of a prompt that is given as such. Raises ApiError for what is no list of them."""
+    size = len(token_ids) if isinstance(token_ids, list) else 0
+    return await on_loop_or_thread(size, partial(checked_token_ids, token_ids, card, param))
 
 
 def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int, ...]:
@@ -124,7 +143,7 @@ def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int,
             f"'{param}' must be a list of whole numbers: send token ids in brackets.", param=param
         )
     if not token_ids:
-        raise _empty(param)
+        raise empty_prompt(param)
     if min(token_ids) < 0 or max(token_ids) >= card.vocabulary_size:
         wrong = next(one for one in token_ids if not 0 <= one < card.vocabulary_size)
         raise ApiError(
@@ -143,6 +162,11 @@ async def encoded(
     return tuple(await on_loop_or_thread(len(text), encode))
 
 
+async def in_worker(work: Callable[[], Result]) -> Result:
+    """Result of `work`, done in a thread after what was asked for before."""
+    return await asyncio.get_running_loop().run_in_executor(_WORKERS, work)
+
+
 async def on_loop_or_thread(size: int, work: Callable[[], Result]) -> Result:
     """Result of `work`, which takes longer the more characters or token ids there are."""
     return work() if size <= TEXT_CHARS_ON_LOOP_MAX else await in_worker(work)
@@ -159,7 +183,8 @@ def tokenizer_of(card: ModelCard, param: str) -> ChatTokenizer:
     return card.tokenizer
 
 
-def _empty(param: str) -> ApiError:
+def empty_prompt(param: str) -> ApiError:
+    """What is said of a prompt without a token, which `param` holds."""
     return ApiError(f"'{param}' is empty: send at least one token.", param=param)
 
 
@@ -211,17 +236,17 @@ def generation_requests(
     strings end nothing; `continues`: whether answers go on with the prompt's text."""
     card.check_words(prompt_token_ids)
     seed = secrets.randbits(64) if body.seed is None else body.seed
-    stop_token_ids, usual = _stop_token_ids(body, card), card.sampling
+    stop_token_ids = _stop_token_ids(body, card)
     _check_stop_text(body, card)
+    drawn = {
+        name: usual if (given := getattr(body, name)) is None else given
+        for name, usual in asdict(card.sampling).items()
+    }
     sampling = SamplingParams(
+        **drawn | {"top_p": max(drawn["top_p"], TOP_P_MIN)},
         max_tokens=max_tokens,
-        temperature=_or(body.temperature, usual.temperature),
-        top_p=max(_or(body.top_p, usual.top_p), TOP_P_MIN),
-        top_k=usual.top_k if body.top_k is None else body.top_k,
-        min_p=_or(body.min_p, usual.min_p),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, usual.repetition_penalty),
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
         logit_bias=_logit_bias(body, card),
         stop=tuple(body.stop or ()),
         stop_token_ids=stop_token_ids,
@@ -268,10 +293,6 @@ def _deadline_at(timeout_s: float | None) -> float | None:
 def _targets(body: SamplingBody) -> Targets:
     tpot_ms = body.tpot_target_ms
     return Targets(body.ttft_target_s, None if tpot_ms is None else tpot_ms / 1000)
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _logit_bias(body: SamplingBody, card: ModelCard) -> tuple[tuple[int, float], ...]:

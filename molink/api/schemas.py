@@ -23,11 +23,13 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
     model_serializer,
+    model_validator,
 )
 
 from molink.api.errors import NAME_CHARS_SHOWN
 from molink.api.grammars.schemas import Choices, GrammarText, ResponseFormat, StructuredOutputs
 from molink.api.openai.refused_fields import (
+    NO_LIMITS,
     OF_ALL_ENDPOINTS,
     OF_COMPLETIONS,
     OF_GENERATE,
@@ -56,6 +58,7 @@ __all__ = [
     "SamplingBody",
     "StopTexts",
     "StreamOptions",
+    "belongs_here",
     "list_only",
     "type_tag",
 ]
@@ -87,7 +90,7 @@ KEPT = {"kept": True}
 """Context of bodies that are written down to be read again: what is left out is left out there."""
 
 TOOLS_MAX = 1024
-"""Agents with some MCP servers bring hundreds; each is shown to the model."""
+"""Tools of one request: agents with some MCP servers bring hundreds, which the model is shown."""
 
 
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -101,7 +104,7 @@ SEED_MAX = 2**64 - 1
 
 
 def _stops(value: Any) -> Any:
-    """Nothing and the empty text stop nothing."""
+    """Stop strings as a list, without null and the empty text, which stop nothing."""
     texts = list_only([value] if isinstance(value, str) else value)
     return [one for one in texts if one not in (None, "")]
 
@@ -120,7 +123,7 @@ def _short_in_all(stops: list[str]) -> list[str]:
 
 
 def _whole(value: Any) -> Any:
-    """5.0 is 5: clients in JavaScript and Lua have one kind of number."""
+    """A number without a fraction as a whole one: JavaScript and Lua have one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -190,12 +193,24 @@ class LeftOut(Part):
 
     @property
     def is_left_out(self) -> bool:
-        """Whether it is; a part of content may hold text."""
+        """Whether the model is not shown it; a part of content may hold text."""
         return True
 
     @model_serializer(mode="wrap")
     def _without_payload(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
         return {"type": self.type} if info.context == KEPT and self.is_left_out else dump(self)
+
+
+def belongs_here(own: str, other: str, elsewhere: str) -> Any:
+    """Validator of a body that must have its conversation as `own`: one that has `other` instead is
+    sent where that belongs."""
+
+    def check(fields: Any) -> Any:
+        if isinstance(fields, dict) and other in fields and own not in fields:
+            raise ValueError(f"is one of {elsewhere}, or its conversation as '{own}'")
+        return fields
+
+    return model_validator(mode="before")(check)
 
 
 class StreamOptions(_Strict):
@@ -303,7 +318,7 @@ class SamplingBody(Body):
     @field_validator(*LENGTHS, mode="before", check_fields=False)
     @classmethod
     def _no_limit(cls, value: Any) -> Any:
-        return NO_LIMIT if _is_minus_one(value) or value == -2 else value
+        return NO_LIMIT if value in NO_LIMITS else value
 
 
 class GenerateBody(SamplingBody):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.cli.command_line import quiet_option, shown_option
 from molink.cli.options import key_option
 from molink.errors import UserError
 from molink.printable import printable
@@ -29,7 +29,7 @@ __all__ = ["bench", "chat", "chat_with", "generate", "url_option"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-PROMPT_BYTES_MAX = 2**20
+PROMPT_BYTES_MAX = 32 * 2**20
 """Bytes read from standard input: as many as the server takes."""
 
 STAGE_ENVIRONMENT = {
@@ -44,9 +44,7 @@ Event = dict[str, Any]
 Server = tuple[str, str | None]
 """Its URL, and a key if it wants one."""
 
-url_option = click.option(
-    "--url", default=DEFAULT_URL, show_default=True, help="Address of the server."
-)
+url_option = shown_option("--url", default=DEFAULT_URL, help="Address of the server.")
 
 _SAMPLING_OPTIONS = (
     click.option("--max-tokens", type=int, help="Longest answer; without it the server decides."),
@@ -207,14 +205,10 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 @click.argument("model", required=False)
 @url_option
 @key_option
-@click.option("--concurrency", type=_AT_LEAST_ONE, default=1, show_default=True, help="At once.")
-@click.option("--requests", type=_AT_LEAST_ONE, default=8, show_default=True, help="In all.")
-@click.option(
-    "--input-tokens", type=_AT_LEAST_ONE, default=32, show_default=True, help="In each prompt."
-)
-@click.option(
-    "--output-tokens", type=_AT_LEAST_ONE, default=64, show_default=True, help="In each answer."
-)
+@shown_option("--concurrency", type=_AT_LEAST_ONE, default=1, help="At once.")
+@shown_option("--requests", type=_AT_LEAST_ONE, default=8, help="In all.")
+@shown_option("--input-tokens", type=_AT_LEAST_ONE, default=32, help="In each prompt.")
+@shown_option("--output-tokens", type=_AT_LEAST_ONE, default=64, help="In each answer.")
 @click.option(
     "--trace",
     metavar="FILE|generated",
@@ -223,15 +217,12 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 @click.option("--rate", type=_ABOVE_ZERO, help="Of the trace, in requests per second.")
 @click.option("--duration-s", type=_ABOVE_ZERO, help="Of the trace; 60 s when it is generated.")
 @click.option("--scale", type=_ABOVE_ZERO, help="Multiply the trace's lengths by this.")
-@click.option("--seed", default=0, show_default=True, help="Of the random prompts.")
-@click.option(
-    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0: greedy."
-)
-@click.option(
+@shown_option("--seed", default=0, help="Of the random prompts.")
+@shown_option("--temperature", type=click.FloatRange(min=0), default=0.0, help="0: greedy.")
+@shown_option(
     "--warmup",
     type=click.IntRange(min=0),
     default=1,
-    show_default=True,
     help="Short requests for each concurrent one before the clock starts.",
 )
 @click.option(

@@ -3,14 +3,24 @@
 Click cuts a command's summary off in the middle; `SentenceGroup` shows the first sentence whole.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
 
-__all__ = ["SentenceGroup", "quiet_option"]
+__all__ = ["SentenceGroup", "quiet_option", "shown_option"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 SENTENCE_CHARACTERS_MAX = 300
 """Of a summary; longer than any first sentence of ours."""
+
+
+def shown_option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """An option whose default its command's help shows."""
+    return click.option(*names, show_default=True, **settings)
 
 
 class SentenceGroup(click.Group):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.cli.command_line import quiet_option, shown_option
 from molink.cli.tables import json_option
 from molink.errors import UserError
 
@@ -38,7 +38,7 @@ HEALTH_WITHIN_S = 0.8
 
 @click.command()
 @click.option("--chat", is_flag=True, help="Stay, and talk with the model.")
-@click.option("--prompt", default=PROMPT, show_default=True, help="What to ask it.")
+@shown_option("--prompt", default=PROMPT, help="What to ask it.")
 @quiet_option
 @json_option
 def demo(chat: bool, prompt: str, quiet: bool, as_json: bool) -> None:

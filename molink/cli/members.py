@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 import click
 
-from molink.cli.command_line import SentenceGroup
+from molink.cli.command_line import SentenceGroup, shown_option
 from molink.cli.tables import (
     DATA_FOLDER,
     data_dir_option,
@@ -42,10 +42,8 @@ ANSWER_BYTES_MAX = 64 * 2**20
 
 
 @click.group(cls=SentenceGroup, invoke_without_command=True)
-@click.option(
-    "--expires", default="24h", show_default=True, metavar="24h", help="30m, 24h, 7d: until when."
-)
-@click.option("--uses", default=5, show_default=True, help="How many PCs may join with it.")
+@shown_option("--expires", default="24h", metavar="24h", help="30m, 24h, 7d: until when.")
+@shown_option("--uses", default=5, help="How many PCs may join with it.")
 @click.option("--name", default="", help="To tell invites apart in lists.")
 @click.option(
     "--url", help="Where agents reach the coordinator; without it as molink up said last."
@@ -221,14 +219,9 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> d
 def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
     """For people: what it does comes before where it is from."""
     layers = node["layers"]
-    return {
-        "id": node["id"],
-        "name": node["name"],
+    shown = {
         "state": "removed" if node["removed"] else node["state"],
         "layers": f"{layers[0]}-{layers[1]}" if layers else None,
-        "device": node["device"],
-        "joined": node["joined"],
-        "pc": node["pc"],
-        "invite": node["invite"],
-        "reason": node["reason"],
     }
+    names = ("id", "name", "state", "layers", "device", "joined", "pc", "invite", "reason")
+    return {name: shown.get(name, node[name]) for name in names}

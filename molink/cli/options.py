@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from molink.cli.command_line import shown_option
 from molink.config.parsers import AUTO, NONE, REASONING_PARSERS, TOOL_PARSERS
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
@@ -32,23 +33,21 @@ def auto_or_count(option: str, value: str) -> int | None:
 
 def _auto_or_count(name: str, parameter: str, metavar: str, purpose: str) -> Option:
     """An option that takes `auto` or a number."""
-    return click.option(
+    return shown_option(
         name,
         parameter,
         default="auto",
-        show_default=True,
         metavar=metavar,
         callback=lambda context, option, value: auto_or_count(name, value),
         help=purpose,
     )
 
 
-kv_option = click.option(
+kv_option = shown_option(
     "--kv",
     "kv_dtype",
     type=click.Choice(["auto", "int8"]),
     default="auto",
-    show_default=True,
     help="Format of the KV cache: as --dtype, or int8, which holds twice the tokens of 16 bits.",
 )
 
@@ -58,12 +57,11 @@ _RING_OPTIONS = (
         type=int,
         help="Stage processes to start; without it as many as --layers or --hosts name, else 3.",
     ),
-    click.option(
+    shown_option(
         "--standby",
         "standbys",
         type=int,
         default=0,
-        show_default=True,
         metavar="K",
         help="Nodes beside those that serve which hold layers of theirs, and take the place of one "
         "that is lost.",
@@ -80,17 +78,14 @@ _RING_OPTIONS = (
         metavar="A-B,B-C,...",
         help="Layers of each stage, ends not included; without it they are split evenly.",
     ),
-    click.option(
+    shown_option(
         "--dtype",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
         default="auto",
-        show_default=True,
         help="Number format of weights and activations.",
     ),
-    click.option(
-        "--device", default="auto", show_default=True, help="auto, cpu or cuda:N, for every stage."
-    ),
-    click.option("--threads", default=1, show_default=True, help="Compute threads of each stage."),
+    shown_option("--device", default="auto", help="auto, cpu or cuda:N, for every stage."),
+    shown_option("--threads", default=1, help="Compute threads of each stage."),
     click.option(
         "--max-model-len",
         "model_len_max",
@@ -106,11 +101,10 @@ _RING_OPTIONS = (
     _auto_or_count(
         "--micro-batches", "micro_batch_count", "auto|K", "Decode groups that circle the ring."
     ),
-    click.option(
+    shown_option(
         "--policy",
         type=click.Choice(POLICIES),
         default=POLICY_DEFAULT,
-        show_default=True,
         help="What crosses each link next.",
     ),
     click.option(
@@ -119,40 +113,36 @@ _RING_OPTIONS = (
         metavar="X",
         help="Cap on everything that each node uploads, activations included.",
     ),
-    click.option(
+    shown_option(
         "--wire",
         "codec",
         type=click.Choice(CODEC_CHOICES),
         default="raw",
-        show_default=True,
         help="How activations are packed; auto takes int8 where a check at load lets it, "
         "else lossless where that is quicker than raw.",
     ),
     _auto_or_count(
         "--span-tokens", "span_tokens", "auto|T", "Prompt tokens computed and sent at a time."
     ),
-    click.option(
+    shown_option(
         "--replay-log-gb",
         type=float,
         default=REPLAY_LOG_GB,
-        show_default=True,
         metavar="X",
         help="Memory of each stage for rows that it has sent, from which a lost neighbour is "
         "replaced; requests beyond it are computed anew.",
     ),
-    click.option(
+    shown_option(
         "--cache-ram-gb",
         type=float,
         default=0.0,
-        show_default=True,
         metavar="X",
         help="Memory of the PC, all stages together, for cached KV that a device has no room for.",
     ),
-    click.option(
+    shown_option(
         "--cache-disk-gb",
         type=float,
         default=0.0,
-        show_default=True,
         metavar="X",
         help="Disk for what that memory has no room for, encrypted; it is gone with the stages.",
     ),
@@ -195,19 +185,17 @@ _ACCESS_OPTIONS = (
         help="Let users of different keys share what was computed for prompts that begin alike; "
         "from how soon an answer comes they can then tell what others have asked.",
     ),
-    click.option(
+    shown_option(
         "--queue-s",
         type=float,
         default=WAIT_S,
-        show_default=True,
         metavar="X",
         help="Refuse requests (429) that are forecast to wait longer for their first token.",
     ),
-    click.option(
+    shown_option(
         "--routing",
         type=click.Choice([one.value for one in Routing]),
         default=Routing.MOLINK.value,
-        show_default=True,
         help="Which ring serves a request: molink takes the one that is forecast to begin its "
         "answer soonest, cache the one that has computed most of its prompt before.",
     ),
@@ -231,29 +219,26 @@ _ACCESS_OPTIONS = (
         help="What users call the model; may be given again: the first stands in answers, "
         "without any the model's own name.",
     ),
-    click.option(
+    shown_option(
         "--generation-config",
         type=click.Choice([AUTO, NONE]),
         default=AUTO,
-        show_default=True,
         help="Sampling settings of a request that gives none: auto takes those that the model's "
         "makers publish in generation_config.json.",
     ),
 )
 
 _CHAT_OPTIONS = (
-    click.option(
+    shown_option(
         "--tool-parser",
         type=click.Choice(TOOL_PARSERS),
         default=AUTO,
-        show_default=True,
         help="How the model writes calls of tools; auto finds it from the chat template.",
     ),
-    click.option(
+    shown_option(
         "--reasoning-parser",
         type=click.Choice(REASONING_PARSERS),
         default=AUTO,
-        show_default=True,
         help="How it writes what it thinks before it answers.",
     ),
 )

@@ -4,11 +4,13 @@ import asyncio
 
 import click
 
+from molink.cli.command_line import shown_option
+
 __all__ = ["relay"]
 
 
 @click.command()
-@click.option("--host", default="0.0.0.0", show_default=True, help="Where the relay listens.")
+@shown_option("--host", default="0.0.0.0", help="Where the relay listens.")
 @click.option("--port", type=click.IntRange(0, 65535), required=True, help="0 takes a free one.")
 @click.option(
     "--secret-file",

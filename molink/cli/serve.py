@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molink.cli.command_line import shown_option
 from molink.cli.options import access_options, chat_options, ring_options
 from molink.cli.watching import Watching, watch_options
 
 if TYPE_CHECKING:
-    from molink.config.ring_hosts import RingHosts
-    from molink.config.settings import ServeSettings
+    from aiohttp import web
 
-__all__ = ["serve"]
+    from molink.api.access import Access
+    from molink.api.metrics.route import Metrics
+    from molink.config.ring_hosts import RingHosts
+    from molink.config.settings import ServeSettings, UpSettings
+    from molink.coordinator.cluster import Cluster
+
+__all__ = ["serve", "users_app"]
 
 NODES_DEFAULT = 3
 """The smallest ring with a stage that is neither head nor tail."""
@@ -22,8 +28,8 @@ NODES_DEFAULT = 3
 
 @click.command()
 @click.argument("model")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where the API listens.")
-@click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
+@shown_option("--host", default="127.0.0.1", help="Where the API listens.")
+@shown_option("--port", default=8000, help="0 takes a free one.")
 @click.option(
     "--link",
     metavar="MBPS:MS|FILE",
@@ -73,12 +79,32 @@ def _nodes_of(layers: str | None, hosts: "RingHosts | None") -> int:
     return len(hosts.stages) if hosts is not None else NODES_DEFAULT
 
 
-async def _serve(settings: "ServeSettings", watching: Watching) -> None:
-    """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
-    from molink.api import create_app, start_api
-    from molink.api.access import open_access
+def users_app(
+    settings: "ServeSettings | UpSettings", cluster: "Cluster", access: "Access", metrics: "Metrics"
+) -> "web.Application":
+    """The application that answers a cluster's users and operators."""
+    from molink.api import create_app
     from molink.api.admin import add_admin_routes
     from molink.api.chat import ChatFormat
+
+    tokenizer = cluster.service.card.tokenizer
+    app = create_app(
+        cluster.service,
+        access,
+        chat_format=ChatFormat.of(tokenizer, settings.tool_parser, settings.reasoning_parser),
+        strict=settings.strict,
+        shares_cache=settings.shared_cache,
+        metrics=metrics,
+        live=cluster.live,
+    )
+    add_admin_routes(app, cluster.admin)
+    return app
+
+
+async def _serve(settings: "ServeSettings", watching: Watching) -> None:
+    """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
+    from molink.api import start_api
+    from molink.api.access import open_access
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free
@@ -104,19 +130,7 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
         metrics = Metrics(cluster.service)
         await stack.enter_async_context(watching.recording(cluster, metrics))
         await until_loaded(cluster, settings.nodes, shown=watching.shows_progress)
-        format = ChatFormat.of(
-            cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
-        )
-        app = create_app(
-            cluster.service,
-            access,
-            chat_format=format,
-            strict=settings.strict,
-            shares_cache=settings.shared_cache,
-            metrics=metrics,
-            live=cluster.live,
-        )
-        add_admin_routes(app, cluster.admin)
+        app = users_app(settings, cluster, access, metrics)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         shown = watching.status_line()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molink.cli.command_line import shown_option
 from molink.cli.options import access_options, chat_options, some_ring_options
 from molink.cli.watching import Watching, watch_options
 
@@ -41,8 +42,8 @@ SHARED = (
 
 @click.command()
 @click.argument("model")
-@click.option("--host", default="0.0.0.0", show_default=True, help="Where everything listens.")
-@click.option("--port", default=8000, show_default=True, help="Of the API; 0 takes a free one.")
+@shown_option("--host", default="0.0.0.0", help="Where everything listens.")
+@shown_option("--port", default=8000, help="Of the API; 0 takes a free one.")
 @click.option(
     "--public-host",
     default="",
@@ -56,8 +57,8 @@ SHARED = (
     help="mqtts://USER:PASSWORD@HOST:PORT (better in $MOLINK_BROKER, which other users cannot "
     "read), or which one to start; without it Mosquitto where it is installed.",
 )
-@click.option("--broker-port", default=8001, show_default=True, help="0 takes a free one.")
-@click.option("--relay-port", default=8002, show_default=True, help="0 takes a free one.")
+@shown_option("--broker-port", default=8001, help="0 takes a free one.")
+@shown_option("--relay-port", default=8002, help="0 takes a free one.")
 @click.option(
     "--relay",
     default="",
@@ -70,10 +71,9 @@ SHARED = (
     metavar="FILE",
     help="The secret that it was started with.",
 )
-@click.option(
+@shown_option(
     "--agents-port",
     default=8003,
-    show_default=True,
     help="Where agents join and fetch weights; 0 takes a free one.",
 )
 @click.option(
@@ -95,33 +95,29 @@ SHARED = (
     metavar="FILE",
     help="PEM: who signed it, where not every system trusts them.",
 )
-@click.option(
+@shown_option(
     "--min-nodes",
     default=1,
-    show_default=True,
     help="Nodes to wait for before a plan; each device of a PC is one.",
 )
 @click.option("--wait", is_flag=True, help="Say `ready URL` when a ring serves.")
-@click.option(
+@shown_option(
     "--tpot-ms",
     default=250.0,
-    show_default=True,
     help="Time between two tokens up to which a plan counts a user as served.",
 )
 @click.option("--context-tokens", type=int, help="KV that a plan keeps for each user.")
 @click.option("--prompt-tokens", type=int, help="Of the request that is planned for.")
 @click.option("--answer-tokens", type=int, help="Of its answer.")
-@click.option(
+@shown_option(
     "--split",
     type=click.Choice(["planned", "even"]),
     default="planned",
-    show_default=True,
     help="Layers as a plan finds best, or evenly over all PCs in the order in which they came.",
 )
-@click.option(
+@shown_option(
     "--audit-share",
     default=0.0,
-    show_default=True,
     help="Of the requests, 0 to 1, that another ring computes again, to find PCs that lie.",
 )
 @click.option(
@@ -250,28 +246,16 @@ async def _start_users_api(
     stack: AsyncExitStack,
 ) -> None:
     """Answer users and operators; ended with the stack."""
-    from molink.api import create_app, start_api
-    from molink.api.admin import add_admin_routes
-    from molink.api.chat import ChatFormat
+    from molink.api import start_api
     from molink.api.cluster_routes import add_plan_route
+    from molink.cli.serve import users_app
 
-    service = coordinator.cluster.service
-    format = ChatFormat.of(service.card.tokenizer, settings.tool_parser, settings.reasoning_parser)
-    live = coordinator.cluster.live
-    app = create_app(
-        service,
-        access,
-        chat_format=format,
-        strict=settings.strict,
-        shares_cache=settings.shared_cache,
-        metrics=metrics,
-        live=live,
-    )
-    add_admin_routes(app, coordinator.cluster.admin)
-    add_plan_route(app, service.model.name, coordinator.plan)
+    cluster = coordinator.cluster
+    app = users_app(settings, cluster, access, metrics)
+    add_plan_route(app, cluster.service.model.name, coordinator.plan)
     runner = await start_api(app, settings.host, port)
     stack.push_async_callback(runner.cleanup)
-    stack.callback(live.freeze)  # Answers that this cuts short go on at the next start.
+    stack.callback(cluster.live.freeze)  # Answers that this cuts short go on at the next start.
 
 
 def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.cli.command_line import quiet_option, shown_option
 from molink.errors import UserError
 from molink.serving.logs import LOG_FORMATS, set_up_logs
 from molink.serving.timeline import RequestTimeline
@@ -34,11 +34,10 @@ __all__ = ["OPERATOR_LOG", "Watching", "log_request", "watch_options"]
 Command = Callable[..., Any]
 
 _WATCH_OPTIONS = (
-    click.option(
+    shown_option(
         "--log-format",
         type=click.Choice(LOG_FORMATS),
         default="text",
-        show_default=True,
         help="Of what is said on standard error: lines for people, or a JSON object a line.",
     ),
     click.option(
@@ -61,25 +60,20 @@ _WATCH_OPTIONS = (
 OPERATOR_LOG = logging.getLogger("molink.cluster")
 """What the command tells its operator, where everything is a log record."""
 
+LOGGED = (
+    *("choice", "key_id", "finish_reason", "error", "prompt_tokens", "tokens"),
+    *("queue_s", "prefill_s", "decode_s", "total_s"),
+)
+"""What the log tells of a request's timeline."""
+
 log = logging.getLogger("molink.requests")
 
 
 def log_request(timeline: RequestTimeline) -> None:
     """Log that a request has ended: at INFO, so that lines for people do not have it."""
-    fields = {
-        "request_id": timeline.arrival.request_id,
-        "choice": timeline.choice,
-        "key_id": timeline.key_id,
-        "finish_reason": timeline.finish_reason,
-        "prompt_tokens": timeline.prompt_tokens,
-        "tokens": timeline.tokens,
-        "queue_s": timeline.queue_s,
-        "prefill_s": timeline.prefill_s,
-        "decode_s": timeline.decode_s,
-        "total_s": timeline.total_s,
-        "rings": [attempt.ring for attempt in timeline.attempts],
-        "error": timeline.error,
-    }
+    told = {name: getattr(timeline, name) for name in LOGGED}
+    rings = [attempt.ring for attempt in timeline.attempts]
+    fields = {"request_id": timeline.arrival.request_id, **told, "rings": rings}
     log.info("request ended: %s", timeline.finish_reason, extra={"fields": fields})
 
 

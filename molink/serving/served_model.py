@@ -1,21 +1,32 @@
-"""Which model is meant, what users call it, and how much of it is served."""
+"""Which model is meant, what users call it, how much of it is served, and how its tokens are drawn.
+
+Users call a model bad whose makers' temperature nobody reads. So where a request says nothing,
+`generation_config.json` does, as in vLLM.
+"""
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.description import ModelDescription, describe
+from molink.checkpoint.description import ModelDescription, describe, generation_config
 from molink.checkpoint.end_tokens import end_token_ids
 from molink.config.parsers import AUTO, NONE
 from molink.errors import CheckpointError, UserError
 from molink.models import DEMO_MODEL_DIR
-from molink.serving.published_sampling import published_sampling
 from molink.serving.service import ChatTokenizer, ModelCard, SamplingDefaults
+from molink_scheduler.request import SamplingParams
 
-__all__ = ["DEMO_MODEL", "ServedModel", "load_tokenizer", "public_name", "read_served_model"]
+__all__ = [
+    "DEMO_MODEL",
+    "ServedModel",
+    "load_tokenizer",
+    "public_name",
+    "published_sampling",
+    "read_served_model",
+]
 
 DEMO_MODEL = "demo"
 """The MODEL name of the small model that ships with the project."""
@@ -42,10 +53,10 @@ def read_served_model(
     model: str,
     model_len_max: int | None,
     served_names: tuple[str, ...] = (),
-    generation_config: str = AUTO,
+    sampling_settings: str = AUTO,
 ) -> ServedModel:
     """The model that MODEL names, tokenizer included, which users call `served_names`.
-    `generation_config`: whether its makers' sampling settings hold, auto or none. Takes seconds.
+    `sampling_settings`: whether its makers' sampling settings hold, auto or none. Takes seconds.
 
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) when it cannot
     be served, or not for so many tokens.
@@ -64,7 +75,7 @@ def read_served_model(
         tokenizer=tokenizer,
         served_names=tuple(dict.fromkeys(served_names)),
         sampling=SamplingDefaults()
-        if generation_config == NONE
+        if sampling_settings == NONE
         else published_sampling(checkpoint),
     )
     return ServedModel(path, checkpoint, description, card)
@@ -140,3 +151,37 @@ def _checked_length(wanted: int | None, description: ModelDescription) -> int:
             *(description.name, stated, longest, length, longest),
         )
     return length
+
+
+def published_sampling(checkpoint: Checkpoint) -> SamplingDefaults:
+    """The settings in its generation_config.json, where it has some. Raises CheckpointError for one
+    that is none."""
+    given = generation_config(checkpoint)
+    names = [one.name for one in fields(SamplingDefaults)]
+    said = {name: given[name] for name in names if given.get(name) is not None}
+    for name, value in said.items():
+        said[name] = _checked_setting(checkpoint.name, name, value)
+    return SamplingDefaults(**said)
+
+
+def _checked_setting(model: str, name: str, value: Any) -> Any:
+    try:
+        if type(value) not in (int, float):
+            raise TypeError
+        if name == "top_k":
+            value = _whole(value)
+        SamplingParams(max_tokens=1, **{name: value})
+    except (ValueError, TypeError, OverflowError):
+        raise CheckpointError(
+            f"generation_config.json of {model} gives {value!r:.40} for {name}: correct it, or "
+            "start with --generation-config none"
+        ) from None
+    return value
+
+
+def _whole(value: float) -> int:
+    """The whole number that a setting is, 0 for -1: both keep every token. Raises ValueError for a
+    fraction."""
+    if value != int(value):
+        raise ValueError
+    return 0 if value == -1 else int(value)

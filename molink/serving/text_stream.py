@@ -6,12 +6,13 @@ stop strings end nothing. The tail runs this to know when a sequence ends, the c
 what to show: the same class over the same tokens, so they agree.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.serving.service import ChatTokenizer
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["TextStream", "overlap"]
+__all__ = ["TextStream", "first_of", "overlap"]
 
 INCOMPLETE = "\ufffd"
 """What a tokenizer decodes half a character to, and a character itself."""
@@ -160,16 +161,21 @@ class TextStream:
         return text
 
     def _in_quiet(self, end: str) -> str:
-        at = self._held.find(end) if end else -1
-        if at < 0:
-            return self._release(len(self._held) - overlap(self._held, end))
-        self._quiet_to = None
-        return self._release(at + len(end))
+        at, mark = first_of(self._held, (end,))
+        self._quiet_to = None if mark else end
+        return self._release(at + len(mark))
 
     def _release(self, count: int) -> str:
         """The first characters of what is held, which is held no longer."""
         text, self._held = self._held[:count], self._held[count:]
         return text
+
+
+def first_of(text: str, marks: Sequence[str]) -> tuple[int, str]:
+    """Where the first of some marks stands in `text`, and that mark; of none, an empty mark and
+    where one may begin that more text completes."""
+    found = [(at, mark) for mark in marks if mark and (at := text.find(mark)) >= 0]
+    return min(found, default=(len(text) - max(overlap(text, mark) for mark in marks), ""))
 
 
 def overlap(text: str, stop: str) -> int:

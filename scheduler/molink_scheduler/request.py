@@ -53,7 +53,7 @@ GREEDY_BELOW = 1e-5
 apart, is less likely by e^-100. Clients that fear 0 send 1e-6 and numbers down to 5e-324."""
 
 CONTEXT_TOKENS_MAX = 6
-"""Of the prompt: the text of a token depends on few before it."""
+"""Tokens of a prompt's end that go along: the text of a token depends on few before it."""
 
 GRAMMAR_CHARS_MAX = 2**16
 """A JSON schema of a large public API takes half of it. Every stage reads it on its way to the

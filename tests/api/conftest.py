@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
+import openai
 import pytest
 from jinja2 import Environment
 
@@ -216,3 +217,13 @@ async def serve() -> AsyncGenerator[Callable[..., Awaitable[str]], None]:
 async def http() -> AsyncGenerator[aiohttp.ClientSession, None]:
     async with aiohttp.ClientSession() as session:
         yield session
+
+
+@pytest.fixture
+async def client(
+    service: FakeService, serve: Callable[..., Awaitable[str]]
+) -> AsyncGenerator[openai.AsyncOpenAI, None]:
+    """OpenAI's own client of a server of the test's `service`."""
+    url = await serve(service)
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from molink.api.body import BODY_BYTES_MAX
+
 JSON = {"Content-Type": "application/json"}
 GENERATE = "/generate"
 COMPLETIONS = "/v1/completions"
@@ -259,9 +261,9 @@ async def test_a_wrong_field_is_named_with_what_to_do(service, serve, http, path
 
 
 async def test_a_salt_of_a_megabyte_is_refused_before_it_is_read(service, serve, http):
-    body = OK[CHAT] | {"cache_salt": "x" * 2**20}
+    body = OK[CHAT] | {"cache_salt": "x" * BODY_BYTES_MAX}
     status, error = await error_of(http, await serve(service), CHAT, json=body)
-    assert status == 413 and error["message"].startswith("The body is over 1048576 bytes")
+    assert status == 413 and error["message"].startswith("The body is over 33554432 bytes")
     assert service.requests == []
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -13,6 +14,7 @@ from molink.api.agents import add_join_route
 from molink.api.answers import EventStream
 from molink.api.body import BODY_BYTES_MAX, DEPTH_MAX, body_pieces, parse_json_object
 from molink.api.callers import (
+    BODIES_BYTES_MAX,
     BODIES_PART,
     CALLERS,
     SEQUENCES_MAX,
@@ -24,6 +26,7 @@ from molink.api.errors import ApiError, errors_in_shape
 from molink.control.api_keys.store import ApiKey
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.requests.ring_client import REQUESTS_MAX
+from tests.api.scripted import ScriptedService, card
 
 JSON = {"Content-Type": "application/json"}
 
@@ -34,6 +37,22 @@ async def test_a_prompt_of_128k_tokens_fits(service, serve, http):
     async with http.post(f"{await serve(service)}/generate", data=ids, headers=JSON) as response:
         told = (await response.json())["error"]
     assert (response.status, told["param"]) == (400, "prompt_token_ids")
+
+
+async def test_an_agents_megabyte_of_tools_and_400_turns_are_let_through(serve, http):
+    service = ScriptedService(card=replace(card(), model_len_max=10**8))
+    fields = {f"field_{one}": {"type": "string", "description": "d" * 160} for one in range(8)}
+    parameters = {"type": "object", "properties": fields, "required": ["field_1"]}
+    tools = [
+        {"type": "function", "function": {"name": f"t{one}", "parameters": parameters}}
+        for one in range(1000)
+    ]
+    turns = [{"role": role, "content": "w" * 5000} for role in ("user", "assistant") * 200]
+    body = json.dumps({"messages": [*turns, {"role": "user", "content": "?"}], "tools": tools})
+    assert len(body) > 3 * 2**20 and BODY_BYTES_MAX * BODIES_PART <= BODIES_BYTES_MAX
+    url = f"{await serve(service)}/v1/chat/completions"
+    async with http.post(url, data=body, headers=JSON) as response:
+        assert response.status == 200, await response.text()
 
 
 async def test_what_is_announced_too_long_is_not_waited_for(service, serve):

@@ -8,13 +8,6 @@ SOON = {"timeout_s": 1e-6}
 """Over when its request has been read."""
 
 
-@pytest.fixture
-async def client(service, serve):
-    url = await serve(service)
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_nothing_came_in_time(client, service, stream):
     service.events_before_hold = 0

@@ -122,10 +122,15 @@ async def test_the_default_effort_is_the_templates(service, serve, http, path, f
 
 
 @pytest.mark.parametrize("name", ["n_predict", "num_predict", "max_new_tokens"])
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("path", ASKED)
 async def test_no_limit_under_another_name(service, serve, http, path, name):
-    async with http.post(f"{await serve(service)}{path}", json=ASKED[path][0] | {name: -1}) as got:
+    url = await serve(service)
+    async with http.post(f"{url}{path}", json=ASKED[path][0] | {name: -1}) as got:
         assert got.status == 200, await got.text()
+    async with http.post(f"{url}{path}", json=ASKED[path][0] | {name: -1, "max_tokens": 5}) as got:
+        assert got.status == 200, await got.text()
+    most, few = (one.sampling.max_tokens for one in service.requests)
+    assert (most + len(service.requests[0].prompt_token_ids), few) == (2000, 5)
 
 
 async def test_stop_strings_are_short_in_all(service, serve, http):

@@ -7,13 +7,6 @@ MODEL = "tiny/model"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-@pytest.fixture
-async def client(service, serve):
-    url = await serve(service)
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 async def test_completion(client):
     answer = await client.completions.create(model=MODEL, prompt="hi")
     assert answer.object == "text_completion" and answer.model == MODEL

@@ -19,6 +19,7 @@ from jinja2 import Environment
 from molink.api.admin import INTAKE_PATH, INVITES_PATH, add_admin_routes
 from molink.api.answers import json_text
 from molink.api.anthropic.endpoint import post_count_tokens, post_messages
+from molink.api.backend import Backend
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat
 from molink.api.errors import ApiError
@@ -111,6 +112,7 @@ def _to(post: Post) -> Callable[[bytes], object]:
 
 MODEL = _Model()
 FORMAT = ChatFormat(tool_parser="hermes", reasoning_parser="qwen3", takes_tools=True)
+BACKEND = Backend(MODEL, TokenTexts(MODEL), FORMAT)
 
 
 # -- orders of an operator ------------------------------------------------------------------------
@@ -252,15 +254,11 @@ def _endpoint(name: str, post: Post, seeds: tuple[bytes, ...]) -> Target:
 
 
 TARGETS = (
-    _endpoint(
-        "api-responses", partial(post_responses, MODEL, TokenTexts(MODEL), FORMAT), RESPONSES
-    ),
-    _endpoint("api-messages", partial(post_messages, MODEL, FORMAT), MESSAGES),
-    _endpoint("api-count-tokens", partial(post_count_tokens, MODEL, FORMAT), MESSAGES),
-    _endpoint(
-        "api-chat-tools", partial(post_chat_completions, MODEL, TokenTexts(MODEL), FORMAT), CHAT
-    ),
-    _endpoint("api-tokenize", partial(post_tokenize, MODEL, FORMAT), TOKENIZE),
+    _endpoint("api-responses", partial(post_responses, BACKEND), RESPONSES),
+    _endpoint("api-messages", partial(post_messages, BACKEND), MESSAGES),
+    _endpoint("api-count-tokens", partial(post_count_tokens, BACKEND), MESSAGES),
+    _endpoint("api-chat-tools", partial(post_chat_completions, BACKEND), CHAT),
+    _endpoint("api-tokenize", partial(post_tokenize, BACKEND), TOKENIZE),
     _endpoint(
         "api-detokenize",
         partial(post_detokenize, MODEL),

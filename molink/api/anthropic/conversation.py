@@ -4,20 +4,20 @@ A message of the user holds results of tools beside text here; a chat template r
 a message of its own. Turns of the same speaker that follow one another are one turn.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
-from molink.api.anthropic.client_tools import CLIENT_TOOLS, kind_of
 from molink.api.anthropic.schemas import (
+    CLIENT_TOOLS,
     CountTokensBody,
     CustomTool,
     InputMessage,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    kind_of,
 )
 from molink.api.anthropic.schemas import ToolChoice as AskedChoice
 from molink.api.chat.content import ContentPart, check_read, joined
@@ -29,6 +29,7 @@ from molink.api.chat.conversation import (
     Tool,
     ToolCall,
     ToolChoice,
+    one_turn,
     with_ids,
 )
 from molink.api.errors import ApiError
@@ -42,7 +43,7 @@ THINKING: Mapping[str, Mapping[str, Any]] = {
     "disabled": {"enable_thinking": False, "thinking": False},
     "enabled": {"enable_thinking": True, "thinking": True},
 }
-"""By what is asked for: the variables with which chat templates switch reasoning."""
+"""Variables with which chat templates switch reasoning, by what is asked for."""
 
 
 def conversation_of(body: CountTokensBody) -> Conversation:
@@ -115,7 +116,7 @@ def _turns(messages: Iterable[InputMessage]) -> list[Message]:
     spoken = chain.from_iterable(map(_spoken, messages))
     for role, said in groupby(spoken, key=attrgetter("role")):
         group = list(said)
-        turns += group if role == "tool" else [_one_turn(group)]
+        turns += group if role == "tool" else [one_turn(group, "\n")]
     return turns
 
 
@@ -135,12 +136,3 @@ def _spoken(message: InputMessage) -> Iterator[Message]:
     if text or calls or thoughts or not results:
         role: Any = "system" if message.role == "developer" else message.role
         yield Message(role, text, "\n".join(thoughts), calls, tool_call_id=message.tool_call_id)
-
-
-def _one_turn(messages: Sequence[Message]) -> Message:
-    return replace(
-        messages[0],
-        text="\n".join(one.text for one in messages if one.text),
-        reasoning="\n".join(one.reasoning for one in messages if one.reasoning),
-        tool_calls=tuple(call for one in messages for call in one.tool_calls),
-    )

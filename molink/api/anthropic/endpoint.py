@@ -8,15 +8,14 @@ from aiohttp import web
 from molink.api.anthropic.conversation import conversation_of
 from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
 from molink.api.anthropic.writer import MessageWriter
+from molink.api.backend import Backend
 from molink.api.body import checked_body
-from molink.api.callers import caller_of
-from molink.api.chat import ChatFormat, chat_prompt
-from molink.api.chat.answer_grammar import answer_grammar
+from molink.api.chat import chat_prompt
+from molink.api.chat.answer_grammar import chat_requests
 from molink.api.chat.typed_answer import answer_typed
 from molink.api.grammars.fields import Question, schema_question
 from molink.api.headers.request_id import request_id_of
-from molink.api.requests import check_model, generation_requests, token_budget
-from molink.serving.service import GenerationService
+from molink.api.requests import token_budget
 
 __all__ = ["post_count_tokens", "post_messages"]
 
@@ -28,32 +27,18 @@ EDITS: Mapping[str, Any] = {"context_management": {"applied_edits": []}}
 """How the conversation was shortened, for a client that wants it to be: it never is."""
 
 
-async def post_messages(
-    service: GenerationService, format: ChatFormat, request: web.Request
-) -> web.StreamResponse:
+async def post_messages(backend: Backend, request: web.Request) -> web.StreamResponse:
     """Answer one request, with as many tokens of `max_tokens` as the model's length leaves."""
-    card = service.card
-    async with checked_body(request, MessagesBody) as body:
-        check_model(body.model, card)
+    card = backend.card
+    async with checked_body(request, MessagesBody, card) as body:
         asked = _format_asked_for(body)
-        prompt = await chat_prompt(conversation_of(body), card, format)
+        prompt = await chat_prompt(conversation_of(body), card, backend.format)
         size = len(prompt.token_ids)
         left = token_budget(None, size, card, param="messages", too_long=TOO_LONG)
         asked_tokens = left if body.max_tokens is None else body.max_tokens
-        grammar = await answer_grammar(request, body, card, prompt, asked)
         stops = body.model_copy(update={"stop": body.stop_sequences or body.stop})
-        (job,) = generation_requests(
-            prompt.token_ids,
-            stops,
-            card,
-            max_tokens=min(asked_tokens, left),
-            logprobs=None,
-            usual_priority=caller_of(request).priority,
-            grammar=grammar,
-            skip_special_tokens=prompt.skip_special_tokens,
-            quiet=prompt.quiet,
-            continues=prompt.conversation.continue_final_message,
-        )
+        max_tokens = min(asked_tokens, left)
+        (job,) = await chat_requests(request, stops, card, prompt, max_tokens, also=asked)
         writer = MessageWriter(
             f"msg_{request_id_of(request)}",
             card.shown_name,
@@ -61,7 +46,8 @@ async def post_messages(
             is_cut=asked_tokens > left,
             beside=EDITS if "context_management" in (body.model_extra or {}) else {},
         )
-    return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
+    stream = bool(body.stream)
+    return await answer_typed(request, backend.service, job, prompt, writer, stream=stream)
 
 
 def _format_asked_for(body: MessagesBody) -> Question | None:
@@ -72,12 +58,9 @@ def _format_asked_for(body: MessagesBody) -> Question | None:
     return schema_question(form.schema_, name) if form else None
 
 
-async def post_count_tokens(
-    service: GenerationService, format: ChatFormat, request: web.Request
-) -> web.Response:
+async def post_count_tokens(backend: Backend, request: web.Request) -> web.Response:
     """How many tokens the prompt of a request has."""
-    card = service.card
-    async with checked_body(request, CountTokensBody) as body:
-        check_model(body.model, card)
-        prompt = await chat_prompt(conversation_of(body), card, format)
+    card = backend.card
+    async with checked_body(request, CountTokensBody, card) as body:
+        prompt = await chat_prompt(conversation_of(body), card, backend.format)
     return web.json_response({"input_tokens": len(prompt.token_ids)})

@@ -1,15 +1,17 @@
 """What the JSON of a request to `/v1/messages` may hold.
 
 A message is a list of blocks here. Those of tools that a server runs, and these tools themselves,
-are left out and named: agents send them with all that they send.
+are left out and named: agents send them with all that they send. Tools of Anthropic's that a client
+runs have a type with a date (`bash_20250124`) and no schema, which only Anthropic's models know by
+heart: other models are shown `CLIENT_TOOLS`. Those that need pictures are not among them.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag
 
-from molink.api.anthropic.client_tools import CLIENT_TOOLS, kind_of
 from molink.api.chat.content import (
     NO_CONTENT,
     OTHER,
@@ -33,6 +35,7 @@ from molink.api.schemas import (
 )
 
 __all__ = [
+    "CLIENT_TOOLS",
     "CountTokensBody",
     "CustomTool",
     "InputMessage",
@@ -40,7 +43,48 @@ __all__ = [
     "ThinkingBlock",
     "ToolResultBlock",
     "ToolUseBlock",
+    "kind_of",
 ]
+
+_FILES = {
+    "path": {"type": "string"},
+    "file_text": {"type": "string", "description": "Whole text of a file to create."},
+    "old_str": {"type": "string", "description": "Text to replace, which must be unique."},
+    "new_str": {"type": "string"},
+    "insert_line": {"type": "integer", "description": "Line behind which to insert."},
+    "insert_text": {"type": "string"},
+    "view_range": {"type": "array", "items": {"type": "integer"}},
+}
+_RENAMES = {"old_path": {"type": "string"}, "new_path": {"type": "string"}}
+
+
+def _of_files(*more: str, **properties: Any) -> Mapping[str, Any]:
+    commands = ["view", "create", "str_replace", "insert", *more]
+    command = {"command": {"type": "string", "enum": commands}}
+    return {"type": "object", "properties": command | properties, "required": ["command"]}
+
+
+CLIENT_TOOLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bash": (
+        "Run a command in a shell that stays open, or start the shell anew.",
+        {
+            "type": "object",
+            "properties": {"command": {"type": "string"}, "restart": {"type": "boolean"}},
+        },
+    ),
+    "text_editor": ("View, make and edit text files.", _of_files("undo_edit", **_FILES)),
+    "memory": (
+        "Keep notes in files below /memories, which last beyond this conversation.",
+        _of_files("delete", "rename", **_FILES, **_RENAMES),
+    ),
+}
+"""Description and argument schema of each tool type, the date of its name left off."""
+
+
+def kind_of(type: str) -> str:
+    """A tool's type without its date."""
+    kind, _, date = type.rpartition("_")
+    return kind if date.isdigit() else type
 
 
 class ThinkingBlock(Part):
@@ -82,7 +126,7 @@ class InputMessage(Part):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system", "developer", "tool"]
-    """The last two are not Anthropic's: a system's message, and a tool's result."""
+    """Who speaks; a developer and a tool, whose result it is, are not Anthropic's."""
     tool_call_id: OrEmpty = ""
     content: Annotated[list[Block], FailFast(), BeforeValidator(as_parts)] = NO_CONTENT
 
@@ -95,7 +139,7 @@ class CustomTool(Part):
     name: str
     description: str | None = None
     input_schema: dict[str, Any] | None = None
-    """Default: no arguments."""
+    """JSON schema of its arguments; default: it takes none."""
     strict: bool | None = None
 
 
@@ -124,7 +168,7 @@ class ToolChoice(Part):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    """Of the one tool that must be called, with "tool"."""
+    """Name of the one tool that must be called, with "tool"."""
     disable_parallel_tool_use: bool | None = None
 
 

@@ -4,13 +4,13 @@ What the model gives becomes a list of blocks: what it reasoned, text, uses of t
 them is open at a time; a part that does not belong to it closes it and opens the next.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from molink.api.chat.conversation import read_json
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
-from molink.api.chat.typed_answer import Event, Spent, TypedPart
+from molink.api.chat.typed_answer import Event, Spent, TypedPart, TypedWriter
 from molink.api.errors import ApiError, anthropic_error_body
 from molink.api.headers.serving import cached_tokens
 
@@ -31,7 +31,7 @@ class _OpenBlock:
     texts: list[str] = field(default_factory=list)
 
 
-class MessageWriter:
+class MessageWriter(TypedWriter):
     """Writer of one message."""
 
     def __init__(
@@ -45,7 +45,7 @@ class MessageWriter:
     ) -> None:
         """`is_cut`: the model's length leaves fewer tokens than the request allows; `beside`: what
         its end tells beside."""
-        self._body: dict[str, Any] = {
+        body: dict[str, Any] = {
             "id": message_id,
             "type": "message",
             "role": "assistant",
@@ -55,19 +55,14 @@ class MessageWriter:
             "stop_sequence": None,
             "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
         }
+        super().__init__(body)
         self._is_cut = is_cut
         self._beside = beside
         self._open: _OpenBlock | None = None
-        self._events: list[Event] = []
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The message as it is now."""
-        return self._body
 
     def started(self) -> list[Event]:
         """The events before all parts."""
-        self._add_event("message_start", message=dict(self._body, content=[]))
+        self._add_event("message_start", message=dict(self.body, content=[]))
         return self._take_events()
 
     def wrote(self, part: TypedPart) -> list[Event]:
@@ -88,19 +83,19 @@ class MessageWriter:
         self._close()
         reason = STOP_REASONS[finish_reason]
         if isinstance(stop_reason, str) and finish_reason == "stop":
-            reason, self._body["stop_sequence"] = "stop_sequence", stop_reason
+            reason, self.body["stop_sequence"] = "stop_sequence", stop_reason
         elif reason == "max_tokens" and self._is_cut:
             reason = "model_context_window_exceeded"
-        self._body["stop_reason"] = reason
+        self.body["stop_reason"] = reason
         cached = cached_tokens(spent.prompt_tokens)
-        self._body["usage"] = {
+        self.body["usage"] = {
             "input_tokens": spent.prompt_tokens - cached,
             "cache_read_input_tokens": cached,
             "output_tokens": spent.answer_tokens,
         }
-        delta = {name: self._body[name] for name in ("stop_reason", "stop_sequence")}
-        self._body |= self._beside
-        self._add_event("message_delta", delta=delta, usage=self._body["usage"], **self._beside)
+        delta = {name: self.body[name] for name in ("stop_reason", "stop_sequence")}
+        self.body |= self._beside
+        self._add_event("message_delta", delta=delta, usage=self.body["usage"], **self._beside)
         self._add_event("message_stop")
         return self._take_events()
 
@@ -132,26 +127,19 @@ class MessageWriter:
         else:
             block[self._open.text_field] = text
         self._add_event("content_block_stop", index=self._index)
-        self._body["content"].append(block)
+        self.body["content"].append(block)
         self._open = None
 
     @property
     def _index(self) -> int:
-        return len(self._body["content"])
+        return len(self.body["content"])
 
     def _add_event(self, kind: str, **fields: Any) -> None:
         self._events.append({"type": kind, **fields})
-
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
 
 
 def _input(arguments: str) -> dict[str, Any]:
     """A call's arguments as an object; broken ones, which a model may have written, within one, as
     Anthropic advises its own users."""
-    try:
-        found = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        found = None
+    found = read_json(arguments or "{}")
     return found if isinstance(found, dict) else {"INVALID_JSON": arguments}

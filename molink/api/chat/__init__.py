@@ -9,7 +9,7 @@ answer that is sent whole, `ChatPrompt.reply` puts them together.
 from molink.api.chat.conversation import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
 from molink.api.chat.format import ChatFormat
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, TextDelta, ToolCallDelta
-from molink.api.chat.prompt import ChatPrompt, PartReader, chat_prompt, parts_of
+from molink.api.chat.prompt import ChatPrompt, PartReader, chat_prompt
 
 __all__ = [
     "AUTO",
@@ -28,5 +28,4 @@ __all__ = [
     "ToolCallDelta",
     "ToolChoice",
     "chat_prompt",
-    "parts_of",
 ]

@@ -6,7 +6,7 @@ makes them from its own body, `prompt` turns them into token ids.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolChoice",
+    "one_turn",
+    "read_json",
     "with_ids",
 ]
 
@@ -29,7 +31,7 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 """JSON schema of a tool that takes nothing; templates look into it."""
 
 MARK_CHARS = 24
-"""Of the marks around a message or a call, which take a template as long as text does."""
+"""Characters of the marks around a message or a call, which take a template as long as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class ToolCall:
     """Call of one tool, as the assistant made it."""
 
     id: str
-    """By which its result is told apart from others'."""
+    """Name by which its result is told apart from others'."""
     name: str
     arguments: str
     """The model's own JSON text: usually an object, but nobody promises that."""
@@ -52,10 +54,20 @@ class Message:
     reasoning: str = ""
     """What the assistant thought before; most templates show only that of the latest turn."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant."""
+    """Calls that an assistant made."""
     tool_call_id: str = ""
-    """Of a tool: the call that this is the result of."""
+    """Id of the call that this is the result of, for a tool."""
     name: str = ""
+
+
+def one_turn(messages: Sequence[Message], between: str = "") -> Message:
+    """Messages of one speaker that follow one another, put together; `between`: their texts."""
+    return replace(
+        messages[0],
+        text=between.join(filter(None, (one.text for one in messages))),
+        reasoning="\n".join(filter(None, (one.reasoning for one in messages))),
+        tool_calls=tuple(call for one in messages for call in one.tool_calls),
+    )
 
 
 def with_ids(messages: Iterable[Message]) -> Iterator[Message]:
@@ -188,7 +200,7 @@ def _templated_message(
 
 
 def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
-    """With reasoning under gpt-oss' name; with a call its template takes no text beside it."""
+    """A message with reasoning under gpt-oss' name, whose template takes no text beside a call."""
     thinking = message.get("reasoning_content")
     if thinking is None:
         return message
@@ -204,12 +216,17 @@ def _templated_call(call: ToolCall, read: Callable[[str], Any]) -> dict[str, Any
     }
 
 
+def read_json(text: str, *, strict: bool = True) -> Any:
+    """What a text says in JSON, None where it is none; `strict`: without line ends in strings."""
+    try:
+        return json.loads(text, strict=strict)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _object_or_text(arguments: str) -> dict[str, Any] | str:
     """Arguments as an object; broken ones, which a model may have written, as their text."""
-    try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
+    found = read_json(arguments)
     return found if isinstance(found, dict) else arguments
 
 

@@ -8,7 +8,7 @@ say it instead (`--tool-parser`, `--reasoning-parser`), in vLLM's names.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from molink.api.chat.constraints import after_thoughts, call_or_text, forced_call, strict_calls
+from molink.api.chat.constraints import AnswerGrammars
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.formats.harmony import FINAL, QUIET, THOUGHTS, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
@@ -159,7 +159,7 @@ class ChatFormat:
         if shape is None or not conversation.tools:
             return ""
         if conversation.tool_choice.is_forced:
-            return forced_call(conversation, shape, self._thoughts, prompt, self._lark)
+            return self._grammars(prompt).forced_call(conversation, shape)
         is_auto = conversation.tool_choice.mode == "auto"
         if is_auto and any(tool.strict for tool in conversation.tools):
             return self._strict_calls(conversation, shape, self.lead(conversation, prompt))
@@ -170,37 +170,33 @@ class ChatFormat:
         own sake, or marks may stand for other things), and where a grammar has one call only."""
         if not isinstance(shape, JsonShape) or shape.is_single:
             return ""
-        reader = CALL_READERS.get(self.tool_parser)
-        marks = reader.marks if reader is not None else ()
+        marks = self._reader.marks if self._reader is not None else ()
         begin = shape.begin or shape.open
         mark = next((one for one in marks if begin.startswith(one)), None)
-        if mark is None:
-            return ""
-        return strict_calls(conversation, shape, mark, self._thoughts, prompt, self._lark)
+        return self._grammars(prompt).strict_calls(conversation, shape, mark) if mark else ""
 
     def text_grammar(self, grammar: str, conversation: Conversation, prompt: str) -> str:
         """The grammar, as it travels, of a whole answer to `prompt` whose text matches
         `grammar`; where the model may call tools, it may do that instead."""
         if self.is_harmony and conversation.continue_final_message:
             return grammar
-        lead, begin = self.lead(conversation, prompt), FINAL if self.is_harmony else ""
+        grammars = self._grammars(self.lead(conversation, prompt))
+        begin = FINAL if self.is_harmony else ""
         if self._may_call(conversation) and self._shape is not None:
             if not self.call_grammar(conversation, prompt):
                 tools = tuple(replace(tool, strict=False) for tool in conversation.tools)
                 conversation = replace(conversation, tools=tools)
-            return call_or_text(
-                conversation, self._shape, grammar, self._thoughts, lead, self._lark, begin
-            )
-        return after_thoughts(grammar, self._thoughts, lead, self._lark, begin)
+            return grammars.call_or_text(conversation, self._shape, grammar, begin)
+        return grammars.after_thoughts(grammar, begin)
+
+    def _grammars(self, prompt: str) -> AnswerGrammars:
+        tags = THOUGHTS if self.is_harmony else self.tags
+        return AnswerGrammars(tags, prompt, LarkWriter(self.special_marks))
 
     @property
-    def _thoughts(self) -> ThinkTags | None:
-        """What stands around thoughts, for grammars."""
-        return THOUGHTS if self.is_harmony else self.tags
-
-    @property
-    def _lark(self) -> LarkWriter:
-        return LarkWriter(self.special_marks)
+    def _reader(self) -> type[HoldingReader] | None:
+        """Reader of calls that need no channels; None: there is none."""
+        return CALL_READERS.get(self.tool_parser)
 
     @property
     def _shape(self) -> CallShape | None:
@@ -209,8 +205,7 @@ class ChatFormat:
             return HarmonyReader.shape
         if self.tool_parser == "mistral" and "[ARGS]" in self.special_marks:
             return MistralReader.named_shape
-        reader = CALL_READERS.get(self.tool_parser)
-        return reader.shape if reader is not None else None
+        return self._reader.shape if self._reader is not None else None
 
     def lead(self, conversation: Conversation, prompt: str) -> str:
         """What stands before an answer to `prompt`, the template's text, as far as it tells whether
@@ -234,8 +229,8 @@ class ChatFormat:
         if self.tags is not None:
             is_inside = self.tags.begins_inside(self.lead(conversation, prompt))
             pairs.append(("" if is_inside else self.tags.open, self.tags.close, not is_inside))
-        if self._reads_calls(conversation) and self.tool_parser in CALL_READERS:
-            pairs += CALL_READERS[self.tool_parser].spans()
+        if self._reads_calls(conversation) and self._reader is not None:
+            pairs += self._reader.spans()
         return tuple(pairs)
 
     def _may_call(self, conversation: Conversation) -> bool:
@@ -259,13 +254,11 @@ class ChatFormat:
                 reads_calls=reads_calls and self.tool_parser == HARMONY_CALLS,
                 reads_reasoning=self.reasoning_parser == HARMONY_REASONING,
             )
-        has_reader = reads_calls and self.tool_parser in CALL_READERS
-        rest = CALL_READERS[self.tool_parser](calls) if has_reader else PlainText()
+        rest = self._reader(calls) if reads_calls and self._reader else PlainText()
         if self.tags is None:
             return rest
-        return ThinkReader(
-            self.tags, rest, inside=self.tags.begins_inside(self.lead(conversation, prompt))
-        )
+        is_inside = self.tags.begins_inside(self.lead(conversation, prompt))
+        return ThinkReader(self.tags, rest, inside=is_inside)
 
 
 def _template(tokenizer: ChatTokenizer | None, name: str = DEFAULT) -> str:

@@ -4,11 +4,10 @@ They come while the answer is generated, in the order in which the model writes 
 same kind (and of the same call) belong together; where they are cut means nothing.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from molink.api.chat.conversation import ToolCall
+from molink.api.chat.conversation import ToolCall, read_json
 from molink.serving.service import TokenLogprob
 
 __all__ = [
@@ -34,7 +33,7 @@ class TextDelta:
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of its tokens, where they are wanted: readers know of none."""
+    """Log-probabilities of its tokens, where they are wanted: readers know of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class ToolCallDelta:
     """Piece of a call: first one with its id and name and no arguments, then arguments alone."""
 
     index: int
-    """Of the call in this answer, from 0."""
+    """Number of the call in this answer, from 0."""
     id: str = ""
     name: str = ""
     arguments: str = ""
@@ -94,17 +93,10 @@ class Reply:
 
     def drop_last_if_broken(self) -> None:
         """Leave out the last call where its arguments are no JSON object."""
-        if not _is_object(self.tool_calls[-1].arguments):
+        if not isinstance(read_json(self.tool_calls[-1].arguments), dict):
             self.tool_calls.pop()
 
     @property
     def has_broken_call(self) -> bool:
         """Whether the arguments of a call are no JSON object."""
-        return not all(_is_object(call.arguments) for call in self.tool_calls)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+        return not all(isinstance(read_json(one.arguments), dict) for one in self.tool_calls)

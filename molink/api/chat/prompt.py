@@ -1,6 +1,6 @@
 """From a conversation to the prompt's token ids, and from the answer's tokens to its parts."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,12 +12,12 @@ from molink.api.chat.formats.harmony import FINAL
 from molink.api.chat.formats.reader import TextReader
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, ToolCallDelta
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
-from molink.api.requests import encoded, on_loop_or_thread, tokenizer_of
+from molink.api.requests import empty_prompt, encoded, on_loop_or_thread, tokenizer_of
 from molink.config.parsers import NONE
 from molink.serving.service import ChatTokenizer, ModelCard, TokenEvent
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
-__all__ = ["ChatPrompt", "PartReader", "chat_prompt", "parts_of"]
+__all__ = ["ChatPrompt", "PartReader", "chat_prompt"]
 
 RESERVED_KWARGS = frozenset(
     {
@@ -44,8 +44,8 @@ RESERVED_KWARGS = frozenset(
 
 
 PIECE_CHARS = 512
-"""Of a whole answer at a time: readers hold little then, and what they do with each mark takes as
-long as what they hold."""
+"""Characters of a whole answer at a time: readers hold little then, and what they do with each mark
+takes as long as what they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ChatPrompt:
     text: str
     """As the template wrote it."""
     call_grammar: str
-    """Of the call that the answer must be, in llguidance's Lark; empty: it may be anything."""
+    """Grammar, in llguidance's Lark, of the call that the answer must be; empty: none."""
     token_ids: tuple[int, ...]
 
     @property
@@ -126,13 +126,10 @@ class PartReader:
 
     def whole(self, text: str, finish_reason: str | None) -> Reply:
         """The reply of an answer's whole text."""
-        reply = Reply()
-        for at in range(0, len(text), PIECE_CHARS):
-            for part in self.push(TokenEvent((), text[at : at + PIECE_CHARS])):
-                reply.add(part)
-        for part in self.push(TokenEvent((), "", finish_reason=finish_reason or "stop")):
-            reply.add(part)
-        return reply
+        pieces = (text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS))
+        events = [TokenEvent((), piece) for piece in pieces]
+        events.append(TokenEvent((), "", finish_reason=finish_reason or "stop"))
+        return Reply.of(part for event in events for part in self.push(event))
 
     def _is_shown(self, part: Part) -> bool:
         match part:
@@ -142,14 +139,6 @@ class PartReader:
                 return self._calls_max is None or index < self._calls_max
             case _:
                 return True
-
-
-async def parts_of(prompt: ChatPrompt, events: AsyncIterator[TokenEvent]) -> AsyncIterator[Part]:
-    """All parts of an answer, as they come."""
-    reader = prompt.reader()
-    async for event in events:
-        for part in reader.push(event):
-            yield part
 
 
 async def chat_prompt(
@@ -168,9 +157,7 @@ async def chat_prompt(
     grammar = format.call_grammar(conversation, text)
     token_ids = await encoded(tokenizer, text, add_special_tokens=False)
     if not token_ids:
-        raise ApiError(
-            f"'{conversation.param}' is empty: send at least one token.", param=conversation.param
-        )
+        raise empty_prompt(conversation.param)
     return ChatPrompt(conversation, format, text, grammar, token_ids)
 
 

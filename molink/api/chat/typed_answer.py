@@ -6,14 +6,14 @@ whole answer takes the same way, and only its end is sent: what a client puts to
 is what another gets at once.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
 from molink.api.answers import Answer, EventStream, events_of, generate_all, json_text, status_of
-from molink.api.callers import caller_of
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, TextDelta, ToolCallDelta
 from molink.api.chat.prompt import ChatPrompt
 from molink.api.errors import ApiError
@@ -30,7 +30,7 @@ from molink.serving.service import (
 __all__ = ["Event", "KeptWriter", "Spent", "TypedPart", "TypedWriter", "answer_typed", "write_kept"]
 
 Event = Mapping[str, Any]
-"""With its `type`."""
+"""Event of a stream, with its `type`."""
 
 TypedPart = ReasoningDelta | TextDelta | ToolCallDelta
 
@@ -42,7 +42,7 @@ class Spent:
     prompt_tokens: int
     answer_tokens: int = 0
     reasoning_tokens: int = 0
-    """Of the answer's: those of what the model thought."""
+    """Tokens of the answer's that the model thought."""
     _is_thinking: bool = False
 
     def count(self, event: TokenEvent, parts: Sequence[Part]) -> None:
@@ -81,31 +81,41 @@ class TextLogprobs:
         return found
 
 
-class TypedWriter(Protocol):
-    """Writer of one answer in a dialect."""
+class TypedWriter(ABC):
+    """Base of the writers of one answer in a dialect."""
 
-    @property
-    def body(self) -> Mapping[str, Any]:
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
         """The whole as it is now."""
+        self._events: list[Event] = []
 
+    @abstractmethod
     def started(self) -> Sequence[Event]:
         """The events before all parts."""
 
+    @abstractmethod
     def wrote(self, part: TypedPart) -> Sequence[Event]:
         """The events of the next part."""
 
+    @abstractmethod
     def ended(
         self, finish_reason: str, stop_reason: str | int | None, spent: Spent
     ) -> Sequence[Event]:
         """The events after all parts."""
 
+    @abstractmethod
     def failed(self, error: ApiError) -> Sequence[Event]:
         """The events of an answer that cannot go on."""
 
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
 
-class KeptWriter(TypedWriter, Protocol):
-    """Writer of an answer that can be read before its end."""
 
+class KeptWriter(TypedWriter):
+    """Base of the writers of answers that can be read before their end."""
+
+    @abstractmethod
     def stopped(self, status: str) -> None:
         """Write the answer as it is, though it has no end."""
 
@@ -150,9 +160,8 @@ async def answer_typed(
                 await response.send(*batch)
         return response.response
 
-    caller = caller_of(request)
-    caller.usage.prompt_tokens += len(prompt.token_ids)
-    (response,) = await generate_all(caller, service, [job], streamed if stream else whole)
+    consume = streamed if stream else whole
+    (response,) = await generate_all(request, service, [job], consume, len(prompt.token_ids))
     return response
 
 

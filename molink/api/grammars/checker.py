@@ -97,7 +97,7 @@ class GrammarChecker:
 
 
 async def _ask(process: Process, question: GrammarQuestion) -> GrammarAnswer:
-    """Raises ValueError when the process has ended."""
+    """The process's answer. Raises ValueError when it has ended."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(json.dumps(QUESTION.write(question)).encode() + b"\n")
     await process.stdin.drain()

@@ -85,12 +85,19 @@ def _asked_by_format(given: ResponseFormat | None) -> Asked:
 def _asked_by_guided_fields(body: SamplingBody) -> Asked:
     if body.guided_json is not None:
         yield "guided_json", _of_schema(body.guided_json, "guided_json")
-    if body.guided_regex is not None:
-        yield "guided_regex", GrammarQuestion("regex", body.guided_regex)
-    if body.guided_choice is not None:
-        yield "guided_choice", _of_choices(body.guided_choice)
-    if body.guided_grammar is not None:
-        yield "guided_grammar", GrammarQuestion("grammar", body.guided_grammar)
+    yield from _asked_as_text("guided_", body.guided_regex, body.guided_choice, body.guided_grammar)
+
+
+def _asked_as_text(
+    prefix: str, regex: str | None, choice: list[str] | None, grammar: str | None
+) -> Asked:
+    """What vLLM's fields ask for under both of their names."""
+    if regex is not None:
+        yield f"{prefix}regex", GrammarQuestion("regex", regex)
+    if choice is not None:
+        yield f"{prefix}choice", GrammarQuestion("choice", json_text(choice))
+    if grammar is not None:
+        yield f"{prefix}grammar", GrammarQuestion("grammar", grammar)
 
 
 def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
@@ -103,12 +110,7 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
         yield f"{name}.json", _of_schema(given.json_, f"{name}.json", blanks)
     if given.json_object:
         yield f"{name}.json_object", GrammarQuestion("json", ANY_OBJECT, blanks)
-    if given.regex is not None:
-        yield f"{name}.regex", GrammarQuestion("regex", given.regex)
-    if given.choice is not None:
-        yield f"{name}.choice", _of_choices(given.choice)
-    if given.grammar is not None:
-        yield f"{name}.grammar", GrammarQuestion("grammar", given.grammar)
+    yield from _asked_as_text(f"{name}.", given.regex, given.choice, given.grammar)
     if given.structural_tag is not None:
         yield f"{name}.structural_tag", GrammarQuestion("tags", given.structural_tag)
 
@@ -126,7 +128,3 @@ def _of_schema(schema: Any, param: str, blanks: str | None = None) -> GrammarQue
     if isinstance(schema, str):
         return GrammarQuestion("json", schema, blanks)
     raise ApiError(f"'{param}' must be a JSON schema: send it as an object.", param=param)
-
-
-def _of_choices(choices: list[str]) -> GrammarQuestion:
-    return GrammarQuestion("choice", json_text(choices))

@@ -10,7 +10,7 @@ a key, so that is answered before anything else is checked.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from molink.errors import UserError
 
-__all__ = ["ANY_ORIGIN", "CorsRules", "add_cors_headers", "preflight_answered"]
+__all__ = ["ANY_ORIGIN", "OUR_HEADERS", "CorsRules", "add_cors_headers", "preflight_answered"]
 
 ANY_ORIGIN = "*"
 
@@ -33,22 +33,21 @@ _HEADER_NAMES = re.compile(r"[-\w!#$%&'*+.^`|~, ]*", re.ASCII)
 
 METHODS = "GET, POST, DELETE"
 
-EXPOSED = ", ".join(
-    (
-        "Retry-After",
-        "X-Request-Id",
-        "X-MoLink-Ignored",
-        "X-MoLink-Ring",
-        "X-MoLink-Nodes",
-        "X-MoLink-Queue-Ms",
-        "X-MoLink-Prefill-Ms",
-        "X-MoLink-Decode-Ms",
-        "X-MoLink-Audited",
-        "x-ratelimit-limit-requests",
-        "x-ratelimit-remaining-requests",
-        "x-ratelimit-reset-requests",
-    )
-)
+OUR_HEADERS: Mapping[str, str] = {
+    "X-Request-Id": "The request's own `X-Request-Id`, or one made here.",
+    "X-MoLink-Ignored": "Fields of the request that were ignored.",
+    "X-MoLink-Ring": "Numbers of the rings that served it.",
+    "X-MoLink-Nodes": "Names of the nodes that served it.",
+    "X-MoLink-Queue-Ms": "Milliseconds that it waited.",
+    "X-MoLink-Prefill-Ms": "Milliseconds from there to the first token.",
+    "X-MoLink-Decode-Ms": "From there to the last; not of a stream.",
+    "X-MoLink-Audited": "pending: another ring will compute it, too.",
+}
+"""Headers of an answer that are ours, and what each says."""
+
+RATE_HEADERS = tuple(f"x-ratelimit-{one}-requests" for one in ("limit", "remaining", "reset"))
+
+EXPOSED = ", ".join(("Retry-After", *OUR_HEADERS, *RATE_HEADERS))
 """Headers of an answer that a page may read."""
 
 

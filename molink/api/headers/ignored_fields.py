@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.errors import NAME_CHARS_SHOWN, unknown_field
 from molink.api.schemas import LeftOut
 
 __all__ = ["IGNORED", "IGNORED_HEADER", "STRICT", "note_ignored", "unknown_fields"]
@@ -54,12 +54,7 @@ def note_ignored(request: web.Request, body: BaseModel) -> None:
     strict."""
     names = unknown_fields(body)
     if request.app.get(STRICT, False) and (first := next(names, None)) is not None:
-        param = first[:NAME_CHARS_SHOWN]
-        raise ApiError(
-            f"'{param}' is not a field of this request: leave it out or correct its name.",
-            param=param,
-            code="unknown_parameter",
-        )
+        raise unknown_field(first[:NAME_CHARS_SHOWN])
     if shown := _header(names):
         request[IGNORED] = shown
 

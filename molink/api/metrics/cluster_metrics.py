@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from molink.control.messages.payloads import NodeState
 from molink.printable import printable_line
 
-__all__ = ["FIGURES", "NODE_LABELS_MAX", "ClusterCollector", "Figure", "NodeLabels"]
+__all__ = ["FIGURES", "NODE_LABELS_MAX", "ClusterCollector", "Figure", "NodeLabels", "labelled"]
 
 NODE_LABELS_MAX = 128
 """Names of nodes that are told apart since the start: some 4,000 series at most. A database of
@@ -148,36 +148,42 @@ class ClusterCollector(Collector):
         is_ready = self.snapshot.get("unready_reason", "") is None
         yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", float(is_ready))
         yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(rings))
-        states = GaugeMetricFamily("molink_nodes", "Nodes in each state.", labels=("state",))
         present = [str(node["state"]) for node in nodes]
-        for state in NodeState:
-            states.add_metric((str(state),), present.count(str(state)))
-        yield states
-        requests = GaugeMetricFamily("molink_requests", "Requests by state.", labels=("state",))
-        for name in ("running", "waiting"):
-            counts = [ring.get("requests", {}).get(name) or 0 for ring in rings]
-            requests.add_metric((name,), sum(counts))
-        yield requests
+        states = {str(state): present.count(str(state)) for state in NodeState}
+        yield labelled(GaugeMetricFamily, "molink_nodes", "Nodes in each state.", "state", states)
+        counts = {
+            name: sum(ring.get("requests", {}).get(name) or 0 for ring in rings)
+            for name in ("running", "waiting")
+        }
+        yield labelled(GaugeMetricFamily, "molink_requests", "Requests by state.", "state", counts)
         yield from _cached([ring.get("prefix_cache") or {} for ring in rings])
 
 
 def _cached(caches: Sequence[Part]) -> Iterator[Metric]:
     """What all rings have cached in each tier, and what came back from the lower ones."""
     tiers = [one["tiers"] for one in caches if one.get("tiers")]
-    tokens = GaugeMetricFamily(
-        "molink_prefix_cache_tokens", "Cached tokens by tier.", labels=("tier",)
-    )
-    tokens.add_metric(("device",), sum(one.get("tokens") or 0 for one in caches))
-    fetched = CounterMetricFamily(
-        "molink_prefix_cache_fetched_tokens_total", "From lower tiers.", labels=("outcome",)
-    )
-    if tiers:
-        for tier in ("host", "file"):
-            tokens.add_metric((tier,), sum(one[f"{tier}_tokens"] for one in tiers))
-        for outcome in ("fetched", "lost"):
-            fetched.add_metric((outcome,), sum(one[f"{outcome}_tokens"] for one in tiers))
-    yield tokens
-    yield fetched
+    names = ("host", "file", "fetched", "lost") if tiers else ()
+    sums = {name: sum(one[f"{name}_tokens"] for one in tiers) for name in names}
+    came: dict[str, float] = {one: sums.pop(one) for one in ("fetched", "lost") if one in sums}
+    tokens = {"device": sum(one.get("tokens") or 0 for one in caches), **sums}
+    name, words = "molink_prefix_cache_tokens", "Cached tokens by tier."
+    yield labelled(GaugeMetricFamily, name, words, "tier", tokens)
+    name, words = "molink_prefix_cache_fetched_tokens_total", "From lower tiers."
+    yield labelled(CounterMetricFamily, name, words, "outcome", came)
+
+
+def labelled(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    words: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    """A family of one label, with a sample for each of its values."""
+    family = kind(name, words, labels=(label,))
+    for value, number in values.items():
+        family.add_metric((value,), number)
+    return family
 
 
 def _families(

@@ -6,13 +6,14 @@ upwards, because a prompt over home lines may take minutes. Each timeline is obs
 has ended. Labels are few and bounded: the operation, the served model, how it ended.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from molink.api.metrics.cluster_metrics import labelled
 from molink.serving.deadline import DEADLINE
 from molink.serving.events import EventLedger
 from molink.serving.request_log import OVERLOADED, RequestLog
@@ -43,6 +44,8 @@ TPOT_BUCKETS_S = (
 )
 TOKEN_BUCKETS = tuple(float(4**power) for power in range(14))
 """1 to 67,108,864, as the conventions say."""
+
+FORECASTS = "Seconds to first tokens, as they were forecast and as they came."
 
 HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...] = (
     (
@@ -165,33 +168,19 @@ class RequestMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """What is counted of all requests and events, as of the last look."""
-        ends = CounterMetricFamily(
-            "molink_requests_ended_total", "Requests by how they ended.", labels=("finish_reason",)
+        ends = {reason: self._ended.get(reason, 0) for reason in FINISH_REASONS}
+        computed = self._prompt_tokens - self._cached_tokens
+        prompts = {"computed": computed, "cached": self._cached_tokens}
+        seconds = {"forecast": self._forecast_s, "came": self._came_s}
+        families: tuple[tuple[str, str, str, Mapping[str, float]], ...] = (
+            ("molink_requests_ended_total", "Requests by how they ended.", "finish_reason", ends),
+            ("molink_events_total", "Events in the ledger by kind.", "kind", self.events.counts),
+            ("molink_prompt_tokens_total", "Tokens of answered prompts.", "source", prompts),
+            ("molink_first_token_seconds_total", FORECASTS, "what", seconds),
         )
-        for reason in FINISH_REASONS:
-            ends.add_metric((reason,), self._ended.get(reason, 0))
-        kinds = CounterMetricFamily(
-            "molink_events_total", "Events in the ledger by kind.", labels=("kind",)
-        )
-        for kind, count in self.events.counts.items():
-            kinds.add_metric((kind,), count)
-        prompts = CounterMetricFamily(
-            "molink_prompt_tokens_total", "Tokens of answered prompts.", labels=("source",)
-        )
-        prompts.add_metric(("computed",), self._prompt_tokens - self._cached_tokens)
-        prompts.add_metric(("cached",), self._cached_tokens)
-        promised = CounterMetricFamily(
-            "molink_first_token_seconds_total",
-            "Seconds to first tokens, as they were forecast and as they came.",
-            labels=("what",),
-        )
-        promised.add_metric(("forecast",), self._forecast_s)
-        promised.add_metric(("came",), self._came_s)
+        for family in families:
+            yield labelled(CounterMetricFamily, *family)
         tokens, moves = "Tokens of all answers.", "Times that a request went on in another ring."
-        yield ends
-        yield kinds
-        yield prompts
-        yield promised
         yield CounterMetricFamily("molink_tokens_generated_total", tokens, self._tokens)
         yield CounterMetricFamily("molink_request_moves_total", moves, self._moves_seen)
         yield GaugeMetricFamily("molink_requests_live", "Requests that wait or run.", self._live)

@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 from molink.api.metrics.cluster_metrics import ClusterCollector
 from molink.api.metrics.request_metrics import RequestMetrics
-from molink.api.workers import in_worker
+from molink.api.requests import in_worker
 from molink.serving.service import GenerationService
 
 __all__ = ["METRICS_PATH", "Metrics", "add_metrics_route"]

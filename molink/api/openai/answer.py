@@ -21,12 +21,11 @@ from molink.api.answers import (
     json_text,
     usage,
 )
-from molink.api.callers import caller_of
 from molink.api.headers.request_id import request_id_of
 from molink.api.headers.serving import served_by
 from molink.api.openai.chat_schemas import ChatBody
+from molink.api.requests import in_worker
 from molink.api.schemas import CompletionBody
-from molink.api.workers import in_worker
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
 __all__ = ["Dialect", "Job", "answer_openai"]
@@ -75,12 +74,13 @@ class Job:
         body: ChatBody | CompletionBody,
         requests: Sequence[GenerationRequest],
         prompt_tokens: int,
+        **more: Any,
     ) -> "Job":
-        """The job of a checked body."""
+        """The job of a checked body; `more`: other fields of its own."""
         stream, options = bool(body.stream), body.stream_options
         at_end = bool(options and options.include_usage)
         in_each = at_end and bool(options and options.continuous_usage_stats)
-        return cls(requests, prompt_tokens, stream, at_end, in_each)
+        return cls(requests, prompt_tokens, stream, at_end, in_each, **more)
 
 
 async def answer_openai(
@@ -93,14 +93,13 @@ async def answer_openai(
         "created": int(time.time()),
         "model": service.card.shown_name,
     }
-    caller_of(request).usage.prompt_tokens += job.prompt_tokens
     if job.stream:
         return await _streamed(request, service, job, dialect, envelope)
 
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> Answer:
         return await Answer.of(_without_answer(events) if job.prompt_only else events)
 
-    answers = await generate_all(caller_of(request), service, job.requests, whole)
+    answers = await generate_all(request, service, job.requests, whole, job.prompt_tokens)
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
 
     def written() -> str:
@@ -123,7 +122,7 @@ async def _without_answer(events: AsyncIterator[TokenEvent]) -> AsyncIterator[To
 
 
 def _best(answers: Sequence[Answer], job: Job) -> Sequence[Answer]:
-    """Of each prompt's answers those with the highest log-probability per token."""
+    """The answers to each prompt with the highest log-probability per token."""
     if job.best_of is None:
         return answers
     prompts = [answers[at : at + job.best_of] for at in range(0, len(answers), job.best_of)]
@@ -169,9 +168,9 @@ async def _streamed(
         return tokens
 
     async with EventStream(request) as stream:
-        tokens = sum(await generate_all(caller_of(request), service, job.requests, send))
+        spent = await generate_all(request, service, job.requests, send, job.prompt_tokens)
         if job.include_usage:
-            total = usage(job.prompt_tokens, tokens)
+            total = usage(job.prompt_tokens, sum(spent))
             last = {"choices": [], "usage": total, "molink": served_by()}
             await stream.send(envelope | last)
     return stream.response

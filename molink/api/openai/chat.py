@@ -1,16 +1,15 @@
 """`POST /v1/chat/completions`: OpenAI's conversation, in the model's own chat template."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
 
 from molink.api.answers import Answer
+from molink.api.backend import Backend
 from molink.api.body import checked_body
-from molink.api.callers import caller_of
 from molink.api.chat import (
-    ChatFormat,
     ChatPrompt,
     Finished,
     Part,
@@ -21,69 +20,39 @@ from molink.api.chat import (
     ToolCallDelta,
     chat_prompt,
 )
-from molink.api.chat.answer_grammar import answer_grammar
+from molink.api.chat.answer_grammar import chat_requests
 from molink.api.errors import ApiError
 from molink.api.openai.answer import Job, answer_openai
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.openai.logprobs import TokenTexts, check_scores, positions, prompt_entries
-from molink.api.requests import check_model, generation_requests, token_budget
-from molink.serving.service import (
-    GenerationRequest,
-    GenerationService,
-    ModelCard,
-    TokenEvent,
-    TokenLogprob,
-)
+from molink.api.requests import token_budget
+from molink.serving.service import TokenEvent, TokenLogprob
 
 __all__ = ["ChatDialect", "post_chat_completions"]
 
 
-async def post_chat_completions(
-    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
-) -> web.StreamResponse:
+async def post_chat_completions(backend: Backend, request: web.Request) -> web.StreamResponse:
     """Answer one request. Without a limit the answer may fill what is left of the model's
     length."""
-    card = service.card
-    async with checked_body(request, ChatBody) as body:
-        check_model(body.model, card)
-        prompt = await chat_prompt(conversation_of(body), card, format)
-        grammar = await answer_grammar(request, body, card, prompt)
-        requests = _requests(prompt, body, card, grammar, caller_of(request).priority)
-        job = Job.of(body, requests, len(prompt.token_ids))
-        job = replace(job, is_scored=body.prompt_logprobs is not None)
-        dialect = ChatDialect(
-            prompt, texts, bool(body.logprobs), body.prompt_logprobs, is_former=body.is_former
+    card = backend.card
+    async with checked_body(request, ChatBody, card) as body:
+        prompt = await chat_prompt(conversation_of(body), card, backend.format)
+        size = len(prompt.token_ids)
+        new_name, former = body.max_completion_tokens, body.max_tokens
+        asked_tokens = former if new_name is None else new_name
+        max_tokens = token_budget(asked_tokens, size, card, param="messages")
+        check_scores(body.prompt_logprobs, size, stream=body.stream)
+        logprobs, choices = _logprobs_wanted(body), body.n or 1
+        first, *others = await chat_requests(
+            request, body, card, prompt, max_tokens, logprobs=logprobs, choices=choices
         )
-    return await answer_openai(request, service, job, dialect)
-
-
-def _requests(
-    prompt: ChatPrompt, body: ChatBody, card: ModelCard, grammar: str, usual: int
-) -> Sequence[GenerationRequest]:
-    new_name = body.max_completion_tokens is not None
-    max_tokens = token_budget(
-        body.max_completion_tokens if new_name else body.max_tokens,
-        len(prompt.token_ids),
-        card,
-        param="messages",
-    )
-    check_scores(body.prompt_logprobs, len(prompt.token_ids), stream=body.stream)
-    first, *others = generation_requests(
-        prompt.token_ids,
-        body,
-        card,
-        max_tokens=max_tokens,
-        logprobs=_logprobs_wanted(body),
-        usual_priority=usual,
-        grammar=grammar,
-        choices=body.n or 1,
-        skip_special_tokens=prompt.skip_special_tokens,
-        quiet=prompt.quiet,
-        continues=prompt.conversation.continue_final_message,
-    )
-    scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
-    return [replace(first, sampling=scored), *others]
+        scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
+        requests = [replace(first, sampling=scored), *others]
+        job = Job.of(body, requests, size, is_scored=body.prompt_logprobs is not None)
+        shown = bool(body.logprobs), body.prompt_logprobs
+        dialect = ChatDialect(prompt, backend.texts, *shown, body.is_former)
+    return await answer_openai(request, backend.service, job, dialect)
 
 
 def _logprobs_wanted(body: ChatBody) -> int | None:
@@ -148,6 +117,7 @@ def _add_call_delta(deltas: list[dict[str, Any]], part: ToolCallDelta) -> None:
         deltas.append({"index": part.index, "function": {"arguments": part.arguments}})
 
 
+@dataclass(slots=True)
 class ChatDialect:
     """Writer of choices with a `message`, streamed as a `delta` whose first one names the role."""
 
@@ -155,26 +125,17 @@ class ChatDialect:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(
-        self,
-        prompt: ChatPrompt,
-        texts: TokenTexts,
-        with_logprobs: bool,
-        prompt_logprobs: int | None = None,
-        *,
-        is_former: bool = False,
-    ) -> None:
-        """`is_former`: calls are written in OpenAI's former words."""
-        self._prompt = prompt
-        self._texts = texts
-        self._with_logprobs = with_logprobs
-        self._prompt_logprobs = prompt_logprobs
-        self._is_former = is_former
-        self._readers: dict[int, PartReader] = {}
+    prompt: ChatPrompt
+    texts: TokenTexts
+    with_logprobs: bool
+    prompt_logprobs: int | None = None
+    is_former: bool = False
+    """Whether calls are written in OpenAI's former words."""
+    _readers: dict[int, PartReader] = field(default_factory=dict)
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
-        reply = self._prompt.reply(answer.text, answer.finish_reason)
+        reply = self.prompt.reply(answer.text, answer.finish_reason)
         return {
             "index": index,
             "message": self._worded(_message(reply)),
@@ -184,16 +145,16 @@ class ChatDialect:
 
     def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The prompt's log-probabilities, of which all choices have the same."""
-        if self._prompt_logprobs is None:
+        if self.prompt_logprobs is None:
             return {}
         scores = answers[0].prompt_logprobs
-        return {"prompt_logprobs": prompt_entries(scores, self._prompt_logprobs, self._texts)}
+        return {"prompt_logprobs": prompt_entries(scores, self.prompt_logprobs, self.texts)}
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
         """A choice of a streamed chunk; None while a mark may be on its way."""
         is_first = index not in self._readers
         if is_first:
-            self._readers[index] = self._prompt.reader()
+            self._readers[index] = self.prompt.reader()
         parts = self._readers[index].push(event)
         if not parts and not is_first and not event.logprobs:
             return None
@@ -208,18 +169,18 @@ class ChatDialect:
 
     def _worded(self, message: dict[str, Any]) -> dict[str, Any]:
         """A message or a piece of it, with its one call in the words that the client knows."""
-        if self._is_former and (calls := message.pop("tool_calls", None)):
+        if self.is_former and (calls := message.pop("tool_calls", None)):
             message["function_call"] = calls[0]["function"]
         return message
 
     def _reason(self, reason: str | None) -> str | None:
         """As OpenAI's: who demanded this very call is not told of it again."""
-        if self._is_former and reason == "tool_calls":
+        if self.is_former and reason == "tool_calls":
             return "function_call"
-        is_named = self._prompt.conversation.tool_choice.mode == "named"
+        is_named = self.prompt.conversation.tool_choice.mode == "named"
         return "stop" if reason == "tool_calls" and is_named else reason
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        if not self._with_logprobs:
+        if not self.with_logprobs:
             return None
-        return {"content": positions(logprobs, self._texts), "refusal": None}
+        return {"content": positions(logprobs, self.texts), "refusal": None}

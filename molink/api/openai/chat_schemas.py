@@ -26,13 +26,14 @@ from molink.api.schemas import (
     Part,
     SamplingBody,
     StreamOptions,
+    belongs_here,
 )
 from molink_scheduler.request import LOGPROBS_MAX
 
 __all__ = ["ChatBody", "FunctionBody", "FunctionTool", "Message", "ToolBody"]
 
 TOOL_CALLS_MAX = 1024
-"""Of one message: more than any model makes in an answer."""
+"""Calls of one message: more than any model makes in an answer."""
 
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
@@ -67,11 +68,11 @@ class ToolCallBody(Part):
     """Call that the assistant has made before."""
 
     id: OrEmpty = ""
-    """May be absent where the results stand in the order of the calls."""
+    """Id of the call, which may be absent where results stand in the order of the calls."""
     type: str | None = None
     function: FunctionCall
     index: Any = None
-    """Of a streamed answer, which some clients leave in. It does nothing."""
+    """Place in a streamed answer, which some clients leave in. It does nothing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -93,7 +94,7 @@ class Message(Part):
     function_call: Annotated[FunctionCall | None, BeforeValidator(lambda one: one or None)] = None
     """The one call, as OpenAI's former API wrote it."""
     tool_call_id: OrEmpty = ""
-    """Of a tool's result: which call it belongs to."""
+    """Call that a tool's result belongs to."""
     content: Content = NO_CONTENT
     """Default: none."""
     refusal: str | None = None
@@ -173,15 +174,7 @@ class ChatBody(SamplingBody):
     """Default false. True: the answer goes on with the last message, which is usually the
     assistant's; it holds only what is new."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_of_chat(cls, fields: Any) -> Any:
-        if isinstance(fields, dict) and "input" in fields and "messages" not in fields:
-            raise ValueError(
-                "is one of the Responses API: send it to /v1/responses, or its conversation as "
-                "'messages'"
-            )
-        return fields
+    _place = belongs_here("messages", "input", "the Responses API: send it to /v1/responses")
 
     @property
     def is_former(self) -> bool:

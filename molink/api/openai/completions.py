@@ -1,21 +1,26 @@
-"""`POST /v1/completions`: OpenAI's plain continuation of one or several prompts."""
+"""`POST /v1/completions`: OpenAI's plain continuation of one or several prompts.
 
-from collections.abc import Sequence
-from dataclasses import replace
+An answer may show its prompt: `echo`, and the log-probabilities of the prompt's tokens. With
+`max_tokens` 0, which only makes sense together with `echo`, one token is computed all the same and
+left out: that is how texts are scored.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from aiohttp import web
 
 from molink.api.answers import Answer, finite
+from molink.api.backend import Backend
 from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, answer_openai
-from molink.api.openai.echo import ShownPrompt, wanted_scores
-from molink.api.openai.logprobs import TokenTexts
+from molink.api.openai.logprobs import TokenTexts, check_scores, prompt_entries
 from molink.api.requests import (
-    check_model,
     generation_requests,
     prompt_list,
     token_budget,
@@ -25,14 +30,13 @@ from molink.api.requests import (
 from molink.api.schemas import CompletionBody
 from molink.serving.service import (
     GenerationRequest,
-    GenerationService,
     ModelCard,
     TokenEvent,
     TokenLogprob,
 )
 from molink_scheduler.request import CONTEXT_TOKENS_MAX
 
-__all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "post_completions"]
+__all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "ShownPrompt", "post_completions"]
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default."""
@@ -42,17 +46,14 @@ GAP_MARKS = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
-"""Of Qwen and CodeGemma, of StarCoder and Granite, of DeepSeek: before the prompt, before what
-comes behind, and before the answer."""
+"""Marks before the prompt, before what comes behind, and before the answer: those of Qwen and
+CodeGemma, of StarCoder and Granite, of DeepSeek."""
 
 
-async def post_completions(
-    service: GenerationService, texts: TokenTexts, request: web.Request
-) -> web.StreamResponse:
+async def post_completions(backend: Backend, request: web.Request) -> web.StreamResponse:
     """Answer one request. Choice `p * n + i` is answer i to prompt p."""
-    card = service.card
-    async with checked_body(request, CompletionBody) as body:
-        check_model(body.model, card)
+    card = backend.card
+    async with checked_body(request, CompletionBody, card) as body:
         given = prompt_list(body.prompt)
         prompts = [
             await tokens_of_prompt(_around_gap(prompt, body.suffix, card), card) for prompt in given
@@ -63,16 +64,17 @@ async def post_completions(
         requests = [
             one for prompt in prompts for one in _requests(prompt, body, card, grammar, usual)
         ]
-        job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
-        job = replace(
-            job,
+        job = Job.of(
+            body,
+            requests,
+            sum(len(prompt) for prompt in prompts),
             best_of=_candidates(body),
             kept=body.n or 1,
             prompt_only=body.max_tokens == 0,
-            is_scored=wanted_scores(body) is not None,
+            is_scored=_wanted_scores(body) is not None,
         )
-        dialect = CompletionDialect(texts, shown, body.n or 1, body.logprobs)
-    return await answer_openai(request, service, job, dialect)
+        dialect = CompletionDialect(backend.texts, shown, body.n or 1, body.logprobs)
+    return await answer_openai(request, backend.service, job, dialect)
 
 
 def _around_gap(prompt: str | list[Any], suffix: str | None, card: ModelCard) -> str | list[Any]:
@@ -109,7 +111,7 @@ def _requests(
         usual_priority=usual,
         grammar=grammar,
         choices=candidates or body.n or 1,
-        prompt_logprobs=wanted_scores(body),
+        prompt_logprobs=_wanted_scores(body),
     )
 
 
@@ -124,31 +126,76 @@ def _candidates(body: CompletionBody) -> int | None:
     return body.best_of
 
 
+@dataclass(frozen=True, slots=True)
+class ShownPrompt:
+    """One prompt, and what its answers show of it."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    """Text of the prompt; empty unless it is echoed."""
+    is_echoed: bool
+    scores: int | None
+    """Alternatives that `prompt_logprobs` asks for; None: it is not asked for."""
+
+    @classmethod
+    def of(
+        cls,
+        prompt: str | Sequence[int],
+        token_ids: tuple[int, ...],
+        body: CompletionBody,
+        card: ModelCard,
+    ) -> "ShownPrompt":
+        """A prompt as it was sent and as token ids. Raises ApiError for fields that do not go
+        together, or ask for too much."""
+        _check_shown(body, len(token_ids))
+        is_echoed = bool(body.echo)
+        text = prompt if isinstance(prompt, str) else ""
+        if is_echoed and not text and card.tokenizer is not None:
+            text = card.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return cls(token_ids, text if is_echoed else "", is_echoed, body.prompt_logprobs)
+
+
+def _wanted_scores(body: CompletionBody) -> int | None:
+    """Alternatives for each of the prompt's tokens that the ring is asked for; None: no scores."""
+    counts = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _check_shown(body: CompletionBody, prompt_tokens: int) -> None:
+    if body.max_tokens == 0 and not body.echo:
+        raise ApiError(
+            "'max_tokens' must be 1 or more without 'echo': send a larger number.",
+            param="max_tokens",
+        )
+    choices = max(body.n or 1, body.best_of or 1)
+    check_scores(_wanted_scores(body), prompt_tokens, shown=choices)
+    check_scores(body.prompt_logprobs, prompt_tokens, stream=body.stream)
+
+
+@dataclass(slots=True)
 class CompletionDialect:
     """Writer of choices with `text`, and log-probabilities as parallel lists."""
 
     id_prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def __init__(
-        self, texts: TokenTexts, prompts: Sequence[ShownPrompt], choices: int, logprobs: int | None
-    ) -> None:
-        self._texts = texts
-        self._prompts = prompts
-        self._choices = choices
-        """Of each prompt."""
-        self._logprobs = logprobs
-        self._offsets: dict[int, int] = {}
-        """Of each choice that has begun."""
-        self._before: dict[int, tuple[int, ...]] = {}
-        """The last tokens of each, in the prompt where that is not echoed."""
+    texts: TokenTexts
+    prompts: Sequence[ShownPrompt]
+    choices: int
+    """Answers to each prompt."""
+    logprobs: int | None
+    _offsets: dict[int, int] = field(default_factory=dict)
+    """Characters so far, of each choice that has begun."""
+    _chars: dict[int, Callable[[int], int]] = field(default_factory=dict)
+    """Counter of the characters of each choice that has begun."""
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
-        prompt = self._prompts[index // self._choices]
+        prompt = self.prompts[index // self.choices]
         choice = self._choice(index, answer)
         if prompt.scores is not None:
-            choice["prompt_logprobs"] = prompt.entries(answer.prompt_logprobs, self._texts)
+            scores = prompt_entries(answer.prompt_logprobs, prompt.scores, self.texts)
+            choice["prompt_logprobs"] = scores
         return choice
 
     def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
@@ -160,14 +207,14 @@ class CompletionDialect:
         return self._choice(index, event)
 
     def _choice(self, index: int, part: Answer | TokenEvent) -> dict[str, Any]:
-        """With the prompt, where it is echoed and this is the choice's first part."""
-        prompt = self._prompts[index // self._choices]
+        """A choice, with the prompt where that is echoed and this is the choice's first part."""
+        prompt = self.prompts[index // self.choices]
         is_begin = prompt.is_echoed and index not in self._offsets
-        self._offsets.setdefault(index, 0)
-        unechoed = () if prompt.is_echoed else prompt.token_ids[-CONTEXT_TOKENS_MAX:]
-        self._before.setdefault(index, unechoed)
+        if index not in self._offsets:
+            unechoed = () if prompt.is_echoed else prompt.token_ids[-CONTEXT_TOKENS_MAX:]
+            self._offsets[index], self._chars[index] = 0, self.texts.chars_behind(unechoed)
         lists = None
-        if self._logprobs is not None:
+        if self.logprobs is not None:
             unscored = prompt.token_ids[:1] if is_begin else ()
             scored = [*(part.prompt_logprobs if is_begin else ()), *part.logprobs]
             lists = self._lists(index, unscored, scored)
@@ -185,14 +232,10 @@ class CompletionDialect:
         one."""
         token_ids = [*unscored, *(one.token_id for one in logprobs)]
         nothing = [None] * len(unscored)
-        offset, offsets, before = self._offsets[index], [], self._before[index]
-        for token_id in token_ids:
-            offsets.append(offset)
-            offset += self._texts.shown_chars(before, token_id)
-            before = (*before, token_id)[-CONTEXT_TOKENS_MAX:]
-        self._offsets[index], self._before[index] = offset, before
+        counts = map(self._chars[index], token_ids)
+        *offsets, self._offsets[index] = accumulate(counts, initial=self._offsets[index])
         return {
-            "tokens": [self._texts.text(token_id) for token_id in token_ids],
+            "tokens": [self.texts.text(token_id) for token_id in token_ids],
             "token_logprobs": [*nothing, *(finite(one.logprob) for one in logprobs)],
             "top_logprobs": [*nothing, *(self._top(one) for one in logprobs)],
             "text_offset": offsets,
@@ -202,6 +245,6 @@ class CompletionDialect:
         """The likeliest tokens and the chosen one; of tokens with the same text the likelier
         counts."""
         top: dict[str, float] = {}
-        for token_id, logprob in (*one.top[: self._logprobs], (one.token_id, one.logprob)):
-            top.setdefault(self._texts.text(token_id), finite(logprob))
+        for token_id, logprob in (*one.top[: self.logprobs], (one.token_id, one.logprob)):
+            top.setdefault(self.texts.text(token_id), finite(logprob))
         return top

@@ -6,12 +6,14 @@ tokenizer for each token, so texts are remembered; the vocabulary bounds how man
 A ring scores a prompt while it computes it, at no cost but that of the words' logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from molink.api.answers import finite
 from molink.api.errors import ApiError
 from molink.serving.service import GenerationService, PromptLogprob, TokenLogprob
+from molink.serving.text_stream import TextStream
+from molink_scheduler.request import SamplingParams
 
 __all__ = ["BROKEN_CHARACTER", "TokenTexts", "check_scores", "positions", "prompt_entries"]
 
@@ -54,13 +56,13 @@ class TokenTexts:
             known = self._texts[token_id] = self._decode(token_id)
         return known
 
-    def shown_chars(self, before: Sequence[int], token_id: int) -> int:
-        """How many characters the token adds to a text behind others; none if it is special."""
+    def chars_behind(self, before: tuple[int, ...]) -> Callable[[int], int]:
+        """Counter of the characters that each token adds to a text behind others, which it is told
+        in turn: a special token adds none, and of those that share a character the last adds it."""
         if (tokenizer := self._service.card.tokenizer) is None:
-            return 0
-        without = tokenizer.decode(list(before), skip_special_tokens=True)
-        text = tokenizer.decode([*before, token_id], skip_special_tokens=True)
-        return max(0, len(text) - len(without))
+            return lambda token_id: 0
+        stream = TextStream.of(tokenizer, SamplingParams(max_tokens=1, context=before))
+        return lambda token_id: len(stream.push((token_id,)))
 
     def _decode(self, token_id: int) -> str:
         tokenizer = self._service.card.tokenizer

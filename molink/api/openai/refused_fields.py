@@ -12,23 +12,29 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "NO_LIMITS",
     "OF_ALL_ENDPOINTS",
     "OF_CHAT",
     "OF_COMPLETIONS",
     "OF_GENERATE",
+    "OTHER_LENGTHS",
     "FieldDefaults",
 ]
 
 FieldDefaults = Mapping[str, tuple[Any, ...]]
 
+NO_LIMITS = (-1, -2)
+"""What clients of other servers send as a length for "as much as fits"."""
+
+OTHER_LENGTHS = ("max_new_tokens", "n_predict", "num_predict")
+"""Names of max_tokens elsewhere, served with one of NO_LIMITS."""
+
 _LENGTH_UNDER_OTHER_NAMES: FieldDefaults = {
     "max_gen_len": (),
     "max_length": (),
-    "max_new_tokens": (),
     "min_length": (0,),
     "min_new_tokens": (0,),
-    "n_predict": (),
-    "num_predict": (),
+    **dict.fromkeys(OTHER_LENGTHS, NO_LIMITS),
     "stop_sequences": ([],),
     "thinking_token_budget": (),
 }
@@ -69,9 +75,6 @@ _WHAT_IS_SHOWN: FieldDefaults = {
 
 OF_ALL_ENDPOINTS: FieldDefaults = {
     **_LENGTH_UNDER_OTHER_NAMES,
-    "max_new_tokens": (-1,),
-    "n_predict": (-1, -2),
-    "num_predict": (-1, -2),
     **_SAMPLING,
     **_GRAMMARS_UNDER_OTHER_NAMES,
     **_WHAT_IS_SHOWN,
@@ -82,7 +85,6 @@ _OF_CONVERSATIONS: FieldDefaults = {"messages": (), "tools": ([],), "max_complet
 
 OF_GENERATE: FieldDefaults = {
     **OF_ALL_ENDPOINTS,
-    **_LENGTH_UNDER_OTHER_NAMES,
     **_OF_CONVERSATIONS,
     "best_of": (1,),
     "echo": (False,),
@@ -94,7 +96,6 @@ OF_GENERATE: FieldDefaults = {
 
 OF_COMPLETIONS: FieldDefaults = {
     **OF_ALL_ENDPOINTS,
-    **_LENGTH_UNDER_OTHER_NAMES,
     **_OF_CONVERSATIONS,
     "add_special_tokens": (True,),
     "prompt_token_ids": (),

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from molink import __version__
+from molink.api.headers.cors import OUR_HEADERS
 from molink.api.openapi.answers import ServedBy
 from molink.api.openapi.operations import OPERATIONS, STATUSES, Operation
 
@@ -35,20 +36,8 @@ SKIPPED_FOLDERS = ("/docs/", "/page/")
 _REF = "#/components/schemas/{model}"
 _VALIDATION: JsonSchemaMode = "validation"
 
-_TEXT = {"schema": {"type": "string"}}
-
 HEADERS: Mapping[str, dict[str, Any]] = {
-    "X-Request-Id": {
-        "description": "The request's own `X-Request-Id`, or one made here.",
-        **_TEXT,
-    },
-    "X-MoLink-Ignored": {"description": "Fields of the request that were ignored.", **_TEXT},
-    "X-MoLink-Ring": {"description": "Numbers of the rings that served it.", **_TEXT},
-    "X-MoLink-Nodes": {"description": "Names of the nodes that served it.", **_TEXT},
-    "X-MoLink-Queue-Ms": {"description": "Milliseconds that it waited.", **_TEXT},
-    "X-MoLink-Prefill-Ms": {"description": "Milliseconds from there to the first token.", **_TEXT},
-    "X-MoLink-Decode-Ms": {"description": "From there to the last; not of a stream.", **_TEXT},
-    "X-MoLink-Audited": {"description": "pending: another ring will compute it, too.", **_TEXT},
+    name: {"description": said, "schema": {"type": "string"}} for name, said in OUR_HEADERS.items()
 }
 
 EVENT_SCHEMA = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -30,7 +31,8 @@ STATUSES: Mapping[int, str] = {
 """Why each error is answered."""
 
 OF_POSTS = (400, 401, 403, 408, 413, 415, 429, 503)
-OF_ANSWERS = (*OF_POSTS, 404, 504)
+OF_COUNTS = (*OF_POSTS, 404)
+OF_ANSWERS = (*OF_COUNTS, 504)
 OF_ORDERS = (400, 401, 403, 408, 413, 415, 503)
 OF_GETS = (401, 403)
 
@@ -74,22 +76,17 @@ def _generates(
     body: type[BaseModel],
     example: Mapping[str, Any],
     error: type[BaseModel] = answers.ErrorAnswer,
+    errors: tuple[int, ...] = OF_ANSWERS,
 ) -> Operation:
-    """An endpoint that answers, whole or streamed."""
+    """An endpoint that answers, whole or streamed; with OF_COUNTS it generates nothing."""
+    is_streamed = errors == OF_ANSWERS
     return Operation(
-        INFERENCE, summary, answer, body, OF_ANSWERS, error, is_streamed=True, example=example
+        INFERENCE, summary, answer, body, errors, error, is_streamed=is_streamed, example=example
     )
 
 
-def _counts(
-    summary: str,
-    answer: type[BaseModel],
-    body: type[BaseModel],
-    example: Mapping[str, Any],
-    error: type[BaseModel] = answers.ErrorAnswer,
-) -> Operation:
-    """An endpoint that turns text into tokens, or the other way, and generates nothing."""
-    return Operation(INFERENCE, summary, answer, body, (*OF_POSTS, 404), error, example=example)
+_counts = partial(_generates, errors=OF_COUNTS)
+"""An endpoint that turns text into tokens, or the other way."""
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {

@@ -2,8 +2,8 @@
 
 The page is files as they are (HTML, CSS, ES modules): nothing builds them and they load nothing
 from elsewhere. It asks the same endpoints as every other client, so it opens without a key and
-asks its reader for one when the API does. `routes` serves the files and `GET /ring`, `ring_view`
-reduces the cluster to what a user may see.
+asks its reader for one when the API does. `routes` serves the files, and as
+`GET /ring` the cluster, reduced to what a user may see.
 
 In the browser `main.js` is the chat, `api.js` speaks HTTP, `answer.js` shows one answer and who
 served it, `markdown.js` turns its text into DOM nodes, `ring.js` draws the ring, `settings.js`

@@ -6,11 +6,16 @@ to turn text into HTML (`require-trusted-types-for`).
 
 The files are open to everybody under any name: they hold nothing of this server. What they ask for
 afterwards passes the checks of `access` like any other request.
+
+The view of the rings is made from the body of GET /cluster by naming what is let through, so that
+what is added there stays with the operator until somebody decides otherwise here. Figures are as
+PCs report them: one that no JSON can hold becomes null, or a single PC could break the page of all.
 """
 
 import hashlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import resources
@@ -18,12 +23,14 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from molink.api.page.ring_view import ring_view
 from molink.serving.service import GenerationService
 
-__all__ = ["PAGE_PATHS", "RING_PATH", "add_page_routes"]
+__all__ = ["PAGE_PATHS", "RING_PATH", "add_file_routes", "add_page_routes", "ring_view"]
 
 RING_PATH = "/ring"
+
+COORDINATOR = "coordinator"
+"""How GET /cluster names the coordinator as the end of a link; its own links are left out."""
 
 RING_FRESH_S = 0.5
 """Every open page asks once a second, and the stages' figures are up to a second old: the view is
@@ -88,7 +95,7 @@ def add_page_routes(
     now_s: Callable[[], float] = time.monotonic,
 ) -> None:
     """Serve the page, its files, and the view of the rings that it shows."""
-    app.add_routes([web.get(path, partial(_get_file, name)) for path, name in FILES.items()])
+    add_file_routes(app, "molink.api.page", FILES)
     seen_at, seen = -RING_FRESH_S, dict[str, Any]()
 
     async def get_ring(request: web.Request) -> web.Response:
@@ -101,9 +108,14 @@ def add_page_routes(
     app.add_routes([web.get(RING_PATH, get_ring)])
 
 
-async def _get_file(name: str, request: web.Request) -> web.Response:
-    """A page to chat in, with the rings beside it."""
-    file = _file(name)
+def add_file_routes(app: web.Application, package: str, files: Mapping[str, str]) -> None:
+    """Serve files of a package, each at its path, in the browser's sight of this server alone."""
+    app.add_routes([web.get(path, partial(_get_file, package, one)) for path, one in files.items()])
+
+
+async def _get_file(package: str, name: str, request: web.Request) -> web.Response:
+    """A page that asks this server and nobody else."""
+    file = _file(package, name)
     headers = HEADERS | {hdrs.ETAG: f'"{file.etag}"'}
     known = request.if_none_match or ()
     if any(tag.value in (file.etag, "*") for tag in known):
@@ -114,7 +126,45 @@ async def _get_file(name: str, request: web.Request) -> web.Response:
 
 
 @lru_cache
-def _file(name: str) -> PageFile:
-    body = resources.files("molink.api.page").joinpath(name).read_bytes()
+def _file(package: str, name: str) -> PageFile:
+    body = resources.files(package).joinpath(name).read_bytes()
     content_type = CONTENT_TYPES[name[name.rindex(".") :]]
     return PageFile(body, content_type, hashlib.sha256(body).hexdigest()[:32])
+
+
+# -- rings ----------------------------------------------------------------------------------------
+
+
+def ring_view(report: Mapping[str, Any], unready_reason: str | None) -> dict[str, Any]:
+    """The body of GET /ring, of GET /cluster's and the reason why nothing serves (None: it does).
+
+    `{"model", "serving", "reason", "rings": [{"ring", "stages": [{"node", "layers", "busy_share"}],
+    "links": [{"from", "to", "rate_mbps", "rtt_ms"}]}]}`; `layers` is [first, behind the last].
+    """
+    return {
+        "model": report.get("model"),
+        "serving": unready_reason is None,
+        "reason": unready_reason,
+        "rings": [_ring(ring) for ring in report.get("rings", ())],
+    }
+
+
+def _ring(ring: Mapping[str, Any]) -> dict[str, Any]:
+    ends = ("from", "to")
+    return {
+        "ring": ring["ring"],
+        "stages": [_picked(stage, "node", "layers", "busy_share") for stage in ring["stages"]],
+        "links": [
+            _picked(link, *ends, "rate_mbps", "rtt_ms")
+            for link in ring["links"]
+            if COORDINATOR not in (link["from"], link["to"])
+        ],
+    }
+
+
+def _picked(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: _finite(entry[name]) for name in names}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

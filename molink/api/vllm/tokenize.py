@@ -12,13 +12,13 @@ from aiohttp import web
 from pydantic import Field
 
 from molink.api.answers import json_text
+from molink.api.backend import Backend
 from molink.api.body import checked_body
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.errors import ApiError
 from molink.api.openai.chat_schemas import ChatBody, Message, ToolBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import (
-    check_model,
     checked_token_ids,
     encoded,
     on_loop_or_thread,
@@ -54,14 +54,11 @@ class DetokenizeBody(Body):
     tokens: list[int]
 
 
-async def post_tokenize(
-    service: GenerationService, format: ChatFormat, request: web.Request
-) -> web.Response:
+async def post_tokenize(backend: Backend, request: web.Request) -> web.Response:
     """Token ids of one prompt or conversation, and how many fit the model."""
-    card = service.card
-    async with checked_body(request, TokenizeBody) as body:
-        check_model(body.model, card)
-        token_ids = await _token_ids(body, card, format)
+    card = backend.card
+    async with checked_body(request, TokenizeBody, card) as body:
+        token_ids = await _token_ids(body, card, backend.format)
         token_strs = await _token_strs(token_ids, card) if body.return_token_strs else None
     answer = {
         "count": len(token_ids),
@@ -80,13 +77,7 @@ async def _token_ids(body: TokenizeBody, card: ModelCard, format: ChatFormat) ->
     if body.prompt is not None:
         special = body.add_special_tokens is not False
         return await encoded(tokenizer_of(card, "prompt"), body.prompt, add_special_tokens=special)
-    chat = ChatBody.model_construct(
-        messages=body.messages,
-        tools=body.tools,
-        chat_template_kwargs=body.chat_template_kwargs,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-    )
+    chat = ChatBody.model_construct(**body.__dict__)
     prompt = await chat_prompt(conversation_of(chat), card, format)
     if not body.add_special_tokens:
         return prompt.token_ids
@@ -101,8 +92,7 @@ async def _token_strs(token_ids: tuple[int, ...], card: ModelCard) -> list[str]:
 async def post_detokenize(service: GenerationService, request: web.Request) -> web.Response:
     """Text of token ids, special tokens included."""
     card = service.card
-    async with checked_body(request, DetokenizeBody) as body:
-        check_model(body.model, card)
+    async with checked_body(request, DetokenizeBody, card) as body:
         tokenizer = tokenizer_of(card, "tokens")
         token_ids = list(checked_token_ids(body.tokens, card, "tokens")) if body.tokens else []
         decode = partial(tokenizer.decode, token_ids)

@@ -20,6 +20,7 @@ import asyncio
 import gzip
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,28 +60,21 @@ MadeWait = Callable[[str], None]
 """Called with a PC whose download waits for the coordinator, or has not the whole of its line."""
 
 
+@dataclass(slots=True)
 class WeightsRoutes:
     """Handlers of the weights' endpoints, with the slots and the cap that they share."""
 
-    def __init__(
-        self,
-        offered: OfferedFiles,
-        pc_of_token: PcOfToken,
-        made_wait: MadeWait,
-        slots: DownloadSlots,
-        cap: RateCap,
-    ) -> None:
-        self._offered = offered
-        self._pc_of_token = pc_of_token
-        self._made_wait = made_wait
-        self._slots = slots
-        self._cap = cap
-        self.bytes_sent = 0
-        """Of files, to all nodes."""
-        self._packed: asyncio.Task[bytes] | None = None
-        """The manifest, once somebody has asked."""
-        self._asked: dict[str, TokenBucket] = {}
-        """By PC, how often it may have the manifest."""
+    offered: OfferedFiles
+    pc_of_token: PcOfToken
+    made_wait: MadeWait
+    slots: DownloadSlots
+    cap: RateCap
+    bytes_sent: int = 0
+    """Bytes of files, to all nodes."""
+    _packed: "asyncio.Task[bytes] | None" = None
+    """The manifest, once somebody has asked."""
+    _asked: dict[str, TokenBucket] = field(default_factory=dict)
+    """By PC, how often it may have the manifest."""
 
     async def get_manifest(self, request: web.Request) -> web.Response:
         """The manifest: all files with their checksums, compressed once for everybody."""
@@ -109,7 +103,7 @@ class WeightsRoutes:
         start, stop = _range(request, name, size)
         try:
             self._note_wait(pc)
-            async with self._slots.one(pc) as download:
+            async with self.slots.one(pc) as download:
                 return await self._send(request, path, size, start, stop, download)
         except NoSlotError:
             self._note_wait(pc)
@@ -118,24 +112,24 @@ class WeightsRoutes:
             _abort(request, "the PC has asked anew")
 
     def _pc(self, request: web.Request) -> str:
-        return pc_that_asks(request, self._pc_of_token, "Weights are")
+        return pc_that_asks(request, self.pc_of_token, "Weights are")
 
     def _note_wait(self, pc: str) -> None:
         """Excuse a PC that has not the whole line to itself."""
-        if self._slots.has_others(pc) or self._cap.bytes_per_s is not None:
-            self._made_wait(pc)
+        if self.slots.has_others(pc) or self.cap.bytes_per_s is not None:
+            self.made_wait(pc)
 
     def _ready(self, pc: str) -> bytes:
-        if self._offered.failure is not None:
-            raise ApiError(self._offered.failure, status=500, code="weights_unreadable")
-        if self._offered.manifest_json is None:
-            self._made_wait(pc)
-            done = int(100 * self._offered.progress)
+        if self.offered.failure is not None:
+            raise ApiError(self.offered.failure, status=500, code="weights_unreadable")
+        if self.offered.manifest_json is None:
+            self.made_wait(pc)
+            done = int(100 * self.offered.progress)
             raise _busy(f"Checksums of the weights are being computed ({done} %): come back soon.")
-        return self._offered.manifest_json
+        return self.offered.manifest_json
 
     def _file(self, name: str) -> tuple[Path, int]:
-        offered = self._offered.files.get(name)
+        offered = self.offered.files.get(name)
         if offered is None:
             raise ApiError(
                 f"The model has no file {name[:200]!r}: see /weights/manifest.", status=404
@@ -187,7 +181,7 @@ class WeightsRoutes:
                 data = await asyncio.to_thread(file.read, min(CHUNK_BYTES, stop - start))
                 if not data:
                     raise ClientConnectionResetError(f"{path} became shorter while it was read")
-                await self._cap.take(len(data))
+                await self.cap.take(len(data))
                 async with asyncio.timeout(STALL_S):
                     await response.write(data)
                 start += len(data)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.command_line import shown_option
 from molink.cli.models.importing import GROUP
 from molink.cli.options import auto_or_count, key_option, kv_option
 from molink.errors import UserError
@@ -43,33 +44,28 @@ PLAN_TIMEOUT_S = 30.0
     "they were measured.",
 )
 @key_option
-@click.option(
+@shown_option(
     "--tpot-ms",
     default=250.0,
-    show_default=True,
     help="Most milliseconds between two tokens of an answer.",
 )
-@click.option(
+@shown_option(
     "--context-tokens",
     default=2048,
-    show_default=True,
     help="KV that a user keeps, prompt and answer together.",
 )
-@click.option(
-    "--prompt-tokens", default=768, show_default=True, help="Of the request that is planned for."
-)
-@click.option("--answer-tokens", default=256, show_default=True, help="Of its answer.")
+@shown_option("--prompt-tokens", default=768, help="Of the request that is planned for.")
+@shown_option("--answer-tokens", default=256, help="Of its answer.")
 @click.option(
     "--split",
     type=click.Choice(["planned", "even"]),
     help="even: one ring of all PCs in their order with equal layers, to be compared; without it "
     "planned, of a coordinator as it was started.",
 )
-@click.option(
+@shown_option(
     "--rings",
     "rings_max",
     default="auto",
-    show_default=True,
     metavar="auto|N",
     callback=lambda context, option, value: auto_or_count("--rings", value),
     help="Most rings; auto takes as many as serve the most users.",

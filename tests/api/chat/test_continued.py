@@ -22,13 +22,6 @@ def service():
     return ScriptedService(script=" cold.")
 
 
-@pytest.fixture
-async def client(service, serve):
-    url = await serve(service)
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 async def ask(client, messages, **extra):
     return await client.chat.completions.create(model=MODEL, messages=messages, extra_body=extra)
 

@@ -4,12 +4,11 @@ A turn that is joined piece by piece copies all pieces before each, so its work 
 square of their number. How often a turn is made anew tells it, on any machine.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from molink.api.anthropic import conversation as anthropic
 from molink.api.anthropic.schemas import MessagesBody
+from molink.api.chat.conversation import one_turn
 from molink.api.openai.responses import conversation as responses
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.schemas import MESSAGES_MAX
@@ -25,12 +24,12 @@ def joined_turns(monkeypatch):
     """Roles of the turns that were put together, in order."""
     roles = []
 
-    def noted(message, **changes):
-        roles.append(message.role)
-        return replace(message, **changes)
+    def noted(messages, between=""):
+        roles.append(messages[0].role)
+        return one_turn(messages, between)
 
-    monkeypatch.setattr(anthropic, "replace", noted)
-    monkeypatch.setattr(responses, "replace", noted)
+    monkeypatch.setattr(anthropic, "one_turn", noted)
+    monkeypatch.setattr(responses, "one_turn", noted)
     return roles
 
 

@@ -61,13 +61,6 @@ def service() -> ScriptedService:
     return ScriptedService(card=card())
 
 
-@pytest.fixture
-async def client(service, serve):
-    url = await serve(service)
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def prompt(service: ScriptedService, number: int = -1) -> str:
     return "".join(chr(one) for one in service.requests[number].prompt_token_ids)
 

@@ -17,13 +17,6 @@ def service():
     return ScriptedService()
 
 
-@pytest.fixture
-async def client(service, serve):
-    url = await serve(service)
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 async def test_text(client, service):
     answer = await client.responses.create(
         model=MODEL,

@@ -8,8 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from molink.api.page.ring_view import ring_view
-from molink.api.page.routes import RING_FRESH_S, add_page_routes
+from molink.api.page.routes import RING_FRESH_S, add_page_routes, ring_view
 from tests.golden.values_cluster import cluster_of_agents, cluster_without_rings
 
 

@@ -16,7 +16,7 @@ from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.api.chat.formats.shapes import NAME, JsonShape
 from molink.api.chat.formats.think import ThinkTags
 from molink.api.chat.parts import ReasoningDelta
-from molink.serving.text_stream import overlap
+from molink.serving.text_stream import first_of
 
 __all__ = ["FINAL", "QUIET", "THOUGHTS", "HarmonyReader"]
 
@@ -24,7 +24,7 @@ MESSAGE = "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
 
 HEADER_CHARS_MAX = 512
-"""Of role, recipient and channel; longer is text."""
+"""Characters of role, recipient and channel; longer is text."""
 
 FINAL = "<|channel|>final<|message|>"
 """How the answer itself begins."""
@@ -59,12 +59,12 @@ class HarmonyReader(HoldingReader):
     def __init__(self, calls: CallWriter, *, reads_calls: bool, reads_reasoning: bool) -> None:
         super().__init__(calls)
         self._reads_calls, self._reads_reasoning = reads_calls, reads_reasoning
-        self._step = self._header
         self._give: Callable[[str], None] = self._say
         """Who takes the present message's body."""
         self._has_said = self._has_arguments = False
 
-    def _header(self) -> bool:
+    def _text(self) -> bool:
+        """Step up to a message's body: the header says who takes that."""
         at = self._held.find(MESSAGE, 0, HEADER_CHARS_MAX)
         if at < 0 and len(self._held) < HEADER_CHARS_MAX:
             return False
@@ -96,13 +96,10 @@ class HarmonyReader(HoldingReader):
             self._parts.append(ReasoningDelta(text))
 
     def _body(self) -> bool:
-        found = [(at, mark) for mark in ENDS if (at := self._held.find(mark)) >= 0]
-        if not found:
-            keep = max(overlap(self._held, mark) for mark in ENDS)
-            self._give(self._take(len(self._held) - keep))
-            return False
-        at, mark = min(found)
+        at, mark = first_of(self._held, ENDS)
         self._give(self._take(at))
+        if not mark:
+            return False
         self._take(len(mark))
         self._end_message()
         return True
@@ -110,7 +107,7 @@ class HarmonyReader(HoldingReader):
     def _end_message(self) -> None:
         if self._give == self._argue and not self._has_arguments:
             self._add_arguments("{}")
-        self._step = self._header
+        self._step = self._text
 
     def _end(self) -> None:
         if self._step == self._body:

@@ -1,15 +1,16 @@
 """Hermes and Qwen: each call between `<tool_call>` and `</tool_call>`.
 
-Qwen2.5-Coder writes the same objects without these marks: bare, from the beginning of an answer, or
-in a fence of JSON. Such an object is a call only if it names a tool of the request.
+Qwen2.5-Coder writes the same objects without these marks, in a fence of JSON or bare. Such an
+object is a call only if it names a tool of the request, and a bare one only in an answer that is
+nothing but calls: one beside prose is what the prose is about.
 """
 
+import json
 import re
 
-from molink.api.chat.formats.json_calls import OBJECTS, JsonCallsReader
+from molink.api.chat.formats.json_calls import OBJECTS, JsonCallsReader, is_no_call, whole_call
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
-from molink.serving.text_stream import overlap
 
 __all__ = ["HermesReader"]
 
@@ -19,6 +20,12 @@ _FENCED = re.compile(r"```(?:json)?\s*(?=\{)")
 _MAYBE_FENCED = re.compile(r"```(?:j|js|jso|json)?\s*")
 FENCED_CHARS_MAX = 64
 """Characters of a fence up to its object; longer is text."""
+
+_NAME = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
+NAME_CHARS_MAX = 256
+"""Characters of a bare object up to the end of its name; longer is looked at when it is whole."""
+
+_DECODER = json.JSONDecoder(strict=False)
 
 
 class HermesReader(JsonCallsReader):
@@ -42,27 +49,26 @@ class HermesReader(JsonCallsReader):
         return [*super().spans(), *fenced, *((begin, "", True) for begin in OBJECTS)]
 
     def _start(self) -> bool:
-        """Where a call without marks may begin: at first, and after another one."""
+        """Step at the begin of an answer, which may be calls without marks."""
         rest = self._held.lstrip()
-        if rest.startswith("{"):
-            opening = self._take(len(self._held) - len(rest))
-            self.close_mark = ""
-            return self._begin_object(opening, is_bare=True)
-        self._step = self._text if rest else self._start
+        if rest:
+            self._step = self._bare if rest.startswith("{") else self._text
         return bool(rest)
 
+    def _bare(self) -> bool:
+        """Step in an answer that may be nothing but calls without marks: its end shows it."""
+        name = _NAME.match(self._held, 0, NAME_CHARS_MAX)
+        if is_no_call(self._held) or (name is not None and name[1] not in self._calls.tools):
+            self._step = self._text
+        return self._step == self._text
+
     def _text(self) -> bool:
-        found = [(at, one) for one in self._openings if (at := self._held.find(one)) >= 0]
-        if not found:
-            keep = max(overlap(self._held, one) for one in self._openings)
-            self._say(self._take(len(self._held) - keep))
-            return False
-        at, self.close_mark = min(found)
-        self._say(self._take(at))
-        if self.close_mark == FENCE:
+        opening = self._said_up_to(*self._openings)
+        if opening == FENCE:
+            self.close_mark = FENCE
             return self._fence()
         self.close_mark = CLOSE
-        return self._begin_object(self._take(len(OPEN)))
+        return bool(opening) and self._begin_object(self._take(len(OPEN)))
 
     def _fence(self) -> bool:
         fenced = _FENCED.match(self._held, 0, FENCED_CHARS_MAX)
@@ -80,7 +86,29 @@ class HermesReader(JsonCallsReader):
             return False
         if mark == FENCE and rest.startswith("{"):
             return self._begin_object(self._take(len(self._held) - len(rest)), is_bare=True)
-        if mark and rest.startswith(mark):
-            self._held = rest[len(mark) :]
-        self._step = self._text if mark == CLOSE else self._start
+        self._held, self._step = rest.removeprefix(mark), self._text
         return True
+
+    def _end(self) -> None:
+        if self._step == self._bare:
+            self._step = self._text
+            for name, arguments in self._calls_alone():
+                self._held = ""
+                self._call(name, arguments)
+            self._parts = self.push("")
+        super()._end()
+
+    def _calls_alone(self) -> list[tuple[str, str]]:
+        """The calls, where what is held is objects of calls of known tools and nothing else."""
+        rest, calls = self._held.strip(), list[tuple[str, str]]()
+        while rest:
+            try:
+                found, end = _DECODER.raw_decode(rest)
+            except (ValueError, RecursionError):
+                return []
+            call = whole_call(found, needs_arguments=True)
+            if call is None or call[0] not in self._calls.tools:
+                return []
+            calls.append(call)
+            rest = rest[end:].lstrip()
+        return calls

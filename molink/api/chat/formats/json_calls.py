@@ -8,15 +8,16 @@ none, or no call, is text again, marks included.
 
 import json
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from molink.api.chat.conversation import read_json
 from molink.api.chat.formats.reader import CallWriter, HoldingReader
-from molink.serving.text_stream import overlap
+from molink.serving.text_stream import first_of
 
-__all__ = ["OBJECTS", "JsonCallsReader", "JsonSpan"]
+__all__ = ["OBJECTS", "JsonCallsReader", "JsonSpan", "is_no_call", "whole_call"]
 
 OBJECTS = ('{"name"', '{\n  "name"', '{\n    "name"')
 """How objects without marks begin."""
@@ -33,7 +34,11 @@ _HEAD = re.compile(
 _FIRST_KEY = re.compile(r'\s*\{\s*"((?:[^"\\]|\\.)*)"')
 
 CALL_KEYS = frozenset({"arguments", "function", "id", "name", "parameters", "type"})
-"""With another key first, an object is no call."""
+"""Keys with which a call's object may begin."""
+
+NAMED_CHARS_MAX = 256
+"""Characters from a call's mark to its arguments, where its name stands between them; longer is
+text."""
 
 HEAD_CHARS_MAX = 1024
 """In which a name and the beginning of its arguments come; it is looked for with each new piece."""
@@ -74,7 +79,7 @@ class JsonSpan:
         return False
 
 
-class JsonCallsReader(HoldingReader, ABC):
+class JsonCallsReader(HoldingReader):
     """Base of the readers whose calls are JSON objects.
 
     A subclass finds where one begins, sets `_opening` and steps to `_head`; when the call has ended
@@ -86,17 +91,11 @@ class JsonCallsReader(HoldingReader, ABC):
 
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)
-        self._opening = ""
-        """What stood before the object, to be text again if it is no call."""
         self._is_bare = False
         """Whether only the object itself tells that it is a call: then it must name a tool and have
         arguments."""
         self._span, self._scanned = JsonSpan(), 0
         self._after_arguments: Callable[[], bool] = self._tail
-
-    @abstractmethod
-    def _text(self) -> bool:
-        """Step outside of calls: gives text, up to the mark of a call."""
 
     @abstractmethod
     def _close(self) -> bool:
@@ -116,12 +115,22 @@ class JsonCallsReader(HoldingReader, ABC):
         self._span, self._after_arguments, self._step = JsonSpan(), then, self._arguments
         return True
 
+    def _begin_named(self, header: re.Pattern[str], then: Callable[[], bool]) -> bool:
+        """Take what is held for a `header`, an `id` and a `name`, and the arguments behind it."""
+        found = header.match(self._held, 0, NAMED_CHARS_MAX)
+        if found is not None:
+            self._take(found.end())
+            return self._begin_arguments(found["name"], then, found["id"])
+        if "{" in self._held or len(self._held) >= NAMED_CHARS_MAX:
+            return self._break()
+        return False
+
     def _head(self) -> bool:
-        if _is_no_call(self._held):
+        if is_no_call(self._held):
             return self._break()
         head = _HEAD.match(self._held, 0, HEAD_CHARS_MAX)
         if head is not None:
-            name = _parsed(head[1])
+            name = read_json(head[1], strict=False)
             if not self._may_call(name):
                 return self._break()
             self._take(head.end())
@@ -134,14 +143,18 @@ class JsonCallsReader(HoldingReader, ABC):
 
     def _whole(self, end: int) -> bool:
         """An object that has ended without a head."""
-        call = _whole_call(self._held[:end], needs_arguments=self._is_bare)
+        call = whole_call(read_json(self._held[:end], strict=False), needs_arguments=self._is_bare)
         if call is None or not self._may_call(call[0]):
             return self._break()
         self._take(end)
-        self._begin_call(call[0])
-        self._add_arguments(call[1])
+        self._call(*call)
         self._step = self._close
         return True
+
+    def _call(self, name: str, arguments: str) -> None:
+        """Give a call whole."""
+        self._begin_call(name)
+        self._add_arguments(arguments)
 
     def _arguments(self) -> bool:
         end = self._span.end(self._held)
@@ -153,23 +166,12 @@ class JsonCallsReader(HoldingReader, ABC):
 
     def _tail(self) -> bool:
         """Pass over what follows the arguments, up to the object's bracket or the closing mark."""
-        mark = self._held.find(self.close_mark) if self.close_mark else -1
-        sure = mark if mark >= 0 else len(self._held) - overlap(self._held, self.close_mark)
+        sure, mark = first_of(self._held, (self.close_mark,))
         end = self._span.end(self._held[:sure])
         self._take(sure if end is None else end)
-        if end is None and mark < 0:
+        if end is None and not mark:
             return False
         self._step = self._close
-        return True
-
-    def _begin_call(self, name: str, own_id: str = "") -> None:
-        self._opening = ""
-        super()._begin_call(name, own_id)
-
-    def _break(self) -> bool:
-        """It is no call: read it again as text."""
-        self._say(self._opening)
-        self._opening, self._step = "", self._text
         return True
 
     def _may_call(self, name: Any) -> bool:
@@ -177,30 +179,22 @@ class JsonCallsReader(HoldingReader, ABC):
         return is_name and (not self._is_bare or name in self._calls.tools)
 
     def _end(self) -> None:
-        """What follows a call's arguments is dropped, what stood before an object is text."""
+        """What follows a call's arguments is dropped."""
         if self._step == self._tail or (self._step == self._close and self._calls.count):
             self._held = ""
-        self._say(self._opening)
         super()._end()
 
 
-def _is_no_call(text: str) -> bool:
+def is_no_call(text: str) -> bool:
+    """Whether no call begins as this text does."""
     first = _FIRST_KEY.match(text, 0, HEAD_CHARS_MAX)
     if first is not None:
         return first[1] not in CALL_KEYS
     return text.lstrip()[:1] not in ("", "{")
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _whole_call(text: str, *, needs_arguments: bool) -> tuple[str, str] | None:
+def whole_call(found: Any, *, needs_arguments: bool) -> tuple[str, str] | None:
     """Name and arguments of a call's object; None: it is none."""
-    found = _parsed(text)
     if not isinstance(found, dict):
         return None
     name = found.get("name", found.get("function"))
@@ -208,7 +202,7 @@ def _whole_call(text: str, *, needs_arguments: bool) -> tuple[str, str] | None:
     if arguments is None and not needs_arguments:
         arguments = {}
     if isinstance(arguments, str):
-        arguments = _parsed(arguments)
+        arguments = read_json(arguments, strict=False)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     return name, json.dumps(arguments, ensure_ascii=False)

@@ -9,7 +9,6 @@ import re
 from molink.api.chat.formats.json_calls import JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
-from molink.serving.text_stream import overlap
 
 __all__ = [
     "GraniteReader",
@@ -20,10 +19,9 @@ __all__ = [
     "Phi4Reader",
 ]
 
-_NAMED = re.compile(r"\s*([^\s\[\]{}]+)(?:\[CALL_ID\][^\s\[\]{}]*)?\s*(?:\[ARGS\])?\s*(?=\{)")
-
-NAME_CHARS_MAX = 256
-"""Up to the arguments; longer is text."""
+_NAMED = re.compile(
+    r"\s*(?P<name>[^\s\[\]{}]+)(?P<id>)(?:\[CALL_ID\][^\s\[\]{}]*)?\s*(?:\[ARGS\])?\s*(?=\{)"
+)
 
 BETWEEN_CALLS = " \t\r\n,"
 
@@ -48,18 +46,10 @@ class ListedCallsReader(JsonCallsReader):
 
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)
-        self._step = self._text
         self._is_array = False
 
     def _text(self) -> bool:
-        at = self._held.find(self.mark)
-        if at < 0:
-            self._say(self._take(len(self._held) - overlap(self._held, self.mark)))
-            return False
-        self._say(self._take(at))
-        self._opening = self._take(len(self.mark))
-        self._step = self._kind
-        return True
+        return self._open(self.mark, self._kind)
 
     def _kind(self) -> bool:
         """Which way of writing calls this is."""
@@ -79,13 +69,7 @@ class ListedCallsReader(JsonCallsReader):
         return True
 
     def _name(self) -> bool:
-        found = _NAMED.match(self._held, 0, NAME_CHARS_MAX)
-        if found is not None:
-            self._take(found.end())
-            return self._begin_arguments(found[1], self._text)
-        if "{" in self._held or len(self._held) >= NAME_CHARS_MAX:
-            return self._break()
-        return False
+        return self._begin_named(_NAMED, self._text)
 
     def _item(self) -> bool:
         """Before an object of an array, or at its end."""

@@ -7,7 +7,6 @@ it names a tool of the request: an answer may be JSON for its own sake.
 from molink.api.chat.formats.json_calls import OBJECTS, JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
-from molink.serving.text_stream import overlap
 
 __all__ = ["LlamaReader"]
 
@@ -33,12 +32,7 @@ class LlamaReader(JsonCallsReader):
         return [*super().spans(), *((begin, "", True) for begin in begins)]
 
     def _text(self) -> bool:
-        at = self._held.find(TAG)
-        if at < 0:
-            self._say(self._take(len(self._held) - overlap(self._held, TAG)))
-            return False
-        self._say(self._take(at))
-        return self._begin_object(self._take(len(TAG)))
+        return bool(self._said_up_to(TAG)) and self._begin_object(self._take(len(TAG)))
 
     def _close(self) -> bool:
         """Where a call may begin: at first, and after another one."""

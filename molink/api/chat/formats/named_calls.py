@@ -7,14 +7,10 @@ All calls of an answer stand in one section:
 import re
 
 from molink.api.chat.formats.json_calls import JsonCallsReader
-from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
-from molink.serving.text_stream import overlap
+from molink.serving.text_stream import first_of
 
 __all__ = ["DeepseekV3Reader", "DeepseekV31Reader", "KimiReader", "NamedCallsReader"]
-
-HEADER_CHARS_MAX = 256
-"""From a call's mark to its arguments; longer is text."""
 
 
 class NamedCallsReader(JsonCallsReader):
@@ -25,25 +21,14 @@ class NamedCallsReader(JsonCallsReader):
     header: re.Pattern[str]
     """From a call's mark up to its arguments: its id, if it has one, and its name."""
 
-    def __init__(self, calls: CallWriter) -> None:
-        super().__init__(calls)
-        self._step = self._text
-
     def _text(self) -> bool:
-        at = self._held.find(self.section)
-        if at < 0:
-            self._say(self._take(len(self._held) - overlap(self._held, self.section)))
-            return False
-        self._say(self._take(at))
-        self._opening = self._take(len(self.section))
-        self._step = self._item
-        return True
+        return self._open(self.section, self._item)
 
     def _item(self) -> bool:
         """Before a call, or at the section's end."""
         rest = self._held.lstrip()
         if rest.startswith(self.call):
-            return self._header()
+            return self._begin_named(self.header, self._close)
         if self.call.startswith(rest) or (rest != self.last_mark and self._may_end(rest)):
             return False
         if not self._opening:
@@ -53,23 +38,12 @@ class NamedCallsReader(JsonCallsReader):
     def _may_end(self, rest: str) -> bool:
         return not self._opening and self.last_mark.startswith(rest)
 
-    def _header(self) -> bool:
-        found = self.header.match(self._held, 0, HEADER_CHARS_MAX)
-        if found is not None:
-            self._take(found.end())
-            return self._begin_arguments(found["name"], self._close, found["id"])
-        if "{" in self._held or len(self._held) >= HEADER_CHARS_MAX:
-            return self._break()
-        return False
-
     def _close(self) -> bool:
         """Pass over what follows the arguments, up to the mark of the call's end."""
-        marks = (self.call_end, self.last_mark)
-        at = min((place for mark in marks if (place := self._held.find(mark)) >= 0), default=-1)
-        if at < 0:
-            self._take(len(self._held) - max(overlap(self._held, mark) for mark in marks))
-            return False
+        at, mark = first_of(self._held, (self.call_end, self.last_mark))
         self._take(at)
+        if not mark:
+            return False
         self._held = self._held.removeprefix(self.call_end)
         self._step = self._item
         return True

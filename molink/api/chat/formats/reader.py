@@ -7,13 +7,24 @@ decides depends only on the text from its beginning, never on how much more is t
 
 import secrets
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from molink.api.chat.formats.shapes import CallShape
 from molink.api.chat.parts import Part, TextDelta, ToolCallDelta
+from molink.serving.text_stream import first_of
 
-__all__ = ["CallWriter", "HoldingReader", "PlainText", "TextReader", "call_id", "nine_letters"]
+__all__ = [
+    "CallWriter",
+    "HoldingReader",
+    "PlainText",
+    "SteppingReader",
+    "TextReader",
+    "call_id",
+    "nine_letters",
+]
 
 ID_LETTERS = string.ascii_letters + string.digits
 
@@ -50,29 +61,23 @@ class PlainText:
         return []
 
 
+@dataclass(slots=True)
 class CallWriter:
     """Writer of the deltas of an answer's calls: counts them and names them."""
 
-    def __init__(
-        self,
-        tools: Mapping[str, Mapping[str, Any]],
-        make_id: Callable[[], str],
-        *,
-        is_strict: bool = False,
-    ) -> None:
-        self.is_strict = is_strict
-        """Whether a grammar holds for calls between marks: what has none is text."""
-        self.tools = tools
-        """The tools that the model was told of: the schemas of their arguments by name."""
-        self.count = 0
-        self._make_id = make_id
-        self._ids: set[str] = set()
+    tools: Mapping[str, Mapping[str, Any]]
+    """The tools that the model was told of: the schemas of their arguments by name."""
+    make_id: Callable[[], str]
+    is_strict: bool = False
+    """Whether a grammar holds for calls between marks: what has none is text."""
+    count: int = 0
+    _ids: set[str] = field(default_factory=set)
 
     def begin(self, name: str, own_id: str = "") -> ToolCallDelta:
         """The first delta of the next call; `own_id`: the one that the model gave it, if it did."""
         self.count += 1
         is_new = bool(own_id) and own_id not in self._ids
-        chosen = own_id if is_new else self._make_id()
+        chosen = own_id if is_new else self.make_id()
         self._ids.add(chosen)
         return ToolCallDelta(self.count - 1, chosen, name)
 
@@ -81,7 +86,33 @@ class CallWriter:
         return ToolCallDelta(self.count - 1, arguments=arguments)
 
 
-class HoldingReader:
+class SteppingReader:
+    """Base of the readers that hold text back and go over it step by step."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._parts: list[Part] = []
+        self._step: Callable[[], bool]
+        """The state: consumes what it can of `_held`; False when it waits for more."""
+
+    def push(self, text: str) -> list[Part]:
+        """Parts that became clear with this text."""
+        self._held += text
+        while self._held and self._step():
+            pass
+        return self._taken()
+
+    def _take(self, count: int) -> str:
+        """The first characters of what is held, which is held no longer."""
+        taken, self._held = self._held[:count], self._held[count:]
+        return taken
+
+    def _taken(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return parts
+
+
+class HoldingReader(SteppingReader, ABC):
     """Base of the readers that find calls: text around calls loses its outer white space."""
 
     marks: tuple[str, ...] = ()
@@ -92,26 +123,19 @@ class HoldingReader:
     """How the format writes calls."""
 
     def __init__(self, calls: CallWriter) -> None:
+        super().__init__()
         self._calls = calls
-        self._held = ""
+        self._step = self._text
         self._spaces = ""
         """White space that is text only if text follows it."""
         self._is_after_call = False
-        self._parts: list[Part] = []
-        self._step: Callable[[], bool]
-        """The state: consumes what it can of `_held`; False when it waits for more."""
+        self._opening = ""
+        """What stood before what may be a call, to be text again if it is none."""
 
     @classmethod
     def spans(cls) -> list[tuple[str, str, bool]]:
         """Marks before and behind calls; an empty end: no text follows. True: only at first."""
         return [(cls.marks[0], cls.last_mark, False)]
-
-    def push(self, text: str) -> list[Part]:
-        """Parts that became clear with this text."""
-        self._held += text
-        while self._held and self._step():
-            pass
-        return self._taken()
 
     def finish(self) -> list[Part]:
         """Parts of what was held back: whatever is no call is text."""
@@ -121,12 +145,30 @@ class HoldingReader:
         return self._taken()
 
     def _end(self) -> None:
-        self._say(self._take(len(self._held)))
+        self._say(self._opening + self._take(len(self._held)))
 
-    def _take(self, count: int) -> str:
-        """The first characters of what is held, which is held no longer."""
-        taken, self._held = self._held[:count], self._held[count:]
-        return taken
+    @abstractmethod
+    def _text(self) -> bool:
+        """Step outside of calls: gives text, up to the mark of a call."""
+
+    def _break(self) -> bool:
+        """Read again as text what was taken for a call."""
+        self._say(self._opening)
+        self._opening, self._step = "", self._text
+        return True
+
+    def _said_up_to(self, *marks: str) -> str:
+        """The first of these marks, once the text before it is given; empty: none has come."""
+        at, mark = first_of(self._held, marks)
+        self._say(self._take(at))
+        return mark
+
+    def _open(self, mark: str, step: Callable[[], bool]) -> bool:
+        """Give the text up to a mark, behind which `step` reads what may be a call."""
+        if not self._said_up_to(mark):
+            return False
+        self._opening, self._step = self._take(len(mark)), step
+        return True
 
     def _say(self, text: str) -> None:
         """Give text, but white space at its end only together with what follows."""
@@ -140,14 +182,10 @@ class HoldingReader:
             self._is_after_call = False
 
     def _begin_call(self, name: str, own_id: str = "") -> None:
-        self._spaces = ""
+        self._spaces = self._opening = ""
         self._is_after_call = True
         self._parts.append(self._calls.begin(name, own_id))
 
     def _add_arguments(self, arguments: str) -> None:
         if arguments:
             self._parts.append(self._calls.go_on(arguments))
-
-    def _taken(self) -> list[Part]:
-        parts, self._parts = self._parts, []
-        return parts

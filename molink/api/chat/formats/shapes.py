@@ -17,7 +17,7 @@ class JsonShape:
     """Layout of calls whose arguments are a JSON object: each is `open`, the object, `close`."""
 
     open: str
-    """With `NAME` in it."""
+    """Text before the object, with `NAME` in it."""
     close: str = ""
     begin: str = ""
     """Before the first call."""

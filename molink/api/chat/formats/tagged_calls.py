@@ -7,11 +7,12 @@ other JSON. Each parameter becomes a piece of the call's arguments when it has e
 
 import json
 import re
+from dataclasses import replace
 
 from molink.api.chat.formats.parameters import Parameters
 from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.api.chat.formats.shapes import TagShape
-from molink.serving.text_stream import overlap
+from molink.serving.text_stream import first_of
 
 __all__ = ["GlmReader", "MiniMaxReader", "QwenCoderReader", "SeedReader", "TaggedCallsReader"]
 
@@ -26,23 +27,12 @@ class TaggedCallsReader(HoldingReader):
 
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)
-        self._step = self._text
         self._name_pattern = _name_pattern(self.shape)
-        self._opening = ""
-        """What stood before the name, to be text again if it is no call."""
         self._parameters_of_tool = Parameters({})
         self._separator = ""
 
     def _text(self) -> bool:
-        begin = self.shape.begin
-        at = self._held.find(begin)
-        if at < 0:
-            self._say(self._take(len(self._held) - overlap(self._held, begin)))
-            return False
-        self._say(self._take(at))
-        self._opening = self._take(len(begin))
-        self._step = self._name
-        return True
+        return self._open(self.shape.begin, self._name)
 
     def _name(self) -> bool:
         found = self._name_pattern.match(self._held, 0, NAME_CHARS_MAX)
@@ -52,9 +42,7 @@ class TaggedCallsReader(HoldingReader):
             return True
         if found is None and len(self._held) < NAME_CHARS_MAX and self._may_become_name():
             return False
-        self._say(self._opening)
-        self._opening, self._step = "", self._text
-        return True
+        return self._break()
 
     def _may_become_name(self) -> bool:
         shape, begun = self.shape, self._held.lstrip()
@@ -73,7 +61,7 @@ class TaggedCallsReader(HoldingReader):
         self._parameters_of_tool = Parameters(self._calls.tools.get(name, {}))
         self._begin_call(name)
         self._add_arguments("{")
-        self._opening = self._separator = ""
+        self._separator = ""
         self._step = self._parameters
 
     def _parameters(self) -> bool:
@@ -90,18 +78,13 @@ class TaggedCallsReader(HoldingReader):
 
     def _pass_over(self) -> bool:
         """Drop what belongs to no parameter, up to the next mark."""
-        marks = (self.shape.key, self.shape.close)
-        at = min((place for mark in marks if (place := self._held.find(mark)) >= 0), default=-1)
-        if at < 0:
-            self._take(len(self._held) - max(overlap(self._held, mark) for mark in marks))
-            return False
+        at, mark = first_of(self._held, (self.shape.key, self.shape.close))
         self._take(at)
-        return True
+        return bool(mark)
 
     def _parameter(self) -> bool:
-        marks = (self.shape.value_end, self.shape.close)
-        at = min((place for mark in marks if (place := self._held.find(mark)) >= 0), default=-1)
-        if at < 0:
+        at, mark = first_of(self._held, (self.shape.value_end, self.shape.close))
+        if not mark:
             return False
         key, _, value = self._take(at).removeprefix(self.shape.key).partition(self.shape.key_end)
         if self._held.startswith(self.shape.value_end):
@@ -133,9 +116,7 @@ class TaggedCallsReader(HoldingReader):
         return True
 
     def _end(self) -> None:
-        if self._step == self._name:
-            self._say(self._opening)
-        elif self._step != self._text:
+        if self._step not in (self._name, self._text):
             self._held = ""
         super()._end()
 
@@ -161,26 +142,16 @@ class QwenCoderReader(TaggedCallsReader):
         end="</tool_call>",
         value_break="\n",
     )
-    marks = shape.marks
-    last_mark = shape.end
+    marks, last_mark = shape.marks, shape.end
 
 
 class SeedReader(TaggedCallsReader):
     """Reader of the calls of ByteDance's Seed-OSS."""
 
-    shape = TagShape(
-        begin="<seed:tool_call>",
-        open="<function=",
-        name_end=">",
-        key="<parameter=",
-        key_end=">",
-        value="",
-        value_end="</parameter>",
-        close="</function>",
-        end="</seed:tool_call>",
+    shape = replace(
+        QwenCoderReader.shape, begin="<seed:tool_call>", end="</seed:tool_call>", value_break=""
     )
-    marks = shape.marks
-    last_mark = shape.end
+    marks, last_mark = shape.marks, shape.end
 
 
 class GlmReader(TaggedCallsReader):
@@ -196,23 +167,21 @@ class GlmReader(TaggedCallsReader):
         value_end="</arg_value>",
         close="</tool_call>",
     )
-    marks = (*shape.marks, shape.key_end)
-    last_mark = shape.close
+    marks, last_mark = (*shape.marks, shape.key_end), shape.close
 
 
 class MiniMaxReader(TaggedCallsReader):
     """Reader of MiniMax-M2's calls."""
 
-    shape = TagShape(
+    shape = replace(
+        QwenCoderReader.shape,
         begin="<minimax:tool_call>",
         open='<invoke name="',
         name_end='">',
         key='<parameter name="',
         key_end='">',
-        value="",
-        value_end="</parameter>",
         close="</invoke>",
         end="</minimax:tool_call>",
+        value_break="",
     )
-    marks = shape.marks
-    last_mark = shape.end
+    marks, last_mark = shape.marks, shape.end

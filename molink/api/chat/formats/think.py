@@ -1,11 +1,10 @@
 """Reasoning between two tags, before the answer: `<think>...</think>`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from molink.api.chat.formats.reader import TextReader
+from molink.api.chat.formats.reader import SteppingReader, TextReader
 from molink.api.chat.parts import Part, ReasoningDelta
-from molink.serving.text_stream import overlap
+from molink.serving.text_stream import first_of
 
 __all__ = ["ThinkReader", "ThinkTags"]
 
@@ -29,24 +28,16 @@ class ThinkTags:
         return prompt.rstrip().endswith(self.close)
 
 
-class ThinkReader:
+class ThinkReader(SteppingReader):
     """Splitter of an answer: what stands between the tags is reasoning, the rest is for another
     reader. Line ends next to the tags belong to neither."""
 
     def __init__(self, tags: ThinkTags, rest: TextReader, *, inside: bool) -> None:
+        super().__init__()
         self._tags, self._rest = tags, rest
         self._begins_inside = inside
-        self._step: Callable[[], bool] = self._start
-        self._held = ""
+        self._step = self._start
         self._has_reasoned = False
-        self._parts: list[Part] = []
-
-    def push(self, text: str) -> list[Part]:
-        """Parts that became clear with this text."""
-        self._held += text
-        while self._held and self._step():
-            pass
-        return self._taken()
 
     def finish(self) -> list[Part]:
         """Parts of what was held back, at the end of the answer."""
@@ -76,17 +67,12 @@ class ThinkReader:
         return True
 
     def _inside(self) -> bool:
-        tag = self._tags.close
-        at = self._held.find(tag)
-        if at >= 0:
-            self._reason(self._held[:at].rstrip("\n"))
-            self._held = self._held[at + len(tag) :]
-            self._step = self._behind
-            return True
-        sure = self._held[: len(self._held) - overlap(self._held, tag)].rstrip("\n")
+        at, tag = first_of(self._held, (self._tags.close,))
+        sure = self._held[:at].rstrip("\n")
         self._reason(sure)
-        self._held = self._held[len(sure) :]
-        return False
+        self._take(at + len(tag) if tag else len(sure))
+        self._step = self._behind if tag else self._inside
+        return bool(tag)
 
     def _behind(self) -> bool:
         self._held = self._held.lstrip("\n")
@@ -103,7 +89,3 @@ class ThinkReader:
         if text:
             self._has_reasoned = True
             self._parts.append(ReasoningDelta(text))
-
-    def _taken(self) -> list[Part]:
-        parts, self._parts = self._parts, []
-        return parts

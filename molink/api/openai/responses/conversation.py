@@ -5,17 +5,15 @@ one message in a chat template, so items of the assistant are gathered until som
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import assert_never
 
 from molink.api.chat.content import check_read, joined
-from molink.api.chat.conversation import Conversation, Message, ToolCall, with_ids
+from molink.api.chat.conversation import Conversation, Message, ToolCall, one_turn, with_ids
 from molink.api.errors import ApiError
 from molink.api.openai.responses.schemas import (
+    CallItem,
     CallOutput,
-    CustomToolCall,
-    FunctionCall,
     InputMessage,
     Item,
     ReasoningItem,
@@ -61,7 +59,7 @@ def _messages(items: Iterable[Item]) -> list[Message]:
             turns[-1].append(found)
         else:
             turns.append([found])
-    return [_one_turn(turn) for turn in turns]
+    return [one_turn(turn) for turn in turns]
 
 
 def _message(item: Item) -> Message | None:
@@ -70,10 +68,11 @@ def _message(item: Item) -> Message | None:
         case InputMessage():
             role = "system" if item.role == "developer" else item.role
             return Message(role, joined(item.content), tool_call_id=item.tool_call_id)
-        case FunctionCall():
-            return _call(item, item.arguments)
-        case CustomToolCall():
-            return _call(item, json.dumps({"input": item.input}, ensure_ascii=False))
+        case CallItem():
+            taken = json.dumps({"input": item.input}, ensure_ascii=False)
+            arguments = taken if item.type == "custom_tool_call" else item.arguments
+            call = ToolCall(item.call_id, joined_name(item.name, item.namespace), arguments)
+            return Message("assistant", tool_calls=(call,))
         case CallOutput():
             return Message("tool", joined(item.output), tool_call_id=item.call_id)
         case ReasoningItem():
@@ -91,11 +90,6 @@ def _message(item: Item) -> Message | None:
             assert_never(other)
 
 
-def _call(item: FunctionCall | CustomToolCall, arguments: str) -> Message:
-    call = ToolCall(item.call_id, joined_name(item.name, item.namespace), arguments)
-    return Message("assistant", tool_calls=(call,))
-
-
 def _is_same_turn(last: Message, item: Message) -> bool:
     """Whether an item goes on with the turn of the assistant whose last item is `last`: reasoning
     comes before text, text before calls."""
@@ -104,11 +98,3 @@ def _is_same_turn(last: Message, item: Message) -> bool:
     if item.tool_calls:
         return True
     return not last.tool_calls and not last.text and not item.reasoning
-
-
-def _one_turn(messages: Sequence[Message]) -> Message:
-    return replace(
-        messages[0],
-        text="".join(one.text for one in messages),
-        tool_calls=tuple(call for one in messages for call in one.tool_calls),
-    )

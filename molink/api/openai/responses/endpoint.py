@@ -6,24 +6,22 @@ from typing import Any
 from aiohttp import web
 
 from molink.api.answers import LIVE, json_text, kept_answer, logged
+from molink.api.backend import Backend
 from molink.api.body import BODY_BYTES_MAX, checked_body
-from molink.api.callers import caller_of
-from molink.api.chat import ChatFormat, chat_prompt
-from molink.api.chat.answer_grammar import answer_grammar
+from molink.api.chat import chat_prompt
+from molink.api.chat.answer_grammar import chat_requests
 from molink.api.chat.typed_answer import answer_typed, write_kept
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import Question, schema_question
 from molink.api.headers.request_id import request_id_of
-from molink.api.openai.logprobs import TokenTexts
 from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.responses.writer import ResponseWriter
-from molink.api.requests import check_model, generation_requests, token_budget
+from molink.api.requests import in_worker, token_budget
 from molink.api.schemas import KEPT, MESSAGES_MAX
-from molink.api.workers import in_worker
 from molink.serving.kept_answer import KeptAnswer
-from molink.serving.service import GenerationService, SamplingDefaults
+from molink.serving.service import SamplingDefaults
 
 __all__ = ["delete_response", "get_response", "post_input_tokens", "post_responses"]
 
@@ -31,48 +29,30 @@ LOGPROBS = "message.output_text.logprobs"
 """What a request includes for log-probabilities; other names change nothing."""
 
 
-async def post_responses(
-    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
-) -> web.StreamResponse:
+async def post_responses(backend: Backend, request: web.Request) -> web.StreamResponse:
     """Answer one request. Without a limit the answer may fill what is left of the model's
     length."""
-    card = service.card
-    async with checked_body(request, ResponsesBody) as body:
-        check_model(body.model, card)
-        body = await _whole_conversation(request, body, service, texts, format)
-        asked = _format_asked_for(body)
-        prompt = await chat_prompt(conversation_of(body), card, format)
-        max_tokens = token_budget(
-            body.max_tokens if body.max_output_tokens is None else body.max_output_tokens,
-            len(prompt.token_ids),
-            card,
-            param="input",
-        )
-        grammar = await answer_grammar(request, body, card, prompt, asked)
-        (job,) = generation_requests(
-            prompt.token_ids,
-            body,
-            card,
-            max_tokens=max_tokens,
-            logprobs=_logprobs_wanted(body),
-            usual_priority=caller_of(request).priority,
-            grammar=grammar,
-            skip_special_tokens=prompt.skip_special_tokens,
-            quiet=prompt.quiet,
-            continues=prompt.conversation.continue_final_message,
+    card = backend.card
+    async with checked_body(request, ResponsesBody, card) as body:
+        body = await _whole_conversation(backend, request, body)
+        asked, logprobs = _format_asked_for(body), _logprobs_wanted(body)
+        prompt = await chat_prompt(conversation_of(body), card, backend.format)
+        wanted = body.max_tokens if body.max_output_tokens is None else body.max_output_tokens
+        max_tokens = token_budget(wanted, len(prompt.token_ids), card, param="input")
+        (job,) = await chat_requests(
+            request, body, card, prompt, max_tokens, also=asked, logprobs=logprobs
         )
         answer_id = f"resp_{request_id_of(request)}"
         if body.store is not False:
             job = logged(request, job, answer_id, _as_kept(body))
         repeated = _repeated(body, card.sampling) | {"store": job.log is not None}
         tools = offered_tools(body.tools or ())
-        writer = ResponseWriter(answer_id, card.shown_name, repeated, texts, tools)
-    return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
+        writer = ResponseWriter(answer_id, card.shown_name, repeated, backend.texts, tools)
+    stream = bool(body.stream)
+    return await answer_typed(request, backend.service, job, prompt, writer, stream=stream)
 
 
-async def get_response(
-    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
-) -> web.Response:
+async def get_response(backend: Backend, request: web.Request) -> web.Response:
     """The answer of which `POST /v1/responses` gave the id, as far as it is."""
     if request.query.get("stream", "false").lower() == "true":
         raise ApiError(
@@ -82,7 +62,7 @@ async def get_response(
         )
     kept = await kept_answer(request)
     body = await _asked(kept)
-    written = await _written_again(kept, body, service, texts, format)
+    written = await _written_again(backend, kept, body)
     return web.json_response(written, dumps=json_text)
 
 
@@ -96,45 +76,32 @@ async def delete_response(request: web.Request) -> web.Response:
     return web.json_response(deleted)
 
 
-async def post_input_tokens(
-    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
-) -> web.Response:
+async def post_input_tokens(backend: Backend, request: web.Request) -> web.Response:
     """How many tokens the prompt of a request has."""
-    async with checked_body(request, ResponsesBody) as body:
-        check_model(body.model, service.card)
-        body = await _whole_conversation(request, body, service, texts, format)
-        prompt = await chat_prompt(conversation_of(body), service.card, format)
+    async with checked_body(request, ResponsesBody, backend.card) as body:
+        body = await _whole_conversation(backend, request, body)
+        prompt = await chat_prompt(conversation_of(body), backend.card, backend.format)
     counted = {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
     return web.json_response(counted)
 
 
-async def _written_again(
-    kept: KeptAnswer,
-    body: ResponsesBody,
-    service: GenerationService,
-    texts: TokenTexts,
-    format: ChatFormat,
-) -> dict[str, Any]:
+async def _written_again(backend: Backend, kept: KeptAnswer, body: ResponsesBody) -> dict[str, Any]:
     """The answer to `body`, as far as it is kept."""
-    prompt = await chat_prompt(conversation_of(body), service.card, format)
-    repeated = _repeated(body, service.card.sampling) | {
+    prompt = await chat_prompt(conversation_of(body), backend.card, backend.format)
+    repeated = _repeated(body, backend.card.sampling) | {
         "store": True,
         "created_at": int(kept.created_unix_s),
     }
     tools = offered_tools(body.tools or ())
-    writer = ResponseWriter(kept.answer_id, service.card.shown_name, repeated, texts, tools)
-    await write_kept(prompt, kept, service.card, writer)
+    writer = ResponseWriter(kept.answer_id, backend.card.shown_name, repeated, backend.texts, tools)
+    await write_kept(prompt, kept, backend.card, writer)
     if kept.ending is not None and "completed_at" in writer.body:
         writer.body["completed_at"] = int(kept.ending.at_unix_s)
     return writer.body
 
 
 async def _whole_conversation(
-    request: web.Request,
-    body: ResponsesBody,
-    service: GenerationService,
-    texts: TokenTexts,
-    format: ChatFormat,
+    backend: Backend, request: web.Request, body: ResponsesBody
 ) -> ResponsesBody:
     """`body` behind the conversation and the answer of its `previous_response_id`. What is kept is
     always a whole conversation, so one step back is enough."""
@@ -148,7 +115,7 @@ async def _whole_conversation(
             param="previous_response_id",
         )
     before = await _asked(kept)
-    said = (await _written_again(kept, before, service, texts, format))["output"]
+    said = (await _written_again(backend, kept, before))["output"]
     items = ResponsesBody.model_validate({"input": said}).input if said else []
     whole = body.model_copy(update={"input": [*before.input, *items, *body.input]})
     if len(whole.input) > MESSAGES_MAX or len(_as_kept(whole).encode()) > BODY_BYTES_MAX:

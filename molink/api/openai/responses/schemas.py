@@ -26,15 +26,15 @@ from molink.api.schemas import (
     Part,
     SamplingBody,
     StreamOptions,
+    belongs_here,
     list_only,
 )
 from molink_scheduler.request import LOGPROBS_MAX
 
 __all__ = [
+    "CallItem",
     "CallOutput",
     "CustomTool",
-    "CustomToolCall",
-    "FunctionCall",
     "FunctionTool",
     "InputMessage",
     "Item",
@@ -67,25 +67,17 @@ class InputMessage(Part):
     content: Content = NO_CONTENT
 
 
-class FunctionCall(Part):
+class CallItem(Part):
     """Call of a tool that an earlier answer asked for."""
 
-    type: Literal["function_call"]
+    type: Literal["function_call", "custom_tool_call"]
     call_id: OrEmpty = ""
     name: str
     namespace: str | None = None
     arguments: Arguments = ""
     """JSON, as it was answered."""
-
-
-class CustomToolCall(Part):
-    """Call of a tool that takes a text."""
-
-    type: Literal["custom_tool_call"]
-    call_id: OrEmpty = ""
-    name: str
-    namespace: str | None = None
     input: Arguments = ""
+    """The text, of a tool that takes one."""
 
 
 class CallOutput(Part):
@@ -106,9 +98,9 @@ class ReasoningItem(Part):
 
 _Item = (
     Annotated[InputMessage, Tag("<message>")]
-    | Annotated[FunctionCall, Tag("<function_call>")]
+    | Annotated[CallItem, Tag("<function_call>")]
     | Annotated[CallOutput, Tag("<function_call_output>")]
-    | Annotated[CustomToolCall, Tag("<custom_tool_call>")]
+    | Annotated[CallItem, Tag("<custom_tool_call>")]
     | Annotated[CallOutput, Tag("<custom_tool_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
     | Annotated[LeftOut, Tag(OTHER)]
@@ -216,12 +208,4 @@ class ResponsesBody(SamplingBody):
     """Given back with the answer."""
     stream_options: StreamOptions | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_of_responses(cls, fields: Any) -> Any:
-        if isinstance(fields, dict) and "messages" in fields and "input" not in fields:
-            raise ValueError(
-                "is one of the chat API: send it to /v1/chat/completions, or its conversation as "
-                "'input'"
-            )
-        return fields
+    _place = belongs_here("input", "messages", "the chat API: send it to /v1/chat/completions")

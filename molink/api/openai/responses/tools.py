@@ -5,12 +5,11 @@ name, one that takes a text as a function with one string; the call comes back i
 the tool was offered, because clients look it up by these.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from molink.api.chat.conversation import Tool
+from molink.api.chat.conversation import Tool, read_json
 from molink.api.openai.responses.schemas import CustomTool, FunctionTool, Namespace
 from molink.api.openai.tool_choice import joined_name
 
@@ -29,7 +28,7 @@ class OfferedTool:
     """Tool as the client knows it."""
 
     tool: Tool
-    """Name that the model is shown."""
+    """Tool under the name that the model is shown."""
     name: str
     namespace: str | None = None
     takes_text: bool = False
@@ -58,9 +57,6 @@ def _described(body: CustomTool) -> str:
 
 def text_of_arguments(arguments: str) -> str:
     """The text of a call that should have one: what a model wrote otherwise is given as it is."""
-    try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
+    found = read_json(arguments)
     text = found.get("input") if isinstance(found, dict) else None
     return text if isinstance(text, str) else arguments

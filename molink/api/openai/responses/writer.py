@@ -13,7 +13,7 @@ from typing import Any
 
 from molink.api.chat.conversation import Tool
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
-from molink.api.chat.typed_answer import Event, Spent, TypedPart
+from molink.api.chat.typed_answer import Event, KeptWriter, Spent, TypedPart
 from molink.api.errors import ApiError
 from molink.api.headers.serving import cached_tokens
 from molink.api.openai.logprobs import TokenTexts, positions
@@ -62,7 +62,7 @@ _TEXT_CALL = _Kind(
     "input",
     None,
 )
-"""Its text stands within the JSON that the model writes, so it is sent when it is whole."""
+"""Call with a text, which stands within the JSON that the model writes: it is sent whole."""
 _CALL = _Kind(
     "fc",
     "response.function_call_arguments.delta",
@@ -84,7 +84,7 @@ class _OpenItem:
     logprobs: list[dict[str, Any]] = field(default_factory=list)
 
 
-class ResponseWriter:
+class ResponseWriter(KeptWriter):
     """Writer of one response."""
 
     def __init__(
@@ -96,7 +96,7 @@ class ResponseWriter:
         tools: Iterable[OfferedTool] = (),
     ) -> None:
         """`settings`: what of the request the response repeats."""
-        self._body: dict[str, Any] = {
+        body: dict[str, Any] = {
             "id": response_id,
             "object": "response",
             "created_at": int(time.time()),
@@ -111,21 +111,16 @@ class ResponseWriter:
             "usage": None,
             **settings,
         }
+        super().__init__(body)
         self._token_texts = token_texts
         self._tools = {one.tool.name: one for one in tools}
         self._open: _OpenItem | None = None
-        self._events: list[Event] = []
         self._sequence_number = 0
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The response as it is now."""
-        return self._body
 
     def started(self) -> list[Event]:
         """The events before all parts."""
         for kind in ("response.created", "response.in_progress"):
-            self._add_event(kind, response=dict(self._body, output=[]))
+            self._add_event(kind, response=dict(self.body, output=[]))
         return self._take_events()
 
     def wrote(self, part: TypedPart) -> list[Event]:
@@ -142,26 +137,26 @@ class ResponseWriter:
     def ended(self, finish_reason: str, stop_reason: str | int | None, spent: Spent) -> list[Event]:
         """The events after all parts."""
         is_cut = finish_reason == "length"
-        if not self._body["output"] and self._open is None:
+        if not self.body["output"] and self._open is None:
             self._continue(_MESSAGE, "")
         self._close("incomplete" if is_cut else "completed")
-        self._body["usage"] = _usage(spent)
+        self.body["usage"] = _usage(spent)
         if is_cut:
-            self._body["incomplete_details"] = {"reason": "max_output_tokens"}
+            self.body["incomplete_details"] = {"reason": "max_output_tokens"}
         self._end("incomplete" if is_cut else "completed")
         return self._take_events()
 
     def failed(self, error: ApiError) -> list[Event]:
         """The events of an answer that cannot go on."""
         self._close("incomplete")
-        self._body["error"] = {"code": "server_error", "message": str(error)}
+        self.body["error"] = {"code": "server_error", "message": str(error)}
         self._end("failed")
         return self._take_events()
 
     def stopped(self, status: str) -> None:
         """Write the answer as it is, though it has no end: it is `in_progress`, or `cancelled`."""
         self._close("in_progress" if status == "in_progress" else "incomplete")
-        self._body["status"] = status
+        self.body["status"] = status
 
     # -- items ------------------------------------------------------------------------------------
 
@@ -200,7 +195,7 @@ class ResponseWriter:
 
     def _id_of(self, prefix: str) -> str:
         """Id of the item that begins: the same whenever this answer is written."""
-        name = f"{self._body['id']}/{self._output_index}"
+        name = f"{self.body['id']}/{self._output_index}"
         return f"{prefix}_{hashlib.sha256(name.encode()).hexdigest()[:ID_DIGITS]}"
 
     def _add(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
@@ -230,16 +225,16 @@ class ResponseWriter:
             item["content"] = [part]
             self._add_part_event("response.content_part.done", part=part)
         self._add_item_event("response.output_item.done")
-        self._body["output"].append(item)
+        self.body["output"].append(item)
         self._open = None
 
     # -- events -----------------------------------------------------------------------------------
 
     def _end(self, status: str) -> None:
-        self._body["status"] = status
+        self.body["status"] = status
         if status == "completed":
-            self._body["completed_at"] = int(time.time())
-        self._add_event(f"response.{status}", response=self._body)
+            self.body["completed_at"] = int(time.time())
+        self._add_event(f"response.{status}", response=self.body)
 
     def _add_item_event(self, kind: str) -> None:
         """An event with the whole open item."""
@@ -255,16 +250,12 @@ class ResponseWriter:
 
     @property
     def _output_index(self) -> int:
-        """Of the open item."""
-        return len(self._body["output"])
+        """Place of the open item."""
+        return len(self.body["output"])
 
     def _add_event(self, kind: str, **fields: Any) -> None:
         self._events.append({"type": kind, "sequence_number": self._sequence_number, **fields})
         self._sequence_number += 1
-
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
 
 
 def _logprobs(kind: _Kind, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
