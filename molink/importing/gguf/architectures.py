@@ -12,6 +12,7 @@ from molink.importing.gguf.changes import (
     Change,
     convolution,
     copied,
+    experts_in_turns,
     flat,
     fused_experts,
     fused_rows,
@@ -24,7 +25,6 @@ from molink.importing.gguf.changes import (
     split_rows,
 )
 from molink.importing.gguf.metadata import GgufModel
-from molink.importing.gguf.mxfp4 import biases_in_turns, codes, codes_in_turns
 
 __all__ = ["ARCHITECTURES", "Architecture"]
 
@@ -166,11 +166,6 @@ QKVZ: Changes = {
     "ssm_conv1d.weight": convolution(),
     "ssm_a": logarithms(),
 }
-MXFP4: Changes = {
-    "ffn_gate_exps.weight": codes_in_turns,
-    "ffn_gate_exps.bias": biases_in_turns,
-    "ffn_down_exps.weight": codes,
-}
 
 
 def _qkv_rows(model: GgufModel) -> tuple[int, int, int]:
@@ -277,7 +272,7 @@ ARCHITECTURES = {
         "phi3", GATE_UP | _names("attn_qkv=self_attn.qkv_proj"), every=("attn_qkv", *DENSE[4:])
     ),
     "phimoe": Architecture("phimoe", SPARSE_MOE, every=SPARSE),
-    "gpt-oss": Architecture("gpt_oss", GPT_OSS, MXFP4, SPARSE),
+    "gpt-oss": Architecture("gpt_oss", GPT_OSS, {"ffn_gate_exps": experts_in_turns}, SPARSE),
     "chatglm": Architecture("glm", GATE_UP | QKV, SPLIT, DENSE[4:]),
     "glm4": Architecture("glm4", GATE_UP | GLM_4, every=(*DENSE, *GLM_4)),
     "glm4moe": Architecture("glm4_moe", POST_NORM, every=(*PARALLEL[:5], *POST_NORM)),
