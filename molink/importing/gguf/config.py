@@ -73,7 +73,8 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
         "model_type": architecture.model_type,
         "num_hidden_layers": model.layers,
         "hidden_size": hidden,
-        "intermediate_size": _intermediate(model),
+        "intermediate_size": model.found_inner("ffn_down", "ffn_down_exps")
+        or model.number("feed_forward_length"),
         "num_attention_heads": model.heads,
         "num_key_value_heads": model.kv_heads,
         "head_dim": head_size or hidden // model.heads,
@@ -84,11 +85,3 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
         "dtype": "bfloat16",
         **{key: model.amount(name) for key, name in OPTIONAL.items() if model.find(name)},
     }
-
-
-def _intermediate(model: GgufModel) -> int:
-    """Rows between a layer's projections: of its matrices, for metadata may name others."""
-    for part in ("ffn_down", "ffn_down_exps"):
-        if model.has(f"{part}.weight"):
-            return model.inner(part)
-    return model.number("feed_forward_length")
