@@ -5,7 +5,7 @@ its class. Some are also stored otherwise: see `changes`. Names of the format's 
 no help: it maps many names of the library to one of the format's, and this is the way back.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.importing.gguf import orders
 from molink.importing.gguf.changes import (
@@ -230,6 +230,9 @@ NEMOTRON_H = Architecture(
     _final("backbone.norm_f", "token_embd=backbone.embeddings"),
     "backbone.layers",
 )
+DEEPSEEK = Architecture(
+    "deepseek_v3", LATENT, STACKS | {"attn_k_b": latent_expansion}, ("attn_norm", "ffn_norm")
+)
 LFM2_AROUND = _final("model.embedding_norm", "token_embd_norm=model.embedding_norm")
 LFM2_CHANGES: Changes = STACKS | {"shortconv.conv.weight": convolution()}
 GEMMA_4_AROUND = AROUND | _names(
@@ -277,12 +280,8 @@ ARCHITECTURES = {
     "chatglm": Architecture("glm", GATE_UP | QKV, SPLIT, DENSE[4:]),
     "glm4": Architecture("glm4", GATE_UP | GLM_4, every=(*DENSE, *GLM_4)),
     "glm4moe": Architecture("glm4_moe", POST_NORM, every=(*PARALLEL[:5], *POST_NORM)),
-    "deepseek2": Architecture(
-        "deepseek_v3", LATENT, STACKS | {"attn_k_b": latent_expansion}, ("attn_norm", "ffn_norm")
-    ),
-    "deepseek2 without bias": Architecture(
-        "deepseek_v2", LATENT, STACKS | {"attn_k_b": latent_expansion}, ("attn_norm", "ffn_norm")
-    ),
+    "deepseek2": DEEPSEEK,
+    "deepseek2 without bias": replace(DEEPSEEK, model_type="deepseek_v2"),
     "granite": Architecture("granite", {}, ROTARY),
     "granitemoe": Architecture("granitemoeshared", FUSED_MOE, FUSED, SPARSE),
     "granitehybrid": Architecture(

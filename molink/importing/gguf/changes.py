@@ -15,7 +15,7 @@ import numpy as np
 
 from molink.checkpoint.gguf.block_types import block_type_named
 from molink.checkpoint.gguf.header import GgufTensor
-from molink.errors import CheckpointError, UnsupportedModelError
+from molink.errors import UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
 from molink.importing.gguf.metadata import GgufModel
 from molink.importing.gguf.recoding import blocks_of_8, numbers, pieces_of, whole
@@ -85,7 +85,7 @@ def split_rows(names: Sequence[str], counts: Callable[[GgufModel], Sequence[int]
     def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
         sizes = counts(model)
         if sum(sizes) != tensor.shape[0]:
-            raise _misfit(model, tensor, f"{tensor.shape[0]} rows, not {sum(sizes)}")
+            raise model.misfit(tensor, f"{tensor.shape[0]} rows, not {sum(sizes)}")
         parts = zip(names, _cut(tensor, sizes), strict=True)
         return [new for one, part in parts for new in copied(model, part, name.format(one))]
 
@@ -96,7 +96,7 @@ def of_each(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]
     """One tensor for each entry of a stack, as plain checkpoints have experts; `{}` in the name
     stands for its number."""
     if len(tensor.shape) < 2:
-        raise _misfit(model, tensor, "no stack")
+        raise model.misfit(tensor, "no stack")
     entries = enumerate(_cut(tensor, [1] * tensor.shape[0]))
     parts = ((number, replace(one, shape=one.shape[1:])) for number, one in entries)
     return [new for number, part in parts for new in copied(model, part, name.format(number))]
@@ -130,7 +130,7 @@ def fused_experts(
     of biases, [experts, rows], the same with their numbers."""
     second = _beside(model, tensor, "ffn_up_exps")
     if second.shape != tensor.shape or len(tensor.shape) not in (2, 3):
-        raise _misfit(model, tensor, f"the shape {tensor.shape}, ffn_up_exps {second.shape}")
+        raise model.misfit(tensor, f"the shape {tensor.shape}, ffn_up_exps {second.shape}")
     experts, rows, *inputs = tensor.shape
     ones = [1] * experts
     groups = list(zip(_cut(tensor, ones), _cut(second, ones), strict=True))
@@ -145,9 +145,7 @@ experts_in_turns = partial(fused_experts, in_turns=True)
 def _beside(model: GgufModel, tensor: GgufTensor, other: str) -> GgufTensor:
     found = model.tensors.get(tensor.name.replace(tensor.name.split(".")[2], other))
     if found is None or found.shape[1:] != tensor.shape[1:]:
-        raise CheckpointError(
-            f"{tensor.name} of {model.header.path} has no match in {other}: fetch it again"
-        )
+        raise model.misfit(tensor, f"no match in {other}")
     return found
 
 
@@ -164,16 +162,16 @@ def _rows(
     row_bytes = first.type.size if of_numbers else first.row_bytes
     if len({one.type for one in groups[0]}) > 1:
         if of_numbers:
-            raise _misfit(model, first, "a match of another type")
+            raise model.misfit(first, "a match of another type")
         return _recoded(groups, name, shape, order)
     sizes = [sum(one.stop - one.start for one in group) for group in groups]
     if order is not None and len(order) != sizes[0] // row_bytes:
-        raise _misfit(model, first, f"{sizes[0] // row_bytes} rows, not {len(order)}")
+        raise model.misfit(first, f"{sizes[0] // row_bytes} rows, not {len(order)}")
     pieces = partial(_pieces, groups, order, row_bytes)
     if first.is_plain:
         return one_tensor(name, first.type.name, shape, sum(sizes), pieces)
     if len(shape) not in (2, 3):
-        raise _misfit(model, first, "blocks and is no matrix")
+        raise model.misfit(first, "blocks and is no matrix")
     new = (*shape[:-1], first.row_bytes)
     return one_tensor(f"{name}_{first.type.name}", "U8", new, sum(sizes), pieces)
 
@@ -187,10 +185,6 @@ def _pieces(groups: Iterable[Group], order: np.ndarray | None, row_bytes: int) -
         raw = np.concatenate([whole(one) for one in group]).reshape(-1, row_bytes)
         for rows in np.array_split(order, -(-raw.nbytes // PIECE_BYTES)):
             yield raw[rows].tobytes()
-
-
-def _misfit(model: GgufModel, tensor: GgufTensor, what: str) -> CheckpointError:
-    return CheckpointError(f"{tensor.name} of {model.header.path} has {what}: fetch it again")
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -232,7 +226,7 @@ def latent_expansion(model: GgufModel, tensor: GgufTensor, name: str) -> list[Ne
     halves, that of keys transposed. Stages hold it unpacked."""
     values = model.tensors.get(tensor.name.replace("attn_k_b", "attn_v_b"))
     if values is None or len(values.shape) != 3 or len(tensor.shape) != 3:
-        raise _misfit(model, tensor, "no match in attn_v_b")
+        raise model.misfit(tensor, "no match in attn_v_b")
     heads, rank, size = tensor.shape
     shape = (heads * (size + values.shape[1]), rank)
 

@@ -46,9 +46,7 @@ class GgufModel:
         counts = self.each("attention.head_count_kv")
         if counts is not None:
             return max([1, *map(int, counts)])
-        if self.find("attention.head_count_kv") is None:
-            return self.heads
-        return self.number("attention.head_count_kv")
+        return self.count("attention.head_count_kv", self.heads)
 
     @property
     def tied(self) -> bool:
@@ -103,6 +101,10 @@ class GgufModel:
         if value is None or isinstance(value, bool):
             raise self._unusable(key)
         return float(value)
+
+    def misfit(self, tensor: GgufTensor, what: str) -> CheckpointError:
+        """The error for a tensor of a file that was damaged, which has what it should not."""
+        return CheckpointError(f"{tensor.name} of {self.header.path} has {what}: fetch it again")
 
     def _unusable(self, key: str) -> CheckpointError:
         value = self.find(key)
