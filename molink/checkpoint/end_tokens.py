@@ -1,8 +1,8 @@
 """Which tokens end an answer: what the configs, the tokenizer and the chat template say together.
 
 A fine-tune of a base model often changes one of them and leaves the others, and an answer of which
-nobody knows the end goes on into the user's next turn, or behind a call into its result. So special
-tokens whose names say it end an answer too, as in llama.cpp.
+nobody knows the end goes on into the user's next turn, or behind a call into its result. So tokens
+that by their names end a call end an answer too, as in llama.cpp.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +19,9 @@ END_NAMES = (
 )
 """Tokens that end a text, a turn or a call whatever else is said: files rarely name more than
 one."""
+
+CALL_ENDS = "<|eom_id|> <|call|> <|calls|>"
+"""Those of calls alone: all that is taken by its name where configs and a template say the rest."""
 
 ENDS_A_MESSAGE = "<|end|>"
 """Ends a turn in some models; where others end one in channels, it ends a thought."""
@@ -39,16 +42,18 @@ def end_token_ids(description: ModelDescription, tokenizer: Any) -> tuple[int, .
     ids: Iterable[int | None] = description.eos_token_ids
     if tokenizer is not None:
         own = (tokenizer.eos_token_id, _turn_end(tokenizer))
-        ids = with_named_ends([*ids, *own], _added_tokens(tokenizer))
+        ids = with_named_ends([*ids, *own], _added_tokens(tokenizer), CALL_ENDS)
     return tuple(one for one in ids if one is not None and 0 <= one < description.vocabulary_size)
 
 
-def with_named_ends(given: Iterable[int | None], special: Mapping[str, int]) -> list[int]:
+def with_named_ends(
+    given: Iterable[int | None], special: Mapping[str, int], names: str = END_NAMES
+) -> list[int]:
     """The end tokens that are given, None left out, and those of a vocabulary's special tokens that
     are ends by their names."""
-    named = sorted(special[name] for name in END_NAMES.split() if name in special)
+    named = sorted(special[name] for name in names.split() if name in special)
     ends = dict.fromkeys(one for one in (*given, *named) if one is not None)
-    if any(names <= special.keys() for names in CHANNEL_ENDS) and ENDS_A_MESSAGE in special:
+    if any(one <= special.keys() for one in CHANNEL_ENDS) and ENDS_A_MESSAGE in special:
         ends.pop(special[ENDS_A_MESSAGE], None)
     return list(ends)
 
