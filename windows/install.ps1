@@ -38,6 +38,9 @@ $env:WSL_UTF8 = '1'
 
 $TaskName = 'MoLink agent'
 $BuildMin = 19041
+$FirewallRule = 'MoLink'
+# What Windows calls the virtual machine of WSL.
+$WslCreator = '{40E0AC32-46A5-438A-A0B2-2B479E8F2E90}'
 $ExitUserError = 2
 
 # One sentence for a person, and the exit code that the whole project uses for it.
@@ -180,6 +183,23 @@ function Restart-Wsl {
     & wsl.exe --shutdown
 }
 
+# With mirrored networking Windows' Hyper-V firewall drops what comes from outside, without a word.
+function Test-FirewallRule {
+    if (-not (Get-Command New-NetFirewallHyperVRule -ErrorAction SilentlyContinue)) { return $true }
+    return [bool](Get-NetFirewallHyperVRule -Name $FirewallRule -ErrorAction SilentlyContinue)
+}
+
+function Request-Inbound {
+    if (Test-FirewallRule) { return }
+    if (-not $Yes) {
+        Write-Host "Windows' Hyper-V firewall keeps neighbours out of WSL: they use the relay then."
+        $answer = Read-Host 'Let other PCs reach TCP ports that are open in WSL? [y/N]'
+        if ($answer -notmatch '^[yY]') { return }
+    }
+    New-NetFirewallHyperVRule -Name $FirewallRule -DisplayName 'MoLink agent' -Direction Inbound `
+        -VMCreatorId $WslCreator -Protocol TCP -Action Allow | Out-Null
+}
+
 function Install-Packages {
     $run = @('-d', $Distribution, '-u', 'root', '--exec', 'apt-get')
     & wsl.exe @run update
@@ -236,7 +256,10 @@ function Install-All {
         Install-Distribution
     }
     foreach ($step in Get-Steps) { Invoke-Step $step }
-    if (-not $Check) { Show-Next }
+    if (-not $Check) {
+        Request-Inbound
+        Show-Next
+    }
 }
 
 function Uninstall-All {
@@ -244,6 +267,9 @@ function Uninstall-All {
     if (Test-Task) {
         Stop-ScheduledTask -TaskName $TaskName
         Unregister-ScheduledTask -TaskName $TaskName -Confirm:$false
+    }
+    if (Get-Command Remove-NetFirewallHyperVRule -ErrorAction SilentlyContinue) {
+        Remove-NetFirewallHyperVRule -Name $FirewallRule -ErrorAction SilentlyContinue
     }
     if ((Get-Distributions) -contains $Distribution) {
         $options = @('--uninstall')

@@ -1,14 +1,33 @@
 """Which tokens end an answer: what the configs, the tokenizer and the chat template say together.
 
 A fine-tune of a base model often changes one of them and leaves the others, and an answer of which
-nobody knows the end goes on into the user's next turn.
+nobody knows the end goes on into the user's next turn, or behind a call into its result. So tokens
+that by their names end a call end an answer too, as in llama.cpp.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from molink.checkpoint.description import ModelDescription
 
-__all__ = ["end_token_ids"]
+__all__ = ["end_token_ids", "with_named_ends"]
+
+END_NAMES = (
+    "<eos> <|endoftext|> <|end_of_text|> <\uff5cend\u2581of\u2581sentence\uff5c> [EOS] "
+    "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <turn|> [e~[ <EOT> _<EOT> [EOT] "
+    "<end_of_utterance> <|return|> <|call|> <|calls|> <|flush|> <|tool_response>"
+)
+"""Tokens that end a text, a turn or a call whatever else is said: files rarely name more than
+one."""
+
+CALL_ENDS = "<|eom_id|> <|call|> <|calls|>"
+"""Those of calls alone: all that is taken by its name where configs and a template say the rest."""
+
+ENDS_A_MESSAGE = "<|end|>"
+"""Ends a turn in some models; where others end one in channels, it ends a thought."""
+
+CHANNEL_ENDS = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
+"""Tokens of models whose turns have channels."""
 
 SAID = "Whatever the model has said."
 """An answer in a chat template, to see what ends it."""
@@ -20,9 +39,23 @@ CHANNELS = "<|channel|>"
 def end_token_ids(description: ModelDescription, tokenizer: Any) -> tuple[int, ...]:
     """Tokens that end an answer: of the configs, the tokenizer and the chat template, as far as the
     model has rows for them. `tokenizer` is Hugging Face's; None: there is none."""
-    own = () if tokenizer is None else (tokenizer.eos_token_id, _turn_end(tokenizer))
-    ids = dict.fromkeys((*description.eos_token_ids, *(one for one in own if one is not None)))
-    return tuple(one for one in ids if 0 <= one < description.vocabulary_size)
+    ids: Iterable[int | None] = description.eos_token_ids
+    if tokenizer is not None:
+        own = (tokenizer.eos_token_id, _turn_end(tokenizer))
+        ids = with_named_ends([*ids, *own], _added_tokens(tokenizer), CALL_ENDS)
+    return tuple(one for one in ids if one is not None and 0 <= one < description.vocabulary_size)
+
+
+def with_named_ends(
+    given: Iterable[int | None], special: Mapping[str, int], names: str = END_NAMES
+) -> list[int]:
+    """The end tokens that are given, None left out, and those of a vocabulary's special tokens that
+    are ends by their names."""
+    named = sorted(special[name] for name in names.split() if name in special)
+    ends = dict.fromkeys(one for one in (*given, *named) if one is not None)
+    if any(one <= special.keys() for one in CHANNEL_ENDS) and ENDS_A_MESSAGE in special:
+        ends.pop(special[ENDS_A_MESSAGE], None)
+    return list(ends)
 
 
 def _turn_end(tokenizer: Any) -> int | None:

@@ -108,13 +108,25 @@ def check_writes_text(folder: Path, model: str, config: Mapping[str, Any]) -> No
     classes = [one for one in classes if isinstance(one, str)] if isinstance(classes, list) else []
     if any(map(SCORERS.search, classes)):
         does = f"scores texts ({classes[0]:.60})"
-    elif classes and all(map(HEADLESS.search, classes)):
-        does = f"turns its input into vectors ({classes[0]:.60})"
     elif any((folder / one).is_file() for one in EMBEDDING_FILES):
         does = "turns texts into vectors (it is for sentence-transformers)"
+    elif classes and all(map(HEADLESS.search, classes)):
+        _check_known(model, classes[0], config.get("model_type"))
+        does = f"turns its input into vectors ({classes[0]:.60})"
     else:
         return
     raise UnsupportedModelError(f"{model} {does} and writes none: give a model that writes text")
+
+
+def _check_known(model: str, name: str, model_type: object) -> None:
+    """Raise UnsupportedModelError for a class of which only its makers' code knows what it does."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if model_type not in CONFIG_MAPPING_NAMES:
+        raise UnsupportedModelError(
+            f"{model} is computed by code of its own ({name:.60}), which is not in the library and "
+            "which MoLink does not run: give a version for transformers (often named -hf)"
+        )
 
 
 def _names(folder: Path, model: str) -> set[str]:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from molink.checkpoint.checkpoint import INDEX, SINGLE, open_checkpoint
 from molink.checkpoint.description import describe
 from molink.checkpoint.shard_plan import WeightsLayout, plan_shards
-from molink.errors import CheckpointError, UserError
+from molink.errors import CheckpointError, UnsupportedModelError, UserError
 from molink.models import DEMO_MODEL_DIR
 from molink.serving.served_model import load_tokenizer, read_served_model
 from tests.executor.cpu_stages import cpu_stage
@@ -153,6 +153,14 @@ def test_byte_order_marks_in_front_of_every_text_file(demo):
     assert marked.card.eos_token_ids == plain.card.eos_token_ids
     assert cpu_stage(demo, range(2)).description.layers == 9
     assert all(path.read_bytes().startswith(BOM_UTF8) for path in demo.glob("*.json"))
+
+
+def test_a_model_of_code_of_its_own_is_not_taken_for_one_that_makes_vectors(demo):
+    config = json.loads((demo / "config.json").read_text())
+    own = {"model_type": "chatglm", "architectures": ["ChatGLMModel"]}
+    (demo / "config.json").write_text(json.dumps(config | own))
+    with pytest.raises(UnsupportedModelError, match=r"code of its own \(ChatGLMModel.*library"):
+        describe(str(demo))
 
 
 def test_a_config_in_another_encoding_is_named(demo):

@@ -68,9 +68,18 @@ def test_every_function_that_is_called_exists():
         *("Select-Object", "Where-Object", "Write-Host", "Read-Host", "Resolve-Path"),
         *("Split-Path", "ConvertFrom-Json", "Register-ScheduledTask", "Stop-ScheduledTask"),
         *("Unregister-ScheduledTask", "Out-Null", "Set-StrictMode"),
+        *(f"{verb}-NetFirewallHyperVRule" for verb in ("Get", "New", "Remove")),
     }
     assert called - defined <= cmdlets
     assert defined <= called
+
+
+def test_a_rule_of_the_firewall_of_wsl_is_asked_for_once_and_taken_back():
+    """Older Windows has no such commands, and none is needed there."""
+    assert "Get-Command New-NetFirewallHyperVRule" in code()
+    asked, made = code().index("Read-Host 'Let other PCs"), code().index("    New-NetFirewall")
+    assert asked < made < code().index("    Request-Inbound\n")
+    assert "Remove-NetFirewallHyperVRule -Name $FirewallRule" in code()
 
 
 @pytest.mark.parametrize("do", list(Do))

@@ -50,6 +50,14 @@ MIRRORED = (
     "then run `wsl --shutdown` (Windows 11 22H2 or newer)."
 )
 
+HYPER_V = (
+    "if links stay relayed, Windows' Hyper-V firewall drops what comes in; as administrator in "
+    "PowerShell: `New-NetFirewallHyperVRule -Name MoLink -DisplayName MoLink -Direction Inbound "
+    "-VMCreatorId '{40E0AC32-46A5-438A-A0B2-2B479E8F2E90}' -Protocol TCP -Action Allow`"
+)
+"""Said where the Linux has the address of Windows: a port that is dropped looks like any other from
+within."""
+
 
 def driver(facts: DoctorFacts) -> Finding:
     """Is there an NVIDIA driver, new enough for torch?"""
@@ -172,7 +180,9 @@ def wsl(facts: DoctorFacts) -> Finding:
         return fail("WSL", found, MIRRORED)
     if kind.networking == "unknown":
         return warn("WSL", found, "In PowerShell: `wsl --update`.")
-    if kind.networking in ("mirrored", "bridged"):
+    if kind.networking == "mirrored":
+        return ok("WSL", f"{found}; {HYPER_V}")
+    if kind.networking == "bridged":
         return ok("WSL", found)
     return warn("WSL", f"{found}: neighbours reach it through the relay only", MIRRORED)
 

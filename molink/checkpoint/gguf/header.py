@@ -186,9 +186,13 @@ def read_gguf(path: Path) -> GgufHeader:
         tensor_count, pair_count = walk.counts()
         metadata = _metadata(walk, pair_count)
         entries = [_entry(walk) for _ in range(tensor_count)]
-        start = _aligned(walk.at, _alignment(walk, metadata))
+        alignment = metadata.get(ALIGNMENT_KEY, ALIGNMENT)
+        if not isinstance(alignment, int) or not 0 < alignment <= ALIGNMENT_MAX:
+            raise walk.damaged(f"{ALIGNMENT_KEY} is no size")
+        start = -(-walk.at // alignment) * alignment
         known = [_tensor(walk, entry, start) for entry in entries if entry[2] in _READ]
-    unread = Counter(_type_name(entry[2]) for entry in entries if entry[2] not in _READ)
+    others = (kind for _, _, kind, _ in entries if kind not in _READ)
+    unread = Counter(OTHER_TYPES.get(kind, f"number {kind}") for kind in others)
     known.sort(key=lambda tensor: (tensor.start, tensor.stop))
     for before, after in pairwise(known):
         if after.start < before.stop:
@@ -329,17 +333,6 @@ def _value(walk: _Walk) -> Value:
     return walk.number(SCALARS[kind])
 
 
-def _alignment(walk: _Walk, metadata: Mapping[str, Value]) -> int:
-    alignment = metadata.get(ALIGNMENT_KEY, ALIGNMENT)
-    if not isinstance(alignment, int) or not 0 < alignment <= ALIGNMENT_MAX:
-        raise walk.damaged(f"{ALIGNMENT_KEY} is no size")
-    return alignment
-
-
-def _aligned(position: int, alignment: int) -> int:
-    return -(-position // alignment) * alignment
-
-
 # -- tensors --------------------------------------------------------------------------------------
 
 Entry = tuple[str, tuple[int, ...], int, int]
@@ -356,10 +349,6 @@ def _entry(walk: _Walk) -> Entry:
 
 
 _READ = PLAIN_TYPES | BLOCK_TYPES | RECODED_TYPES
-
-
-def _type_name(number: int) -> str:
-    return OTHER_TYPES.get(number, f"number {number}")
 
 
 def _tensor(walk: _Walk, entry: Entry, data_start: int) -> GgufTensor:

@@ -234,7 +234,7 @@ def _matrices_of(
     """Matrices that make up the one of an expert: stored one by one, or as an entry of a stack."""
     first = group[0].weight
     if group[0].expert is None:
-        by_rows = not shell.transposed or first.format is WeightFormat.MXFP4
+        by_rows = not shell.transposed or first.format in (WeightFormat.MXFP4, WeightFormat.GGUF)
         if first.experts != shell.experts or not by_rows:
             raise CheckpointError(
                 f"{first.name} holds {first.experts or 1} matrices in an order that is not read, "

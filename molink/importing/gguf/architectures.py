@@ -5,13 +5,14 @@ its class. Some are also stored otherwise: see `changes`. Names of the format's 
 no help: it maps many names of the library to one of the format's, and this is the way back.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.importing.gguf import orders
 from molink.importing.gguf.changes import (
     Change,
     convolution,
     copied,
+    experts_in_turns,
     flat,
     fused_experts,
     fused_rows,
@@ -24,7 +25,6 @@ from molink.importing.gguf.changes import (
     split_rows,
 )
 from molink.importing.gguf.metadata import GgufModel
-from molink.importing.gguf.mxfp4 import biases_in_turns, codes, codes_in_turns
 
 __all__ = ["ARCHITECTURES", "Architecture"]
 
@@ -38,6 +38,13 @@ def _names(text: str) -> Parts:
     return {part: path for part, path in pairs}
 
 
+def _feed_forward(path: str, names: str = "gate_proj up_proj down_proj") -> Parts:
+    """The matrices of a plain layer, and those of each expert."""
+    parts = dict(zip(("ffn_gate", "ffn_up", "ffn_down"), names.split(), strict=True))
+    experts = {f"{part}_exps": f"{path}.experts.{{}}.{one}" for part, one in parts.items()}
+    return {part: f"{path}.{one}" for part, one in parts.items()} | experts
+
+
 def _shared(path: str) -> Parts:
     """Names of experts that see every token."""
     return {f"ffn_{one}_shexp": f"{path}.{one}_proj" for one in ("gate", "up", "down")}
@@ -45,14 +52,16 @@ def _shared(path: str) -> Parts:
 
 # -- names ----------------------------------------------------------------------------------------
 
-USUAL = _names(
-    "attn_q=self_attn.q_proj attn_k=self_attn.k_proj attn_v=self_attn.v_proj "
-    "attn_output=self_attn.o_proj attn_norm=input_layernorm attn_q_norm=self_attn.q_norm "
-    "attn_k_norm=self_attn.k_norm ffn_norm=post_attention_layernorm ffn_gate=mlp.gate_proj "
-    "ffn_up=mlp.up_proj ffn_down=mlp.down_proj ffn_gate_inp=mlp.gate "
-    "ffn_gate_exps=mlp.experts.{}.gate_proj ffn_up_exps=mlp.experts.{}.up_proj "
-    "ffn_down_exps=mlp.experts.{}.down_proj exp_probs_b.bias=mlp.gate.e_score_correction_bias "
-) | _shared("mlp.shared_experts")
+USUAL = {
+    **_names(
+        "attn_q=self_attn.q_proj attn_k=self_attn.k_proj attn_v=self_attn.v_proj "
+        "attn_output=self_attn.o_proj attn_norm=input_layernorm attn_q_norm=self_attn.q_norm "
+        "attn_k_norm=self_attn.k_norm ffn_norm=post_attention_layernorm ffn_gate_inp=mlp.gate "
+        "exp_probs_b.bias=mlp.gate.e_score_correction_bias"
+    ),
+    **_feed_forward("mlp"),
+    **_shared("mlp.shared_experts"),
+}
 """Paths of the parts of a layer in most classes."""
 
 AROUND = _names("token_embd=model.embed_tokens output_norm=model.norm output=lm_head")
@@ -65,10 +74,8 @@ FOUR_NORMS = POST_NORM | _names(
     "ffn_norm=pre_feedforward_layernorm post_ffw_norm=post_feedforward_layernorm"
 )
 HUNYUAN = _names("attn_q_norm=self_attn.query_layernorm attn_k_norm=self_attn.key_layernorm")
-SPARSE_MOE = _names(
-    "ffn_gate_inp=block_sparse_moe.gate ffn_gate_exps=block_sparse_moe.experts.{}.w1 "
-    "ffn_up_exps=block_sparse_moe.experts.{}.w3 ffn_down_exps=block_sparse_moe.experts.{}.w2 "
-    "exp_probs_b.bias=block_sparse_moe.e_score_correction_bias"
+SPARSE_MOE = _feed_forward("block_sparse_moe", "w1 w3 w2") | _names(
+    "ffn_gate_inp=block_sparse_moe.gate exp_probs_b.bias=block_sparse_moe.e_score_correction_bias"
 )
 FUSED_MOE = _names(
     "ffn_gate_inp=block_sparse_moe.router.layer ffn_gate_exps=block_sparse_moe.input_linear "
@@ -92,32 +99,26 @@ MAMBA = _names(
     "ssm_in=mamba.in_proj ssm_conv1d=mamba.conv1d ssm_norm=mamba.norm ssm_out=mamba.out_proj "
     "ssm_a=mamba.A_log ssm_d=mamba.D ssm_dt.bias=mamba.dt_bias"
 )
-MIXER = {part: path.replace("mamba", "mixer") for part, path in MAMBA.items()} | _names(
-    "attn_norm=norm attn_q=mixer.q_proj attn_k=mixer.k_proj attn_v=mixer.v_proj "
-    "attn_output=mixer.o_proj ffn_up=mixer.up_proj ffn_down=mixer.down_proj "
-    "ffn_gate_inp=mixer.gate ffn_up_exps=mixer.experts.{}.up_proj "
-    "ffn_down_exps=mixer.experts.{}.down_proj ffn_up_shexp=mixer.shared_experts.up_proj "
-    "ffn_down_shexp=mixer.shared_experts.down_proj ffn_latent_down=mixer.fc1_latent_proj "
-    "ffn_latent_up=mixer.fc2_latent_proj exp_probs_b.bias=mixer.gate.e_score_correction_bias"
-)
-FEED_FORWARD = _names(
-    "ffn_norm=pre_ff_layernorm.weight ffn_gate=feed_forward.gate_proj ffn_up=feed_forward.up_proj "
-    "ffn_down=feed_forward.down_proj ffn_gate_inp=feed_forward.router "
-    "ffn_gate_exps=feed_forward.experts.{}.gate_proj ffn_up_exps=feed_forward.experts.{}.up_proj "
-    "ffn_down_exps=feed_forward.experts.{}.down_proj"
+MIXER = {
+    **{part: path.replace("mamba", "mixer") for part, path in MAMBA.items()},
+    **{part: path.replace("mlp", "mixer") for part, path in USUAL.items()},
+    **{f"attn_{one}": f"mixer.{one[0]}_proj" for one in ("q", "k", "v", "output")},
+    **_names(
+        "attn_norm=norm ffn_latent_down=mixer.fc1_latent_proj ffn_latent_up=mixer.fc2_latent_proj"
+    ),
+}
+FEED_FORWARD = _feed_forward("feed_forward") | _names(
+    "ffn_norm=pre_ff_layernorm.weight ffn_gate_inp=feed_forward.router"
 )
 JAMBA = FEED_FORWARD | _names(
     "ssm_x=mamba.x_proj ssm_dt=mamba.dt_proj ssm_dt.bias=mamba.dt_proj.bias "
     "ssm_dt_norm=mamba.dt_layernorm ssm_b_norm=mamba.b_layernorm ssm_c_norm=mamba.c_layernorm"
 )
-LFM2 = _names(
+LFM2 = _feed_forward("feed_forward", "w1 w3 w2") | _names(
     "attn_output=self_attn.out_proj attn_q_norm=self_attn.q_layernorm "
     "attn_k_norm=self_attn.k_layernorm attn_norm=operator_norm ffn_norm=ffn_norm "
-    "ffn_gate=feed_forward.w1 ffn_up=feed_forward.w3 ffn_down=feed_forward.w2 "
     "shortconv.conv=conv.conv shortconv.in_proj=conv.in_proj shortconv.out_proj=conv.out_proj "
-    "ffn_gate_inp=feed_forward.gate ffn_gate_exps=feed_forward.experts.{}.w1 "
-    "ffn_up_exps=feed_forward.experts.{}.w3 ffn_down_exps=feed_forward.experts.{}.w2 "
-    "exp_probs_b.bias=feed_forward.expert_bias"
+    "ffn_gate_inp=feed_forward.gate exp_probs_b.bias=feed_forward.expert_bias"
 )
 GEMMA_4 = FOUR_NORMS | _names(
     "inp_gate=per_layer_input_gate proj=per_layer_projection post_norm=post_per_layer_input_norm "
@@ -165,11 +166,6 @@ QKVZ: Changes = {
     "attn_qkv": fused_rows("attn_gate", orders.grouped_qkvz),
     "ssm_conv1d.weight": convolution(),
     "ssm_a": logarithms(),
-}
-MXFP4: Changes = {
-    "ffn_gate_exps.weight": codes_in_turns,
-    "ffn_gate_exps.bias": biases_in_turns,
-    "ffn_down_exps.weight": codes,
 }
 
 
@@ -234,6 +230,9 @@ NEMOTRON_H = Architecture(
     _final("backbone.norm_f", "token_embd=backbone.embeddings"),
     "backbone.layers",
 )
+DEEPSEEK = Architecture(
+    "deepseek_v3", LATENT, STACKS | {"attn_k_b": latent_expansion}, ("attn_norm", "ffn_norm")
+)
 LFM2_AROUND = _final("model.embedding_norm", "token_embd_norm=model.embedding_norm")
 LFM2_CHANGES: Changes = STACKS | {"shortconv.conv.weight": convolution()}
 GEMMA_4_AROUND = AROUND | _names(
@@ -277,16 +276,12 @@ ARCHITECTURES = {
         "phi3", GATE_UP | _names("attn_qkv=self_attn.qkv_proj"), every=("attn_qkv", *DENSE[4:])
     ),
     "phimoe": Architecture("phimoe", SPARSE_MOE, every=SPARSE),
-    "gpt-oss": Architecture("gpt_oss", GPT_OSS, MXFP4, SPARSE),
+    "gpt-oss": Architecture("gpt_oss", GPT_OSS, {"ffn_gate_exps": experts_in_turns}, SPARSE),
     "chatglm": Architecture("glm", GATE_UP | QKV, SPLIT, DENSE[4:]),
     "glm4": Architecture("glm4", GATE_UP | GLM_4, every=(*DENSE, *GLM_4)),
     "glm4moe": Architecture("glm4_moe", POST_NORM, every=(*PARALLEL[:5], *POST_NORM)),
-    "deepseek2": Architecture(
-        "deepseek_v3", LATENT, STACKS | {"attn_k_b": latent_expansion}, ("attn_norm", "ffn_norm")
-    ),
-    "deepseek2 without bias": Architecture(
-        "deepseek_v2", LATENT, STACKS | {"attn_k_b": latent_expansion}, ("attn_norm", "ffn_norm")
-    ),
+    "deepseek2": DEEPSEEK,
+    "deepseek2 without bias": replace(DEEPSEEK, model_type="deepseek_v2"),
     "granite": Architecture("granite", {}, ROTARY),
     "granitemoe": Architecture("granitemoeshared", FUSED_MOE, FUSED, SPARSE),
     "granitehybrid": Architecture(

@@ -7,15 +7,15 @@ two kinds of them in one matrix) is written anew, in Q8_0, which is finer than n
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from molink.checkpoint.gguf.block_types import block_type_named
 from molink.checkpoint.gguf.header import GgufTensor
-from molink.errors import CheckpointError, UnsupportedModelError
+from molink.errors import UnsupportedModelError
 from molink.importing.checkpoint_folder import NewTensors, one_tensor
 from molink.importing.gguf.metadata import GgufModel
 from molink.importing.gguf.recoding import blocks_of_8, numbers, pieces_of, whole
@@ -24,6 +24,7 @@ __all__ = [
     "Change",
     "convolution",
     "copied",
+    "experts_in_turns",
     "flat",
     "fused_experts",
     "fused_rows",
@@ -48,83 +49,45 @@ Change = Callable[[GgufModel, GgufTensor, str], list[NewTensors]]
 Order = Callable[[GgufModel, GgufTensor], np.ndarray]
 """Number of the old row for each new one."""
 
+Shape = tuple[int, ...]
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of some tensors of one type, one below the other."""
-
-    sources: tuple[GgufTensor, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of a row; a vector has rows of one number."""
-        first = self.sources[0]
-        return first.type.size if len(first.shape) == 1 else first.row_bytes
-
-    @property
-    def count(self) -> int:
-        """Rows of all of them."""
-        return sum(one.stop - one.start for one in self.sources) // self.size
-
-    def pieces(self, order: np.ndarray | None) -> Iterator[bytes]:
-        """Their bytes, rows in the order."""
-        if order is None:
-            for one in self.sources:
-                yield from pieces_of(one, one.start, one.stop)
-            return
-        raw = np.concatenate([whole(one) for one in self.sources]).reshape(-1, self.size)
-        step = max(1, PIECE_BYTES // self.size)
-        for start in range(0, len(order), step):
-            yield raw[order[start : start + step]].tobytes()
-
+Group = tuple[GgufTensor, ...]
+"""Tensors whose rows stand one below the other."""
 
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def copied(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-    """The tensor as it is."""
-    return [_rows(model, (tensor,), name, tensor.shape)]
+def moved(order: Order | None, shape: Callable[[Shape], Shape] = tuple) -> Change:
+    """Whole rows in another order, and as a tensor of another shape."""
+
+    def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
+        rows = None if order is None else order(model, tensor)
+        return [_rows(model, [(tensor,)], name, shape(tensor.shape), rows)]
+
+    return change
 
 
-def flat(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-    """The same numbers as a vector."""
-    return [_rows(model, (tensor,), name, (math.prod(tensor.shape),))]
+copied = moved(None)
+"""The tensor as it is."""
+
+flat = moved(None, lambda shape: (math.prod(shape),))
+"""The same numbers as a vector."""
 
 
 def convolution(order: Order | None = None) -> Change:
     """Kernels of one input each, [channels, 1, length], whose middle dimension the file drops."""
-
-    def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-        shape = (tensor.shape[0], 1, tensor.shape[-1])
-        rows = None if order is None else order(model, tensor)
-        return [_rows(model, (tensor,), name, shape, rows)]
-
-    return change
-
-
-def moved(order: Order) -> Change:
-    """Whole rows in another order."""
-
-    def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-        return [_rows(model, (tensor,), name, tensor.shape, order(model, tensor))]
-
-    return change
+    return moved(order, lambda shape: (shape[0], 1, shape[-1]))
 
 
 def split_rows(names: Sequence[str], counts: Callable[[GgufModel], Sequence[int]]) -> Change:
     """Parts of the rows under names of their own; `{}` in the name stands for theirs."""
 
     def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-        new, start = [], 0
-        size = Rows((tensor,)).size
-        for one, count in zip(names, counts(model), strict=True):
-            first, stop = tensor.start + start * size, tensor.start + (start + count) * size
-            part = replace(tensor, shape=(count, *tensor.shape[1:]), start=first, stop=stop)
-            new += copied(model, part, name.format(one))
-            start += count
-        if start != tensor.shape[0]:
-            raise _misfit(model, tensor, f"{tensor.shape[0]} rows, not {start}")
-        return new
+        sizes = counts(model)
+        if sum(sizes) != tensor.shape[0]:
+            raise model.misfit(tensor, f"{tensor.shape[0]} rows, not {sum(sizes)}")
+        parts = zip(names, _cut(tensor, sizes), strict=True)
+        return [new for one, part in parts for new in copied(model, part, name.format(one))]
 
     return change
 
@@ -133,15 +96,19 @@ def of_each(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]
     """One tensor for each entry of a stack, as plain checkpoints have experts; `{}` in the name
     stands for its number."""
     if len(tensor.shape) < 2:
-        raise _misfit(model, tensor, "no stack")
-    count, *shape = tensor.shape
-    size = (tensor.stop - tensor.start) // count
-    new = []
-    for number in range(count):
-        start = tensor.start + number * size
-        part = replace(tensor, shape=tuple(shape), start=start, stop=start + size)
-        new += copied(model, part, name.format(number))
-    return new
+        raise model.misfit(tensor, "no stack")
+    entries = enumerate(_cut(tensor, [1] * tensor.shape[0]))
+    parts = ((number, replace(one, shape=one.shape[1:])) for number, one in entries)
+    return [new for number, part in parts for new in copied(model, part, name.format(number))]
+
+
+def _cut(tensor: GgufTensor, counts: Iterable[int]) -> Iterator[GgufTensor]:
+    """Parts of a tensor with so many entries of its first dimension each."""
+    size, start = (tensor.stop - tensor.start) // tensor.shape[0], tensor.start
+    for count in counts:
+        stop = start + count * size
+        yield replace(tensor, shape=(count, *tensor.shape[1:]), start=start, stop=stop)
+        start = stop
 
 
 def fused_rows(other: str, order: Order | None = None) -> Change:
@@ -151,54 +118,73 @@ def fused_rows(other: str, order: Order | None = None) -> Change:
         second = _beside(model, tensor, other)
         shape = (tensor.shape[0] + second.shape[0], *tensor.shape[1:])
         rows = None if order is None else order(model, tensor)
-        return [_rows(model, (tensor, second), name, shape, rows)]
+        return [_rows(model, [(tensor, second)], name, shape, rows)]
 
     return change
 
 
-def fused_experts(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-    """Stack of each expert's gate with its up projection below it."""
+def fused_experts(
+    model: GgufModel, tensor: GgufTensor, name: str, *, in_turns: bool = False
+) -> list[NewTensors]:
+    """Stack of each expert's gate with its up projection below it, or with rows of both in turns;
+    of biases, [experts, rows], the same with their numbers."""
     second = _beside(model, tensor, "ffn_up_exps")
-    if second.shape != tensor.shape or len(tensor.shape) != 3:
-        raise _misfit(model, tensor, f"the shape {tensor.shape}, ffn_up_exps {second.shape}")
-    experts, rows, inputs = tensor.shape
-    order = np.arange(2 * experts * rows).reshape(2, experts, rows).swapaxes(0, 1).ravel()
-    return [_rows(model, (tensor, second), name, (experts, 2 * rows, inputs), order)]
+    if second.shape != tensor.shape or len(tensor.shape) not in (2, 3):
+        raise model.misfit(tensor, f"the shape {tensor.shape}, ffn_up_exps {second.shape}")
+    experts, rows, *inputs = tensor.shape
+    ones = [1] * experts
+    groups = list(zip(_cut(tensor, ones), _cut(second, ones), strict=True))
+    order = np.arange(2 * rows).reshape(2, rows).T.ravel() if in_turns else None
+    return [_rows(model, groups, name, (experts, 2 * rows, *inputs), order)]
+
+
+experts_in_turns = partial(fused_experts, in_turns=True)
+"""Gates and up projections as gpt-oss has them."""
 
 
 def _beside(model: GgufModel, tensor: GgufTensor, other: str) -> GgufTensor:
     found = model.tensors.get(tensor.name.replace(tensor.name.split(".")[2], other))
-    if found is None or found.shape[-1] != tensor.shape[-1]:
-        raise CheckpointError(
-            f"{tensor.name} of {model.header.path} has no match in {other}: fetch it again"
-        )
+    if found is None or found.shape[1:] != tensor.shape[1:]:
+        raise model.misfit(tensor, f"no match in {other}")
     return found
 
 
 def _rows(
     model: GgufModel,
-    sources: tuple[GgufTensor, ...],
+    groups: Sequence[Group],
     name: str,
     shape: Sequence[int],
     order: np.ndarray | None = None,
 ) -> NewTensors:
-    first = sources[0]
-    if len({one.type for one in sources}) > 1:
-        return _recoded(sources, name, shape, order)
-    rows = Rows(sources)
-    if order is not None and len(order) != rows.count:
-        raise _misfit(model, first, f"{rows.count} rows, not {len(order)}")
-    pieces, size = partial(rows.pieces, order), rows.count * rows.size
+    """A tensor of the rows of all groups, in each of them in the order."""
+    first = groups[0][0]
+    of_numbers = len(first.shape) == 1 or first.name.endswith(".bias")
+    row_bytes = first.type.size if of_numbers else first.row_bytes
+    if len({one.type for one in groups[0]}) > 1:
+        if of_numbers:
+            raise model.misfit(first, "a match of another type")
+        return _recoded(groups, name, shape, order)
+    sizes = [sum(one.stop - one.start for one in group) for group in groups]
+    if order is not None and len(order) != sizes[0] // row_bytes:
+        raise model.misfit(first, f"{sizes[0] // row_bytes} rows, not {len(order)}")
+    pieces = partial(_pieces, groups, order, row_bytes)
     if first.is_plain:
-        return one_tensor(name, first.type.name, shape, size, pieces)
+        return one_tensor(name, first.type.name, shape, sum(sizes), pieces)
     if len(shape) not in (2, 3):
-        raise _misfit(model, first, "blocks and is no matrix")
+        raise model.misfit(first, "blocks and is no matrix")
     new = (*shape[:-1], first.row_bytes)
-    return one_tensor(f"{name}_{first.type.name}", "U8", new, size, pieces)
+    return one_tensor(f"{name}_{first.type.name}", "U8", new, sum(sizes), pieces)
 
 
-def _misfit(model: GgufModel, tensor: GgufTensor, what: str) -> CheckpointError:
-    return CheckpointError(f"{tensor.name} of {model.header.path} has {what}: fetch it again")
+def _pieces(groups: Iterable[Group], order: np.ndarray | None, row_bytes: int) -> Iterator[bytes]:
+    for group in groups:
+        if order is None:
+            for one in group:
+                yield from pieces_of(one, one.start, one.stop)
+            continue
+        raw = np.concatenate([whole(one) for one in group]).reshape(-1, row_bytes)
+        for rows in np.array_split(order, -(-raw.nbytes // PIECE_BYTES)):
+            yield raw[rows].tobytes()
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -215,11 +201,7 @@ def logarithms(order: Order | None = None) -> Change:
     def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
         shape = tensor.shape[:1] if tensor.shape[1:] == (1,) else tensor.shape
         rows = slice(None) if order is None else order(model, tensor)
-        return [
-            _computed(
-                model, tensor, name, shape, lambda values: np.log(-values.reshape(shape))[rows]
-            )
-        ]
+        return [_computed(model, tensor, name, shape, lambda values: np.log(-values)[rows])]
 
     return change
 
@@ -228,7 +210,7 @@ def _computed(
     model: GgufModel,
     tensor: GgufTensor,
     name: str,
-    shape: Sequence[int],
+    shape: Shape,
     make: Callable[[np.ndarray], np.ndarray],
 ) -> NewTensors:
     if tensor.type.name != "F32":
@@ -236,12 +218,7 @@ def _computed(
             f"{tensor.name} of {model.header.path} is {tensor.type.name}, where norms and decays "
             "are F32: take another version of the model"
         )
-
-    def pieces() -> Iterator[bytes]:
-        values = whole(tensor).view(np.float32).reshape(tensor.shape)
-        yield make(values).astype(np.float32).tobytes()
-
-    return one_tensor(name, "F32", shape, tensor.stop - tensor.start, pieces)
+    return _plain(name, "F32", shape, lambda: make(numbers(tensor).reshape(shape)))
 
 
 def latent_expansion(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
@@ -249,17 +226,14 @@ def latent_expansion(model: GgufModel, tensor: GgufTensor, name: str) -> list[Ne
     halves, that of keys transposed. Stages hold it unpacked."""
     values = model.tensors.get(tensor.name.replace("attn_k_b", "attn_v_b"))
     if values is None or len(values.shape) != 3 or len(tensor.shape) != 3:
-        raise _misfit(model, tensor, "no match in attn_v_b")
+        raise model.misfit(tensor, "no match in attn_v_b")
     heads, rank, size = tensor.shape
     shape = (heads * (size + values.shape[1]), rank)
-    kind = np.float32 if tensor.type.name == "F32" else np.float16
 
-    def pieces() -> Iterator[bytes]:
-        keys_HNR = numbers(tensor).swapaxes(1, 2)
-        yield np.concatenate([keys_HNR, numbers(values)], 1).astype(kind).tobytes()
+    def both() -> np.ndarray:
+        return np.concatenate([numbers(tensor).swapaxes(1, 2), numbers(values)], 1)
 
-    bytes_count = math.prod(shape) * np.dtype(kind).itemsize
-    return [one_tensor(name, "F32" if kind == np.float32 else "F16", shape, bytes_count, pieces)]
+    return [_plain(name, "F32" if tensor.type.name == "F32" else "F16", shape, both)]
 
 
 def moved_columns(order: Order) -> Change:
@@ -270,7 +244,7 @@ def moved_columns(order: Order) -> Change:
         if np.array_equal(columns, np.arange(len(columns))):
             return copied(model, tensor, name)
         if not tensor.is_plain:
-            return [_recoded((tensor,), name, tensor.shape, None, columns)]
+            return [_recoded([(tensor,)], name, tensor.shape, None, columns)]
 
         def pieces() -> Iterator[bytes]:
             raw = whole(tensor).reshape(-1, len(columns), tensor.type.size)
@@ -282,8 +256,15 @@ def moved_columns(order: Order) -> Change:
     return change
 
 
+def _plain(name: str, kind: str, shape: Shape, make: Callable[[], np.ndarray]) -> NewTensors:
+    """Numbers that are made in one piece when they are written."""
+    dtype = np.dtype({"F32": np.float32, "F16": np.float16}[kind])
+    size = math.prod(shape) * dtype.itemsize
+    return one_tensor(name, kind, shape, size, lambda: iter([make().astype(dtype).tobytes()]))
+
+
 def _recoded(
-    sources: tuple[GgufTensor, ...],
+    groups: Sequence[Group],
     name: str,
     shape: Sequence[int],
     order: np.ndarray | None,
@@ -293,8 +274,9 @@ def _recoded(
     new = (*shape[:-1], shape[-1] // block.values * block.size)
 
     def pieces() -> Iterator[bytes]:
-        values = np.concatenate([numbers(one).reshape(-1, shape[-1]) for one in sources])
-        values = values if order is None else values[order]
-        yield blocks_of_8(values if columns is None else values[:, columns])
+        for group in groups:
+            values = np.concatenate([numbers(one).reshape(-1, shape[-1]) for one in group])
+            values = values if order is None else values[order]
+            yield blocks_of_8(values if columns is None else values[:, columns])
 
     return one_tensor(f"{name}_{RECODED}", "U8", new, math.prod(new), pieces)

@@ -29,8 +29,7 @@ VARIANTS: dict[str, tuple[str, Callable[[GgufModel], bool]]] = {
 }
 """Architectures whose files hold models of two classes, and how the second is told."""
 
-OPTIONAL = {"rms_norm_eps": "attention.layer_norm_rms_epsilon"}
-"""Settings of most architectures, and their keys."""
+RMS_EPS = "attention.layer_norm_rms_epsilon"
 
 
 def gguf_model(header: GgufHeader) -> tuple[GgufModel, Architecture]:
@@ -66,29 +65,19 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
     embeddings = model.tensors.get("token_embd.weight")
     if embeddings is None or embeddings.shape[1:] != (hidden,):
         raise CheckpointError(f"{model.header.path} has no embeddings of {hidden}: fetch again")
-    head_size = model.find("attention.key_length")
-    if head_size is not None:
-        head_size = model.number("attention.key_length")
     return {
         "model_type": architecture.model_type,
         "num_hidden_layers": model.layers,
         "hidden_size": hidden,
-        "intermediate_size": _intermediate(model),
+        "intermediate_size": model.found_inner("ffn_down", "ffn_down_exps")
+        or model.number("feed_forward_length"),
         "num_attention_heads": model.heads,
         "num_key_value_heads": model.kv_heads,
-        "head_dim": head_size or hidden // model.heads,
+        "head_dim": model.count("attention.key_length", hidden // model.heads),
         "vocab_size": embeddings.shape[0],
         "max_position_embeddings": model.number("context_length"),
         "tie_word_embeddings": model.tied and embeddings.is_plain,
         "attention_bias": model.has_biases,
         "dtype": "bfloat16",
-        **{key: model.amount(name) for key, name in OPTIONAL.items() if model.find(name)},
+        **({"rms_norm_eps": model.amount(RMS_EPS)} if model.find(RMS_EPS) else {}),
     }
-
-
-def _intermediate(model: GgufModel) -> int:
-    """Rows between a layer's projections: of its matrices, for metadata may name others."""
-    for part in ("ffn_down", "ffn_down_exps"):
-        if model.has(f"{part}.weight"):
-            return model.inner(part)
-    return model.number("feed_forward_length")

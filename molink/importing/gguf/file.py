@@ -10,15 +10,10 @@ from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, open_checkpoint
 from molink.checkpoint.gguf.header import TAKE_INSTEAD, GgufArray, GgufHeader
 from molink.checkpoint.gguf.split_files import read_gguf_parts
 from molink.errors import CheckpointError, UnsupportedModelError
-from molink.importing.checkpoint_folder import (
-    NewTensors,
-    Progress,
-    files_identity,
-    write_checkpoint,
-)
+from molink.importing.checkpoint_folder import Progress, files_identity, write_checkpoint
 from molink.importing.gguf.architectures import Architecture
 from molink.importing.gguf.config import QUANTIZATION, gguf_model, model_settings
-from molink.importing.gguf.metadata import GgufModel
+from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
 from molink.importing.gguf.tensors import checkpoint_tensors
 from molink.importing.gguf.tokenizer import KEY, end_tokens, tokenizer_files
 from molink.printable import printable_line
@@ -40,9 +35,6 @@ SAMPLING = {
 DIGITS = 6
 """Digits of a setting that the file has in fp32."""
 
-COMPARED = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads")
-"""Settings by which another model's config is told from this one's."""
-
 
 def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progress) -> int:
     """Write the checkpoint `folder` from a GGUF file, with the config and tokenizer of the folder
@@ -61,7 +53,7 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
         settings = _given_settings(model, architecture, config)
     small["config.json"] = _json(with_scheme(settings))
     write_checkpoint(folder, tensors, small, progress, files_identity(_files(header, path)))
-    return _size(tensors)
+    return sum(part.size for part in tensors)
 
 
 def read_model(path: Path) -> tuple[GgufModel, Architecture]:
@@ -119,10 +111,6 @@ def _files(header: GgufHeader, path: Path) -> list[Path]:
     return sorted({path, header.path, *(tensor.path for tensor in header.tensors)})
 
 
-def _size(tensors: list[NewTensors]) -> int:
-    return sum(part.size for part in tensors)
-
-
 def _made_files(header: GgufHeader, settings: dict[str, Any]) -> dict[str, bytes]:
     """The tokenizer's files and generation_config.json; token numbers go into the settings too."""
     files = tokenizer_files(header, settings["max_position_embeddings"])
@@ -145,8 +133,8 @@ def sampling_settings(header: GgufHeader) -> dict[str, Any]:
         if isinstance(value, bool | str | GgufArray) or not least <= value <= most:
             raise CheckpointError(
                 f"{header.path} gives {printable_line(repr(value))[:40]} as general.sampling."
-                f"{key}, which is no number from {least:g} to {most:g}: fetch it again, or name "
-                "the folder of the original model with --config"
+                f"{key}, which is no number from {least:g} to {most:g}: fetch it again, or "
+                f"{WITH_CONFIG}"
             )
         found[name] = int(value) if name == "top_k" else round(value, DIGITS)
     return found | ({"do_sample": found.get("temperature") != 0} if found else {})
@@ -165,14 +153,13 @@ def small_files_of(folder: Path) -> dict[str, bytes]:
 def _given_settings(model: GgufModel, architecture: Architecture, folder: Path) -> dict[str, Any]:
     """The config of the original model, which must be that of the same one."""
     settings = open_checkpoint(str(folder)).config()
-    metadata_of: Mapping[str, Any] = {
+    compared = {
         "model_type": architecture.model_type,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
     }
-    for key in COMPARED:
-        wanted = metadata_of.get(key)
-        if wanted is not None and settings.get(key) not in (wanted, None):
+    for key, wanted in compared.items():
+        if settings.get(key) not in (wanted, None):
             raise CheckpointError(
                 f"{folder} is of another model: its {key} is {settings[key]}, that of "
                 f"{model.header.path.name} {wanted}."

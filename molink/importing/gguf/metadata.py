@@ -46,9 +46,7 @@ class GgufModel:
         counts = self.each("attention.head_count_kv")
         if counts is not None:
             return max([1, *map(int, counts)])
-        if self.find("attention.head_count_kv") is None:
-            return self.heads
-        return self.number("attention.head_count_kv")
+        return self.count("attention.head_count_kv", self.heads)
 
     @property
     def tied(self) -> bool:
@@ -77,15 +75,19 @@ class GgufModel:
             )
         return list(found[: self.layers])
 
+    def scalar(self, key: str) -> int | float | None:
+        """A number or a truth value; None where there is none. Raises CheckpointError for anything
+        else."""
+        value: Any = self.find(key)
+        if isinstance(value, str | GgufArray) or (value is not None and not math.isfinite(value)):
+            raise self._unusable(key)
+        return value  # type: ignore[no-any-return]
+
     def number(self, key: str) -> int:
         """A positive whole number. Raises CheckpointError for anything else."""
         value = self.find(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            what = "a list" if isinstance(value, GgufArray) else repr(value)
-            raise CheckpointError(
-                f"{self.header.path} gives no usable {self.name}.{key} "
-                f"({printable_line(what)[:40]}): {WITH_CONFIG}"
-            )
+            raise self._unusable(key)
         return value
 
     def count(self, key: str, default: int) -> int:
@@ -94,27 +96,40 @@ class GgufModel:
 
     def amount(self, key: str, default: float | None = None) -> float:
         """A number, or its default. Raises CheckpointError when there is neither."""
-        value = self.find(key)
-        if value is None and default is not None:
-            return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise CheckpointError(
-                f"{self.header.path} gives no usable {self.name}.{key}: {WITH_CONFIG}"
-            )
+        value = self.scalar(key)
+        value = default if value is None else value
+        if value is None or isinstance(value, bool):
+            raise self._unusable(key)
         return float(value)
+
+    def misfit(self, tensor: GgufTensor, what: str) -> CheckpointError:
+        """The error for a tensor of a file that was damaged, which has what it should not."""
+        return CheckpointError(f"{tensor.name} of {self.header.path} has {what}: fetch it again")
+
+    def _unusable(self, key: str) -> CheckpointError:
+        value = self.find(key)
+        what = "a list" if isinstance(value, GgufArray) else printable_line(repr(value))[:40]
+        return CheckpointError(
+            f"{self.header.path} gives no usable {self.name}.{key} ({what}): {WITH_CONFIG}"
+        )
 
     def has(self, part: str, layer: int | None = None) -> bool:
         """Whether a layer, or any, has a part, such as "attn_q.bias"."""
         numbers = range(self.layers) if layer is None else (layer,)
         return any(f"blk.{number}.{part}" in self.tensors for number in numbers)
 
-    def inner(self, part: str) -> int:
-        """Inputs of the first matrix of this part. Raises CheckpointError where there is none."""
-        for number in range(self.layers):
-            if tensor := self.tensors.get(f"blk.{number}.{part}.weight"):
-                return tensor.shape[-1]
-        raise CheckpointError(f"{self.header.path} has no {part} in any layer: fetch it again")
+    def found_inner(self, *parts: str) -> int | None:
+        """Inputs of the first matrix of the first of these parts that the file has, or None."""
+        names = (f"blk.{layer}.{part}.weight" for part in parts for layer in range(self.layers))
+        return next((self.tensors[name].shape[-1] for name in names if name in self.tensors), None)
+
+    def inner(self, *parts: str) -> int:
+        """The same. Raises CheckpointError where there is none."""
+        if (found := self.found_inner(*parts)) is None:
+            raise CheckpointError(
+                f"{self.header.path} has no {parts[0]} in any layer: fetch it again"
+            )
+        return found
 
     def kinds(self, part: str, kind: str, other: str) -> list[str]:
         """Kinds of all layers: `kind` where a layer has the part, else `other`."""

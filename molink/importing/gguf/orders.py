@@ -6,7 +6,6 @@ Each function gives for every new row, as the library wants them, the number of 
 import numpy as np
 
 from molink.checkpoint.gguf.header import GgufTensor
-from molink.errors import CheckpointError
 from molink.importing.gguf.metadata import GgufModel
 
 __all__ = ["channels_by_key", "grouped_qkvz", "heads_by_key", "rotary"]
@@ -18,10 +17,7 @@ def rotary(model: GgufModel, tensor: GgufTensor) -> np.ndarray:
     heads = model.heads if ".attn_q." in tensor.name else model.kv_heads
     rows = tensor.shape[0]
     if rows % (2 * heads):
-        raise CheckpointError(
-            f"{tensor.name} of {model.header.path} has {rows} rows for {heads} heads: "
-            "fetch it again"
-        )
+        raise model.misfit(tensor, f"{rows} rows for {heads} heads")
     return np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).ravel()
 
 
@@ -42,10 +38,8 @@ def channels_by_key(model: GgufModel, tensor: GgufTensor) -> np.ndarray:
 def _by_key(model: GgufModel, tensor: GgufTensor, count: int) -> np.ndarray:
     keys, values = model.number("ssm.group_count"), model.number("ssm.time_step_rank")
     if values % keys or count < 0 or count % values:
-        raise CheckpointError(
-            f"{tensor.name} of {model.header.path} has {count} rows for {values} heads of values "
-            f"and {keys} of keys: fetch it again"
-        )
+        what = f"{count} rows for {values} heads of values and {keys} of keys"
+        raise model.misfit(tensor, what)
     order = np.arange(count).reshape(values // keys, keys, count // values)
     return order.swapaxes(0, 1).ravel()
 

@@ -25,6 +25,8 @@ FACTORS_TOLERANCE = 1e-3
 THETA = 10000.0
 """Base where a file names none."""
 
+ORIGINAL = "original_max_position_embeddings"
+
 
 def rope_parameters(model: GgufModel, size: int) -> dict[str, Any]:
     """Settings of the rotary embedding of heads of a size, of which a part may be rotated."""
@@ -41,19 +43,15 @@ def rope_parameters(model: GgufModel, size: int) -> dict[str, Any]:
     if kind == "linear":
         return {"rope_type": "linear", "rope_theta": theta, "factor": factor} | partial
     if kind == "yarn":
-        return _yarn(model, theta, factor) | partial
+        return partial | {
+            "rope_type": "yarn",
+            "rope_theta": theta,
+            "factor": factor,
+            "beta_fast": model.amount("rope.scaling.yarn_beta_fast", 32.0),
+            "beta_slow": model.amount("rope.scaling.yarn_beta_slow", 1.0),
+            ORIGINAL: model.number("rope.scaling.original_context_length"),
+        }
     raise _needs_config(model, f"scales its rotary embedding by {printable_line(str(kind))}")
-
-
-def _yarn(model: GgufModel, theta: float, factor: float) -> dict[str, Any]:
-    return {
-        "rope_type": "yarn",
-        "rope_theta": theta,
-        "factor": factor,
-        "beta_fast": model.amount("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": model.amount("rope.scaling.yarn_beta_slow", 1.0),
-        "original_max_position_embeddings": model.number("rope.scaling.original_context_length"),
-    }
 
 
 def _llama3(model: GgufModel, factors: np.ndarray, theta: float, size: int) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def _llama3(model: GgufModel, factors: np.ndarray, theta: float, size: int) -> d
             "factor": factor,
             "low_freq_factor": LLAMA3_LOW,
             "high_freq_factor": LLAMA3_HIGH,
-            "original_max_position_embeddings": original,
+            ORIGINAL: original,
         }
         found = _llama3_factors(theta, size, factor, original)
         if found.shape == factors.shape and np.allclose(found, factors, FACTORS_TOLERANCE):

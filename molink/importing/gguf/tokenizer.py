@@ -13,8 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from tokenizers.models import BPE, Unigram
+
+from molink.checkpoint.end_tokens import with_named_ends
 from molink.checkpoint.gguf.header import GgufHeader
 from molink.errors import CheckpointError, UnsupportedModelError
+from molink.importing.gguf.metadata import WITH_CONFIG
 from molink.importing.gguf.patterns import LINES, WORDS
 from molink.printable import printable_line
 
@@ -26,28 +39,6 @@ SPACE = "\u2581"
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens that are no pieces of text."""
-
-WITH_CONFIG = "name the folder of the original model with --config"
-
-END_NAMES = (
-    *(
-        "<eos>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<\uff5cend\u2581of\u2581sentence\uff5c>",
-        "[EOS]",
-    ),
-    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "[e~["),
-    *("<EOT>", "_<EOT>", "[EOT]", "<end_of_utterance>", "<|return|>", "<|call|>", "<|calls|>"),
-    *("<|flush|>", "<|tool_response>"),
-)
-"""Tokens that end a turn whatever the metadata say: files rarely name more than one."""
-
-ENDS_A_MESSAGE = "<|end|>"
-"""Ends a turn in some models; where others end one in channels, it ends a thought."""
-
-CHANNEL_ENDS = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
-"""Tokens of models whose turns have channels."""
 
 TOKEN_CHARACTERS_MAX = 4096
 """Characters of a token; published ones have hundreds. Finding its parts takes their square."""
@@ -70,19 +61,18 @@ class Vocabulary:
     """Each by a name of its own."""
     types: Sequence[float]
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of each token."""
+        return {token: number for number, token in enumerate(self.tokens)}
+
     def value(self, key: str) -> Any:
         """A setting of the tokenizer, or None."""
         return self.header.metadata.get(KEY + key)
 
     def scores(self) -> list[float]:
         """One for each token. Raises CheckpointError when there are more or fewer."""
-        scores = _figures(self.header, "scores")
-        if len(scores) != len(self.tokens):
-            raise CheckpointError(
-                f"{self.header.path} has {len(self.tokens)} tokens and {len(scores)} scores of "
-                "them: fetch it again"
-            )
-        return scores
+        return _as_many(self.header, self.tokens, "scores", _figures(self.header, "scores"))
 
     def number(self, key: str) -> int | None:
         """The number of a token with a meaning, or None."""
@@ -131,19 +121,9 @@ def tokenizer_files(header: GgufHeader, length_max: int) -> dict[str, bytes]:
 def end_tokens(header: GgufHeader) -> list[int]:
     """Numbers of the tokens that end an answer: of a text, of a turn, of a message."""
     vocabulary = _vocabulary(header)
-    has_channels = any(ends <= set(vocabulary.tokens) for ends in CHANNEL_ENDS)
-    given = [vocabulary.number(key) for key in ("eos", "eot", "eom")]
-    named = [
-        number
-        for number, (token, kind) in enumerate(
-            zip(vocabulary.tokens, vocabulary.types, strict=True)
-        )
-        if token in END_NAMES and kind in (CONTROL, USER_DEFINED)
-    ]
-    ends = dict.fromkeys(one for one in [*given, *named] if one is not None)
-    if has_channels:
-        return [one for one in ends if vocabulary.tokens[one] != ENDS_A_MESSAGE]
-    return list(ends)
+    numbers = vocabulary.numbers
+    special = {token: numbers[token] for token, _ in vocabulary.added()}
+    return with_named_ends(map(vocabulary.number, ("eos", "eot", "eom")), special)
 
 
 def _vocabulary(header: GgufHeader) -> Vocabulary:
@@ -155,11 +135,19 @@ def _vocabulary(header: GgufHeader) -> Vocabulary:
             f"{header.path} has a token of over {TOKEN_CHARACTERS_MAX} characters: fetch it again"
         )
     types = _figures(header, "token_type") or [1.0] * len(tokens)
-    if len(types) != len(tokens):
+    return Vocabulary(header, _names(tokens), _as_many(header, tokens, "types", types))
+
+
+def _as_many(
+    header: GgufHeader, tokens: Sequence[object], what: str, figures: list[float]
+) -> list[float]:
+    """The figures, of which each token must have one."""
+    if len(figures) != len(tokens):
         raise CheckpointError(
-            f"{header.path} has {len(tokens)} tokens and {len(types)} types of them: fetch it again"
+            f"{header.path} has {len(tokens)} tokens and {len(figures)} {what} of them: "
+            "fetch it again"
         )
-    return Vocabulary(header, _names(tokens), types)
+    return figures
 
 
 def _figures(header: GgufHeader, key: str) -> list[float]:
@@ -214,24 +202,17 @@ def _model(vocabulary: Vocabulary, make: Any) -> Any:
         ) from error
 
 
-def _numbers(vocabulary: Vocabulary) -> dict[str, int]:
-    return {token: number for number, token in enumerate(vocabulary.tokens)}
-
-
 # -- kinds: each gives a tokenizer, and whether texts begin with a token unless a key says it -----
 
 
 def _byte_pairs(vocabulary: Vocabulary) -> tuple[Any, bool]:
-    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-    from tokenizers.models import BPE
-
     name = vocabulary.value("pre") or "default"
     if name == "sarvam-moe":
         return _sentencepiece(vocabulary)
     words = WORDS.get(name) if isinstance(name, str) else None
     if words is None:
         raise _unknown(vocabulary.header, f"the pattern {printable_line(str(name))[:40]}")
-    numbers, merges = _numbers(vocabulary), _pairs(vocabulary)
+    numbers, merges = vocabulary.numbers, _pairs(vocabulary)
     model = _model(vocabulary, lambda: BPE(numbers, merges, ignore_merges=words.whole_first))
     tokenizer = Tokenizer(model)
     if words.composed:
@@ -246,10 +227,7 @@ def _byte_pairs(vocabulary: Vocabulary) -> tuple[Any, bool]:
 def _sentencepiece(vocabulary: Vocabulary) -> tuple[Any, bool]:
     """Merges of characters, with bytes for those that are no tokens; in pairs of characters, of
     single lines and with no space in front."""
-    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
-    from tokenizers.models import BPE
-
-    numbers = _numbers(vocabulary)
+    numbers = vocabulary.numbers
     merges = _pairs(vocabulary) or _merges(vocabulary, numbers)
     unknown = vocabulary.unknown()
     options: dict[str, Any] = {"byte_fallback": True, "fuse_unk": True}
@@ -281,9 +259,6 @@ def _merges(vocabulary: Vocabulary, numbers: dict[str, int]) -> list[tuple[str, 
 
 
 def _likeliest_pieces(vocabulary: Vocabulary) -> tuple[Any, bool]:
-    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
-    from tokenizers.models import Unigram
-
     pieces = list(zip(vocabulary.tokens, vocabulary.scores(), strict=True))
     by_bytes = "<0x00>" in vocabulary.tokens
     unknown = vocabulary.unknown()
@@ -314,8 +289,6 @@ KINDS = {
 def _spaces_and_bytes(*, in_front: bool) -> Any:
     """Decoder of SentencePiece's spelling; a space in front of all is taken away where one was put
     there."""
-    from tokenizers import decoders
-
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if in_front else steps)
 
@@ -324,8 +297,6 @@ def _spaces_and_bytes(*, in_front: bool) -> Any:
 
 
 def _add_tokens(tokenizer: Any, vocabulary: Vocabulary) -> None:
-    from tokenizers import AddedToken
-
     name = str(vocabulary.header.metadata.get("general.name", "")).lower()
     strips = any(one in name for one in RIGHT_STRIPPED)
     tokenizer.add_tokens(
@@ -344,8 +315,6 @@ def _add_tokens(tokenizer: Any, vocabulary: Vocabulary) -> None:
 
 def _begin(tokenizer: Any, vocabulary: Vocabulary, *, default: bool) -> None:
     """Let every text begin with the token that begins one, where the file wants it."""
-    from tokenizers import processors
-
     wanted = vocabulary.value("add_bos_token")
     first, number = vocabulary.token("bos"), vocabulary.number("bos")
     if first is None or not (default if wanted is None else wanted):
