@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,9 +28,9 @@ class Requests:
     ignored: set[str] = field(default_factory=set)
     """Names of fields that were passed over."""
 
-    def forgive(self, words: str) -> None:
-        """Forget the refusals with these words: they were provoked."""
-        self.refused = [one for one in self.refused if words not in one]
+    def forgive(self, told: Sequence[str]) -> None:
+        """Forget the refusals with one of these words: they were provoked."""
+        self.refused = [one for one in self.refused if not any(words in one for words in told)]
 
     @web.middleware
     async def noting(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -28,6 +28,9 @@ PROMPTS = (
 COMMAND_S_MAX = 600
 """Half a session takes a minute on a PC that does nothing else; who takes longer hangs."""
 
+TOO_LONG = ("maximum context length is", "prompt is too long")
+"""Words of the refusals that libraries provoke, to see what becomes of them."""
+
 SAID_CHARS = 300
 """Of what a client printed last, in a result."""
 
@@ -79,8 +82,8 @@ def run_library(library: Library, client: Installed) -> Result:
                 why = f"after {tried[-1] if tried else 'nothing'}: {_last_line(said)}"
             if why:
                 break
-        if library.provokes:
-            server.requests.forgive(library.provokes)
+        if any("too long" in one for one in tried):
+            server.requests.forgive(TOO_LONG)
         told = ", ".join(tried) or f"{len(library.commands(place))} commands"
         return Result.of(library.name, library.packages[0], told, why, server.requests)
 
