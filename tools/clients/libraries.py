@@ -128,8 +128,11 @@ def _lm_eval(place: Place) -> Sequence[Sequence[str]]:
 
 
 def _inspect(place: Place) -> Sequence[Sequence[str]]:
-    program = [place.client.program("inspect"), "eval", str(PROGRAMS / "tasks" / "inspect_task.py")]
-    return [[*program, "--model", f"openai-api/molink/{place.model}", "--display", "plain"]]
+    """It takes no task by an absolute path, so it is started where the task is."""
+    program = ["env", "-C", str(PROGRAMS / "tasks"), place.client.program("inspect")]
+    options = ["--log-dir", str(place.work), "--display", "plain"]
+    model = f"openai-api/molink/{place.model}"
+    return [[*program, "eval", "inspect_task.py", "--model", model, *options]]
 
 
 def _promptfoo(place: Place) -> Sequence[Sequence[str]]:
@@ -138,7 +141,7 @@ def _promptfoo(place: Place) -> Sequence[Sequence[str]]:
 
 
 def _guidellm(place: Place) -> Sequence[Sequence[str]]:
-    program = [place.client.program("guidellm"), "run", "--output-dir", str(place.work)]
+    program = [place.client.program("guidellm"), "run"]
     return [
         [
             *program,

@@ -23,7 +23,8 @@ def get_weather():
 
 
 def _asked(*solvers):
-    return Task(dataset=[Sample(ASK, target="21")] * 2, solver=solvers, scorer=includes())
+    samples = [Sample(ASK, target="21", id=number) for number in (1, 2)]
+    return Task(dataset=samples, solver=solvers, scorer=includes())
 
 
 @task
