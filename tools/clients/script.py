@@ -14,10 +14,15 @@ from typing import Any
 from tools.clients.session import HALF, STEPS
 from tools.clients.tool_calls import KNOWN, Call, call_of_step, filled, has_shell
 
-__all__ = ["DONE", "HALF_DONE", "HELLO", "Conversation", "answer_to"]
+__all__ = ["DONE", "EDITED", "HALF_DONE", "HELLO", "Conversation", "answer_to"]
 
 HELLO = "Oldford has 21 degrees."
 HALF_DONE, DONE = "Half of the garden is done.", "All of the garden is done."
+
+EDITED = "oldford.txt"
+"""File that is written where an agent without tools wants blocks of edits in the answer."""
+
+BLOCK = f"{EDITED}\n```\n<<<<<<< SEARCH\n=======\n{HELLO}\n>>>>>>> REPLACE\n```\n"
 
 THOUGHTFUL_EACH = 4
 """Of so many steps one begins with thoughts, and one with text."""
@@ -50,6 +55,11 @@ class Conversation:
         calls = (call for one in self.messages for call in one.get("tool_calls") or ())
         return frozenset(call["function"]["name"] for call in calls)
 
+    @property
+    def wants_json(self) -> bool:
+        """Whether its words ask for JSON, as some clients do instead of by a field."""
+        return any("JSON" in str(one.get("content")) for one in self.messages)
+
     def contains_answer(self, text: str) -> bool:
         """Whether an earlier answer contains a text."""
         said = (one for one in self.messages if one["role"] == "assistant")
@@ -65,7 +75,9 @@ def answer_to(asked: Conversation, grammar: str, root: Path, half: int | None = 
     named = [tool for tool in left if json.dumps(tool["name"])[1:-1] in grammar] if grammar else []
     if left and (named or not grammar):
         return _written(_any_call((named or left)[0]))
-    return json.dumps(KNOWN) if grammar else HELLO
+    if "SEARCH/REPLACE" in str(asked.messages[0].get("content")):
+        return f"{HELLO}\n\n{BLOCK}"
+    return json.dumps(KNOWN) if grammar or asked.wants_json else HELLO
 
 
 def _step(asked: Conversation, root: Path, half: int | None) -> str:

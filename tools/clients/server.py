@@ -1,19 +1,34 @@
-"""MoLink's API in front of the scripted model, on a thread of its own, with a list of refusals."""
+"""MoLink's API in front of the scripted model, or a proxy in front of all of MoLink.
+
+Each runs on a thread of its own, and has a list of what was refused.
+"""
 
 import asyncio
 import json
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
+import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from molink.api import create_app, start_api
-from tools.clients.model import ScriptedModel
+from molink.serving.live_state import LiveState
+from tools.clients.model import MODEL_NAME, ScriptedModel
 
-__all__ = ["Requests", "Server", "running"]
+__all__ = ["Requests", "Server", "in_front_of", "running"]
+
+BODY_BYTES_MAX = 2**26
+"""As large as MoLink takes by far."""
+
+OF_ONE_HOP = {"Host", "Connection", "Content-Length", "Transfer-Encoding"}
+"""Headers that a proxy writes anew."""
 
 SENTENCE_CHARS_MAX = 300
 
@@ -28,16 +43,18 @@ class Requests:
     ignored: set[str] = field(default_factory=set)
     """Names of fields that were passed over."""
 
-    def forgive(self, words: str) -> None:
-        """Forget the refusals with these words: they were provoked."""
-        self.refused = [one for one in self.refused if words not in one]
+    def forgive(self, told: Sequence[str]) -> int:
+        """Forget the refusals with one of these words, which were provoked; how many they were."""
+        kept = [one for one in self.refused if not any(words in one for words in told)]
+        forgiven, self.refused = len(self.refused) - len(kept), kept
+        return forgiven
 
     @web.middleware
     async def noting(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware around all others."""
+        self.count += request.method == "POST"  # Before the answer: a client may go away meanwhile.
         response = await handler(request)
         if request.method == "POST":
-            self.count += 1
             self.ignored.update(response.headers.get("X-MoLink-Ignored", "").split(", "))
             if response.status >= 400:
                 self.refused.append(f"{request.path} {response.status}: {_sentence(response)}")
@@ -62,9 +79,45 @@ class Server:
 
 @contextmanager
 def running(model: ScriptedModel) -> Iterator[Server]:
-    """Serve the model in the block, on a free port of this machine."""
+    """Serve the model in the block, with answers kept as `molink serve` keeps them."""
+    with tempfile.TemporaryDirectory(prefix="molink-answers-") as folder:
+        live = LiveState.open(Path(folder), MODEL_NAME, time.time())
+        with listening(create_app(model, live=live)) as server:
+            yield server
+        live.close()
+
+
+@contextmanager
+def in_front_of(url: str) -> Iterator[Server]:
+    """A proxy that notes what another server is asked."""
+    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    app.router.add_route("*", "/{path:.*}", partial(_passed_on, url))
+    with listening(app) as server:
+        yield server
+
+
+async def _passed_on(url: str, request: web.Request) -> web.StreamResponse:
+    headers = {name: value for name, value in request.headers.items() if name not in OF_ONE_HOP}
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), auto_decompress=False) as session,
+        session.request(
+            request.method, url + str(request.rel_url), headers=headers, data=await request.read()
+        ) as answer,
+    ):
+        told = {name: value for name, value in answer.headers.items() if name not in OF_ONE_HOP}
+        if answer.status >= 400:
+            return web.Response(status=answer.status, headers=told, body=await answer.read())
+        response = web.StreamResponse(status=answer.status, headers=told)
+        await response.prepare(request)
+        async for piece in answer.content.iter_any():
+            await response.write(piece)
+        return response
+
+
+@contextmanager
+def listening(app: web.Application) -> Iterator[Server]:
+    """Run an app in the block, on a free port of this machine, and note its requests."""
     requests, loop = Requests(), asyncio.new_event_loop()
-    app = create_app(model)
     app.middlewares.insert(0, requests.noting)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

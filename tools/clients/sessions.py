@@ -15,18 +15,24 @@ from tools.clients.libraries import Library
 from tools.clients.model import MODEL_NAME, ScriptedModel, Trouble, Writer, at_once
 from tools.clients.report import Result
 from tools.clients.script import DONE, HALF_DONE
-from tools.clients.server import Server, running
+from tools.clients.server import Server, in_front_of, running
 from tools.clients.session import HALF, STEPS, difference
 
-__all__ = ["run_library", "run_session", "scratch"]
+__all__ = ["run_first_prompt", "run_library", "run_session", "scratch"]
 
 PROMPTS = (
     "Make a small garden in this folder, step by step.",
     "Go on with the garden until all of it is there.",
 )
 
-COMMAND_S_MAX = 600
+FIRST, FIRST_S_MAX = "Say hello in one word.", 240.0
+"""To a real model, which takes minutes to read what an agent says before it."""
+
+COMMAND_S_MAX = 600.0
 """Half a session takes a minute on a PC that does nothing else; who takes longer hangs."""
+
+TOO_LONG = ("maximum context length is", "prompt is too long")
+"""Words of the refusals that libraries provoke, to see what becomes of them."""
 
 SAID_CHARS = 300
 """Of what a client printed last, in a result."""
@@ -45,6 +51,21 @@ def run_session(
             steps = max((one.calls for one in model.asked), default=0)
             tried = f"a session of {steps} of {len(STEPS)} steps"
             return Result.of(agent.name, agent.packages[0], tried, why, server.requests)
+
+
+def run_first_prompt(agent: Agent, client: Installed, url: str) -> Result:
+    """The result of a short prompt to a real model at `url`. Who is at work when the time is over,
+    or is told that its prompt is too long for the model, does well: only refusals do not."""
+    with scratch() as (home, work), in_front_of(url) as server:
+        place = _place(server, home, work, client, agent.files)
+        variables = agent.variables(place)
+        for command in agent.setup:
+            _run(command(place, ""), place, variables)
+        said, _ = _run(agent.first(place, FIRST), place, variables, FIRST_S_MAX)
+        long, count = server.requests.forgive(TOO_LONG), server.requests.count
+        tried = f"a first prompt, {count} requests, {long} too long; it said: {_last_line(said)}"
+        why = "" if count else "it asked nothing"
+        return Result.of(agent.name, agent.packages[0], tried, why, server.requests)
 
 
 def _prompts(agent: Agent, place: Place) -> str:
@@ -79,8 +100,8 @@ def run_library(library: Library, client: Installed) -> Result:
                 why = f"after {tried[-1] if tried else 'nothing'}: {_last_line(said)}"
             if why:
                 break
-        if library.provokes:
-            server.requests.forgive(library.provokes)
+        if any("too long" in one for one in tried):
+            server.requests.forgive(TOO_LONG)
         told = ", ".join(tried) or f"{len(library.commands(place))} commands"
         return Result.of(library.name, library.packages[0], told, why, server.requests)
 
@@ -136,7 +157,12 @@ def _environment(place: Place, more: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **own, **more}
 
 
-def _run(command: Sequence[str], place: Place, variables: Mapping[str, str]) -> tuple[str, int]:
+def _run(
+    command: Sequence[str],
+    place: Place,
+    variables: Mapping[str, str],
+    seconds: float = COMMAND_S_MAX,
+) -> tuple[str, int]:
     """What a command said until its end, and its status; one that takes too long is killed."""
     try:
         done = subprocess.run(
@@ -146,12 +172,12 @@ def _run(command: Sequence[str], place: Place, variables: Mapping[str, str]) -> 
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=COMMAND_S_MAX,
+            timeout=seconds,
             check=False,
         )
         return done.stdout.decode(errors="replace"), done.returncode
     except subprocess.TimeoutExpired as error:
         said = (error.output or b"").decode(errors="replace")
-        return f"{said}\nit was killed after {COMMAND_S_MAX} s", 1
+        return f"{said}\nit was killed after {seconds:g} s", 1
     except OSError as error:
         return f"it could not be started: {error}", 1

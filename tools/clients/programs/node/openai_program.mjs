@@ -2,15 +2,10 @@
 import OpenAI from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
+import { messages, model, tried, triedTooLong, url } from "./asked.mjs";
 
-const [url, model] = process.argv.slice(2);
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });
-const messages = [{ role: "user", content: "How warm is it in Oldford?" }];
 const Weather = z.object({ town: z.string(), degrees: z.number() });
-const tried = (what, holds) => {
-  if (!holds) throw new Error(what);
-  console.log("ok", what);
-};
 
 let answer = await client.chat.completions.create({ model, messages });
 tried("chat", answer.choices[0].message.content.includes("21"));
@@ -33,3 +28,4 @@ const run = client.chat.completions.runTools({
 tried("runTools", (await run.finalContent()).includes("21"));
 const stream = client.responses.stream({ model, input: "How warm?" });
 tried("responses", (await stream.finalResponse()).output_text.includes("21"));
+await triedTooLong((input) => client.responses.create({ model, input }));

@@ -4,8 +4,8 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateObject, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
+import { ask as prompt, model as name, tried, triedTooLong, url } from "./asked.mjs";
 
-const [url, name] = process.argv.slice(2);
 const baseURL = `${url}/v1`;
 const openai = createOpenAI({ baseURL, apiKey: "none" });
 const models = {
@@ -16,17 +16,12 @@ const models = {
   responses: openai.responses(name),
   anthropic: createAnthropic({ baseURL, apiKey: "none" })(name),
 };
-const prompt = "How warm is it in Oldford?";
 const tools = {
   get_weather: tool({
     description: "Weather.",
     inputSchema: z.object({ town: z.string() }),
     execute: async ({ town }) => `${town}: 21 degrees`,
   }),
-};
-const tried = (what, holds) => {
-  if (!holds) throw new Error(what);
-  console.log("ok", what);
 };
 
 for (const [kind, model] of Object.entries(models)) {
@@ -39,4 +34,5 @@ for (const [kind, model] of Object.entries(models)) {
   tried(`${kind} required`, forced.toolCalls[0].input.town === "Oldford");
   const schema = z.object({ town: z.string(), degrees: z.number() });
   tried(`${kind} object`, (await generateObject({ ...asked, schema })).object.degrees === 21);
+  await triedTooLong((prompt) => generateText({ ...asked, prompt }), `${kind} too long`);
 }
