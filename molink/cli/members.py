@@ -214,6 +214,8 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> d
         "state": now.get("state"),
         "layers": now.get("layers"),
         "device": now.get("device"),
+        "version": now.get("version"),
+        "protocol": now.get("protocol"),
         "reason": now.get("reason"),
     }
 
@@ -227,6 +229,7 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
         "state": "removed" if node["removed"] else node["state"],
         "layers": f"{layers[0]}-{layers[1]}" if layers else None,
         "device": node["device"],
+        "version": node["version"],
         "joined": node["joined"],
         "pc": node["pc"],
         "invite": node["invite"],
