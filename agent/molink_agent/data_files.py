@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from molink.control.messages.payloads import ModelSize, Profile
+from molink.control.versions import Protocols
 from molink.errors import UserError
 
 __all__ = ["KNOWN_FILE", "MEMBERSHIP_FILE", "OPTIONS_FILE", "WEIGHTS_DIR", "AgentOptions", "Known"]
@@ -87,6 +88,8 @@ class Known(BaseModel):
     data_port: int = Field(default=0, ge=0, le=65535)
     """Where neighbours connect to this PC; 0: any free one."""
     model: ModelSize | None = None
+    speaks: Protocols | None = None
+    """The coordinator; None: not heard yet."""
     profile: Profile | None = None
     """As last sent to the coordinator."""
 

@@ -33,6 +33,7 @@ DOING = {
     "serving": "{held}, on {device}",
     "draining": "finishing or handing over what others count on",
     "paused": "until it is lent again",
+    "outdated": "update MoLink",
 }
 """In each state, unless it has a reason of its own."""
 

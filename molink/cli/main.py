@@ -15,7 +15,6 @@ from keyword import iskeyword
 
 import click
 
-from molink import __version__
 from molink.cli.command_line import SentenceGroup
 from molink.errors import MolinkError
 from molink.printable import PrintableFormatter, printable
@@ -70,8 +69,23 @@ def _brought() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=COMMANDS_GROUP)}
 
 
+def _show_version(context: click.Context) -> None:
+    """Ask for it only now: in a checkout that starts git."""
+    from molink.version import version
+
+    click.echo(f"molink, version {version()}")
+    context.exit()
+
+
 @click.group(cls=MolinkGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="molink")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=lambda context, parameter, asked: _show_version(context) if asked else None,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Serve large language models over a ring of home PCs joined by slow links."""
 

@@ -212,6 +212,8 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> d
         "state": now.get("state"),
         "layers": now.get("layers"),
         "device": now.get("device"),
+        "version": now.get("version"),
+        "protocol": now.get("protocol"),
         "reason": now.get("reason"),
     }
 
@@ -223,5 +225,16 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
         "state": "removed" if node["removed"] else node["state"],
         "layers": f"{layers[0]}-{layers[1]}" if layers else None,
     }
-    names = ("id", "name", "state", "layers", "device", "joined", "pc", "invite", "reason")
+    names = [
+        "id",
+        "name",
+        "state",
+        "layers",
+        "device",
+        "version",
+        "joined",
+        "pc",
+        "invite",
+        "reason",
+    ]
     return {name: shown.get(name, node[name]) for name in names}

@@ -17,7 +17,11 @@ from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_news import ClusterNews
-from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
+from molink.coordinator.requests.cluster_report import (
+    build_report,
+    contribution_report,
+    nodes_report,
+)
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.ledger import Accounting, Ledger
@@ -75,7 +79,8 @@ def run_cluster(
         nodes = nodes_report(list(hub.book), standbys, ledger.all(), devices)
         own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
         troubles = [one for one in own if one]
-        return {"nodes": nodes, "trouble": troubles, "audits": auditor.report()} | status()
+        beside = {"trouble": troubles, "audits": auditor.report(), "build": build_report()}
+        return {"nodes": nodes} | beside | status()
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)

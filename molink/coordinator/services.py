@@ -7,6 +7,7 @@ token, which is made from the secret that the coordinator shares with its relay.
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,6 +24,7 @@ from molink.control.messages.payloads import ModelSize, Services
 from molink.control.messages.sealing import seal
 from molink.control.registry.database import NodeRecord
 from molink.control.registry.registry import Registry
+from molink.control.versions import own_protocols
 from molink.coordinator.members.access import Suspensions
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.probing import Probing
@@ -49,6 +51,8 @@ RELAY_SECRET, PROBE_SECRET = "relay secret", "probe secret"
 """Settings of the registry: nodes' tokens stay good over a restart."""
 
 SECRET_BYTES = 32
+
+log = logging.getLogger(__name__)
 
 
 def own_host(listen_host: str) -> str:
@@ -245,6 +249,7 @@ class JoinService:
         own, opened, member = admitted
         if member.node_id in self.suspensions:
             raise ControlError("This node has said far too much: it is let in again after a while.")
+        speaks = own_protocols()
         credentials = await self.broker.allow(member.node_id, member.password)
         answer = JoinAnswer(
             challenge=opened.request.challenge,
@@ -259,11 +264,16 @@ class JoinService:
             time_unix_s=time.time(),
             coordinator_public_key=own.public_z85,
             model=self.model,
+            protocol=speaks.newest,
+            protocol_min=speaks.oldest,
         )
         return seal(answer, own, opened.key)
 
     def _admit(self, sealed: bytes) -> tuple[KeyPair, OpenedRequest, NodeRecord]:
         own = self.registry.coordinator
         opened = open_request(sealed, own)
-        member = self.registry.admit(opened.key, opened.request, time.time(), opened.pc_key).node
-        return own, opened, member
+        asked = opened.request
+        admitted = self.registry.admit(opened.key, asked, time.time(), opened.pc_key)
+        if admitted.is_new and (trouble := own_protocols().trouble(asked.protocol)):
+            log.warning("%s (MoLink %s) has joined. %s", asked.name, asked.version, trouble)
+        return own, opened, admitted.node

@@ -23,6 +23,7 @@ from molink.control.certificate import operators_certificate, own_certificate
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
+from molink.control.versions import own_protocols
 from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.members.access import Suspensions
@@ -123,7 +124,7 @@ async def start_coordinator(
             ),
             intake=Intake.of(settings),
             live=live,
-            ring_settings=repr((settings.model, settings.dtype, settings.kv_dtype, settings.ring)),
+            ring_settings=_ring_settings(settings),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
             audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         )
@@ -143,6 +144,13 @@ async def start_coordinator(
             lambda pc: book.make_wait(pc, time.monotonic()),
             lambda split: _best_plan(planner, book, split),
         )
+
+
+def _ring_settings(settings: UpSettings) -> str:
+    """What a ring's stages were loaded with, and what they speak: a coordinator of other settings,
+    or of another protocol, does not take them over."""
+    speaks = own_protocols().newest
+    return repr((speaks, settings.model, settings.dtype, settings.kv_dtype, settings.ring))
 
 
 def _best_plan(

@@ -14,12 +14,13 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 
-from molink import __version__
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import NodeHealth, NodeState, Presence, StageFact
 from molink.control.messages.topics import FACT, HEALTH, PRESENCE, Topic
+from molink.control.versions import own_protocols
 from molink.node.stage_manager import StageManager
+from molink.version import version
 
 __all__ = ["ControlSession"]
 
@@ -112,7 +113,8 @@ class ControlSession:
             name=self.name,
             incarnation=self.incarnation,
             started_unix_s=self.started_unix_s,
-            version=__version__,
+            version=version(),
+            protocol=own_protocols().newest,
             online=online,
             reason=reason,
         )

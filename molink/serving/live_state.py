@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from molink.control.registry.database import open_database
+from molink.control.sqlite_file import open_database
 from molink.errors import ControlError
 from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer, Place
 from molink.serving.service import GenerationRequest, TokenLogprob, cache_salt

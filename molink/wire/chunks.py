@@ -24,7 +24,7 @@ from typing import Any
 import msgpack
 
 from molink.errors import FrameError
-from molink.wire.frames import ANYBODY, HEADER_BYTES_MAX, PROTOCOL_VERSION
+from molink.wire.frames import ANYBODY, HEADER_BYTES_MAX, PROTOCOL_VERSION, check_protocol
 
 __all__ = [
     "Ack",
@@ -145,8 +145,7 @@ def decode_link_frame(frame: Frame) -> LinkFrame:
         raise FrameError(f"a link frame of {len(frame)} bytes, {LINK_FRAME_BYTES_MAX} is the most")
     try:
         version, kind, fields = msgpack.unpackb(frame, use_list=False)
-        if version != PROTOCOL_VERSION:
-            raise FrameError(f"peer speaks protocol {version}, this is {PROTOCOL_VERSION}: update")
+        check_protocol(version)
         if kind == ACK:
             return Ack(_integers(fields))
         if kind == HELLO:

@@ -24,7 +24,7 @@ activations, a buffer.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Any, Never, assert_never
+from typing import Annotated, Any, assert_never
 
 import msgpack
 import numpy as np
@@ -32,6 +32,7 @@ import numpy as np
 from molink.errors import FrameError
 from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.elements import TensorHeader
+from molink.wire.headers import unpacked
 from molink.wire.schema import TAIL, Rules, Schema
 from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched, Release, Span
 from molink_scheduler.request import Request
@@ -44,6 +45,7 @@ __all__ = [
     "FROM_STAGE",
     "FROM_TAIL",
     "HEADER_BYTES_MAX",
+    "PROTOCOL_MIN",
     "PROTOCOL_VERSION",
     "SAMPLES_MAX",
     "TOKEN_ID",
@@ -62,6 +64,7 @@ __all__ = [
     "SetCodec",
     "Submit",
     "TokenSample",
+    "check_protocol",
     "decode_message",
     "encode_message",
 ]
@@ -182,8 +185,13 @@ class Sampled:
 Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache
 Message = Order | Activations | Forget | BlocksFetched | Sampled
 
-PROTOCOL_VERSION = 7
-"""Raised with every change of the schema; peers of another version are refused."""
+PROTOCOL_VERSION = 8
+"""Raised with every change of the schema, of frames or of the control plane, that builds before it
+would not understand."""
+
+PROTOCOL_MIN = PROTOCOL_VERSION
+"""The oldest number that this build speaks, too. Frames are written in PROTOCOL_VERSION, which an
+older build does not read: below it only once all of a ring write its oldest member's number."""
 
 HEADER_BYTES_MAX = 4 * 2**20
 """A prompt of 500,000 tokens fits: nobody's model is longer yet."""
@@ -206,13 +214,6 @@ their log-probabilities 200 KB."""
 SAMPLES_MAX = 512
 """Tokens in one message to the coordinator: each has up to 20 log-probabilities beside it."""
 
-PLAIN_HEADER_BYTES_MAX = 64 * 2**10
-"""Of a header whose arrays are not counted: whatever it holds, it is a few megabytes at most."""
-
-ARRAYS_MAX = 64 * 2**10
-"""In a longer header: a batch of 4,096 spans that admits as many requests has 33,000, and their
-logit biases may be 16,000 more."""
-
 FOUR_FIELDS = 0x94
 """How every header begins: an array of version, kind, epoch and fields."""
 
@@ -230,6 +231,12 @@ _REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
 _CHANGE, _FETCHED = Schema(CacheChange, RULES), Schema(Fetched, RULES)
 _CANCEL, _SAMPLED = Schema(Cancel, RULES), Schema(Sampled, RULES)
 _SET_CODEC, _CLEAR_CACHE = Schema(SetCodec, RULES), Schema(ClearCache, RULES)
+
+
+def check_protocol(number: int) -> None:
+    """Raises FrameError for a number of the protocol that this build does not speak."""
+    if not PROTOCOL_MIN <= number <= PROTOCOL_VERSION:
+        raise FrameError(f"peer speaks protocol {number}, this is {PROTOCOL_VERSION}: update")
 
 
 def encode_message(message: Message, epoch: int) -> list[bytes | memoryview]:
@@ -272,7 +279,7 @@ def decode_message(
     """
     kind = _checked_kind(frames, role)
     try:
-        _, _, epoch, fields = _unpacked(frames[0])
+        _, _, epoch, fields = unpacked(frames[0])
         if type(epoch) is not int:
             raise FrameError(f"the epoch is a whole number, not {epoch!r:.40}")
         if kind == ACTIVATIONS:
@@ -291,8 +298,7 @@ def _checked_kind(frames: Sequence[bytes | memoryview], role: LinkRole) -> int:
     header = frames[0]
     if header[0] != FOUR_FIELDS:
         raise FrameError("malformed frame: no header of four fields")
-    if header[1] != PROTOCOL_VERSION:
-        raise FrameError(f"peer speaks protocol {header[1]}, this is {PROTOCOL_VERSION}: update")
+    check_protocol(header[1])
     kind = header[2]
     if kind not in role.kinds:
         raise FrameError(f"{role.sender} does not send messages of kind {kind}")
@@ -301,36 +307,6 @@ def _checked_kind(frames: Sequence[bytes | memoryview], role: LinkRole) -> int:
     if len(frames) == 2 and kind != ACTIVATIONS:
         raise FrameError(f"a message of kind {kind} has no buffer")
     return kind
-
-
-def _unpacked(header: bytes | memoryview) -> Any:
-    """The plain values of a header: numbers, texts and arrays, nothing else."""
-    count = _ArrayCount() if len(header) > PLAIN_HEADER_BYTES_MAX else None
-    return msgpack.unpackb(
-        header,
-        use_list=False,
-        object_pairs_hook=_refuse_map,
-        ext_hook=_refuse_map,
-        max_ext_len=0,
-        list_hook=count,
-    )
-
-
-def _refuse_map(*values: Any) -> Never:
-    raise FrameError("malformed frame: no message holds maps or extensions")
-
-
-@dataclass(slots=True)
-class _ArrayCount:
-    """Counter of the arrays in a long header."""
-
-    left: int = ARRAYS_MAX
-
-    def __call__(self, array: Any) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            raise FrameError(f"a header of more than {ARRAYS_MAX} arrays")
-        return array
 
 
 def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:

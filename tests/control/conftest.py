@@ -9,6 +9,7 @@ from molink.control.broker.broker import open_broker
 from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import CoordinatorPresence, NodeHealth, NodeState, Presence
+from molink.wire.frames import PROTOCOL_VERSION
 from tests.control.raw_client import RawClient
 
 PASSWORD = "a-random-token-of-a-node"
@@ -17,7 +18,12 @@ KINDS = ("mosquitto", "embedded")
 
 def presence(online=True, name="pc"):
     return Presence(
-        name=name, incarnation="12345678", started_unix_s=1.0, version="1", online=online
+        name=name,
+        incarnation="12345678",
+        started_unix_s=1.0,
+        version="1",
+        protocol=PROTOCOL_VERSION,
+        online=online,
     )
 
 

@@ -8,9 +8,17 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
+from molink.wire.frames import PROTOCOL_VERSION
 from molink_scheduler.placement import ModelCost
 
-HERE = Presence(name="anna", incarnation="a" * 12, started_unix_s=1.0, version="1", online=True)
+HERE = Presence(
+    name="anna",
+    incarnation="a" * 12,
+    started_unix_s=1.0,
+    version="1",
+    protocol=PROTOCOL_VERSION,
+    online=True,
+)
 STEPS = StepCost(model="m", decode_fixed_s=0.001, decode_row_s=1e-5, prefill_row_s=1e-4)
 PROFILE = Profile(
     devices=(Device(kind="cpu", name="cpu", memory_bytes=2**33, free_bytes=2**32),),

@@ -86,6 +86,13 @@ def test_no_answer_is_the_worst():
     assert sentences(history)[0] == "cannot reach http://x"
 
 
+def test_whoever_is_outdated_is_told_with_what_to_update():
+    why = "It speaks protocol 7: update MoLink."
+    nodes = [node("anna", 0), node("dora", state="outdated", reason=why)]
+    told = sentences(history_of(look(0, cluster(nodes=nodes))))
+    assert told == [f"dora is outdated: {why}"]
+
+
 def test_doubts_of_those_who_serve_are_noted():
     doubt = "Its steps take 3.1 times as long as it has told, and are planned so."
     nodes = [node("anna", 0, doubts=[doubt, "more"]), node("dora", doubts=["not now"])]

@@ -171,13 +171,13 @@ def running(*arguments: str, environment: Mapping[str, str] = {}, forks: bool = 
 
 
 @contextmanager
-def cluster(folder: Path, model: Path, *options: str):
+def cluster(folder: Path, model: Path, *options: str, environment: Mapping[str, str] = {}):
     """`molink up` on free ports of loopback; agents are ended before it."""
     names = ("--port", "--broker-port", "--relay-port", "--agents-port")
     ports = (*(word for name in names for word in (name, "0")), "--host", "127.0.0.1")
     place = ("--data-dir", str(folder / "coordinator"))
     arguments = ("up", str(model), *ports, *place, *options)
-    with running(*arguments) as up, ExitStack() as stack:
+    with running(*arguments, environment=environment) as up, ExitStack() as stack:
         invite = up.line("molink agent join").split()[-1]
         url = up.line("listening").split()[-1]
         yield Cluster(folder, model, up, url, invite, stack, arguments)

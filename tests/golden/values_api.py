@@ -17,7 +17,9 @@ from molink.api.schemas import CompletionBody, GenerateBody
 from molink.checkpoint.weights_manifest import WeightsManifest
 from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.topics import ALL_TOPICS
+from molink.control.versions import PROTOCOL_HEADER
 from molink.errors import ControlError, JoinRefusedError, RingError
+from molink.wire.frames import PROTOCOL_VERSION
 from molink_agent.daemon.membership import Membership
 from molink_agent.data_files import Known
 from tests.api.conftest import FakeService
@@ -142,7 +144,7 @@ def answer_of(ask) -> str:
 ANSWERS = Codec("api-answers", answer_of)
 
 JSON = {"Content-Type": "application/json"}
-AUTHORISED = {"headers": {"Authorization": "Bearer token"}}
+AUTHORISED = {"headers": {"Authorization": "Bearer token", PROTOCOL_HEADER: str(PROTOCOL_VERSION)}}
 
 
 def asks(method: str, path: str, service: FakeService | None = None, ready: bool = True, **more):

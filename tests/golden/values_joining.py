@@ -16,8 +16,9 @@ from molink.control.messages.invites import Invite, InviteSecret
 from molink.control.messages.joining import JoinAnswer, JoinRequest, Voucher
 from molink.control.messages.sealing import open_sealed, seal
 from molink.control.private_file import write_private
-from molink.control.registry.database import MIGRATIONS, open_database
+from molink.control.registry.database import MIGRATIONS
 from molink.control.registry.registry import Registry
+from molink.control.sqlite_file import open_database
 from molink.errors import ControlError
 from tests.golden.codec import Codec
 from tests.golden.fixed_random import fixed_random, numbered
@@ -195,7 +196,7 @@ def registry_schema(make) -> str:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "registry.db"
         make(path)
-        with closing(open_database(path)) as connection:
+        with closing(open_database(path, MIGRATIONS)) as connection:
             return schema(connection)
 
 
@@ -259,7 +260,7 @@ def read_registry(lines: str):
     """The settings that were there to begin with, of a registry that holds all of it."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "registry.db"
-        with closing(open_database(path)) as connection:
+        with closing(open_database(path, MIGRATIONS)) as connection:
             connection.executescript(lines)
         registry = Registry.open(Path(directory), make=False)
         assert registry.coordinator == COORDINATOR_PAIR

@@ -15,7 +15,6 @@ from molink.wire.chunks import (
 )
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import (
-    ARRAYS_MAX,
     FROM_COORDINATOR,
     FROM_STAGE,
     FROM_TAIL,
@@ -38,6 +37,7 @@ from molink.wire.frames import (
     decode_message,
     encode_message,
 )
+from molink.wire.headers import ARRAYS_MAX
 from molink_scheduler.batch import (
     ADMITTED_BULK_BYTES_MAX,
     Admission,

@@ -161,15 +161,17 @@ def _check_cards(where: "Path") -> None:
 def _greet(
     shown: "StatusLine", membership: "Membership", data_dir: str | None, *, stays: bool
 ) -> None:
+    from molink.control.versions import own_protocols
     from molink_agent.probe.clock import clock_trouble
 
     shown.result(f"joined {membership.url} as {membership.name} ({membership.answer.node_id})")
     shown.hint(NEXT_STEP.rstrip() if stays else LATER)
     if data_dir:
         shown.hint(OWN_DIRECTORY.format(data_dir=data_dir))
-    trouble = clock_trouble(membership.clock_offset_s)
-    if trouble is not None:
-        shown.result(trouble)
+    outdated = membership.answer.protocols.trouble(own_protocols().newest)
+    for trouble in (outdated, clock_trouble(membership.clock_offset_s)):
+        if trouble:
+            shown.result(trouble)
 
 
 def _warn_of_nothing_lent(shown: "StatusLine", where: "Path", membership: "Membership") -> None:

@@ -35,6 +35,7 @@ from molink.control.messages.topics import (
     SHADOW,
     Topic,
 )
+from molink.control.versions import Protocols, own_protocols
 from molink.errors import ControlError, JoinRefusedError, UserError
 from molink.node.control_session import ControlSession
 from molink.node.stage_manager import StageManager
@@ -168,6 +169,8 @@ class DeviceNode:
     @property
     def state(self) -> NodeState:
         """The state as the owner sees it."""
+        if self.reports.outdated:
+            return NodeState.OUTDATED
         if self.reports.wish.wish != "serve":
             return NodeState.DRAINING if self.stage.busy else NodeState.PAUSED
         if self.stage.state == "standby":
@@ -264,8 +267,12 @@ class DeviceNode:
             await self.refresh(limits_changed=False)
             async with task_group() as group:
                 group.create_task(self._receive(client))
-                group.create_task(self.session.send_heartbeats(self.stage, lambda: self.state))
+                group.create_task(self.session.send_heartbeats(self.stage, self._told_state))
                 group.create_task(self._report_rates())
+
+    def _told_state(self) -> NodeState:
+        """The state in words that every coordinator knows."""
+        return NodeState.PAUSED if self.state is NodeState.OUTDATED else self.state
 
     async def _receive(self, client: ControlClient) -> None:
         async for received in client.messages():
@@ -285,14 +292,23 @@ class DeviceNode:
             case ProbeOrder():
                 await self.probes.take(message)
             case Assignment():
-                await self.stage.assign(message)
+                if message.work is None or self._speaks(message.protocol):
+                    await self.stage.assign(message)
             case ShadowOrder():
-                await self.stage.lead_to_shadow(message)
+                if self._speaks(message.protocol):
+                    await self.stage.lead_to_shadow(message)
             case CoordinatorPresence():
                 if message.online:
                     self._coordinator_session = message.session
+                speaks = Protocols(message.protocol_min, message.protocol)
+                await self.reports.coordinator_speaks(speaks)
             case other:
                 assert_never(other)
+
+    def _speaks(self, number: int) -> bool:
+        """Whether this build can be in a ring of this number. A coordinator that compares none may
+        ask before it knows that it is not to; what would come of it, others would be blamed for."""
+        return not own_protocols().trouble(number)
 
     def _check_not_replaced(self, accepted: Accepted) -> None:
         """Of two agents with the same keys the one that started later stays. Raises ReplacedError

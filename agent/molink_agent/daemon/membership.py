@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import Field, ValidationError
 
-from molink import __version__
 from molink.control.addresses import BrokerAddress, ServerTrust
 from molink.control.backoff import Backoff
 from molink.control.identity import KeyPair, key_from_z85
@@ -41,6 +40,7 @@ from molink.control.messages.payloads import Message
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.control.private_file import read_private, write_private
 from molink.errors import ControlError, JoinRefusedError, MolinkError, NotNowError, UserError
+from molink.version import version
 from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 from molink_agent.weights import CoordinatorSource
@@ -200,7 +200,7 @@ async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path)
 
 
 async def _join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path) -> Membership:
-    request = request_to_join(invite, name, __version__, time.time())
+    request = request_to_join(invite, name, version(), time.time())
     coordinator = _Coordinator(invite.url, invite.coordinator_key, None)
     sealed = seal(request, pair, coordinator.key)
     return await _ask(coordinator, request, sealed, pair, data_dir)
@@ -211,7 +211,7 @@ async def join_device(
 ) -> Membership:
     """Join with a further device of a PC that is in, and keep what was answered in `directory`.
     Raises as above."""
-    request = request_to_join(None, name, __version__, time.time())
+    request = request_to_join(None, name, version(), time.time())
     sealed = seal_vouched(request, pair, pc_pair, pc.coordinator.key)
     return await _ask(pc.coordinator, request, sealed, pair, directory)
 
@@ -219,7 +219,7 @@ async def join_device(
 async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membership:
     """Ask again without an invite: the broker may have another port, password or certificate by
     now. Raises as above."""
-    request = request_to_join(None, membership.name, __version__, time.time())
+    request = request_to_join(None, membership.name, version(), time.time())
     sealed = seal(request, pair, membership.coordinator.key)
     return await _ask(membership.coordinator, request, sealed, pair, data_dir)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from molink.control.messages.payloads import ModelSize, NodeWish, PathReport, Profile
 from molink.control.messages.topics import PATHS, PROFILE, WISH
+from molink.control.versions import Protocols, own_protocols
 from molink.node.control_session import ControlSession
 from molink_agent.daemon.membership import Admission
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
@@ -76,6 +77,8 @@ class DeviceReports:
     """Addresses of the node and step times of its device."""
     stun_port: int = 0
     """Of the coordinator; 0: it answers none."""
+    speaks: Protocols | None = None
+    """The coordinator; None: not heard yet."""
     profile: Profile | None = None
     """As published last."""
     _wish: NodeWish | None = None
@@ -95,10 +98,13 @@ class DeviceReports:
     @property
     def wish(self) -> NodeWish:
         """What the coordinator is asked for: a pause or leave of the owner's own comes before one
-        because the device is of no use."""
+        because the device is of no use, or the build: a coordinator that compares no versions is
+        kept from planning with it so."""
         wish = self.owner.wish
         if wish.wish != "serve":
             return wish
+        if self.outdated:
+            return NodeWish(wish="pause", reason=self.outdated)
         if self.capacity.sentence:
             return NodeWish(wish="pause", reason=self.capacity.sentence[:500])
         return wish if self.stage.device else NOT_LENT
@@ -115,6 +121,19 @@ class DeviceReports:
     def serves(self, model: ModelSize | None) -> None:
         """Take note of what the cluster serves."""
         self.capacity.model = self.stage.served = model
+
+    @property
+    def outdated(self) -> str:
+        """Why this build can be in no ring of the coordinator's, and who is to update what; empty:
+        it can."""
+        return self.speaks.trouble(own_protocols().newest) if self.speaks is not None else ""
+
+    async def coordinator_speaks(self, speaks: Protocols) -> None:
+        """Take note of the numbers of the protocol that the coordinator speaks."""
+        before, self.speaks = self.speaks, speaks
+        if speaks != before and self.profile is not None and self.admission.first is None:
+            await asyncio.to_thread(self._remember, self.profile)
+        await self.publish_wish()
 
     def set_device(self, device: str) -> None:
         """Lend another device, whose step times are unknown yet."""
@@ -159,6 +178,7 @@ class DeviceReports:
             coordinator_url=membership.url,
             stun_port=self.stun_port,
             model=self.capacity.model,
+            speaks=self.speaks,
             profile=profile,
         )
         with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.

@@ -75,6 +75,8 @@ class DoctorFacts:
     gpus: GpuReport
     torch: TorchAnswer
     port: PortTrial
+    version: str = ""
+    """Of MoLink."""
     limits: Limits = field(default_factory=Limits)
     limits_problem: str = ""
     known: Known = field(default_factory=Known)

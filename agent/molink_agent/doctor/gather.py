@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from molink.errors import UserError
+from molink.version import version
 from molink_agent.data_files import WEIGHTS_DIR, Known
 from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, TorchAnswer
 from molink_agent.limits.limits import Limits
@@ -115,6 +116,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         gpus=gpus.result(),
         torch=torch.result(),
         port=try_port(known.data_port, agent_runs=await agent_runs(data_dir)),
+        version=version(),
         limits=limits,
         limits_problem=limits_problem,
         known=known,

@@ -1,6 +1,7 @@
 """Checks of the PC itself: driver, torch, memory, WSL, disk, and what the cluster can expect."""
 
 from molink.control.messages.payloads import ModelSize
+from molink.control.versions import own_protocols
 from molink.hardware.torch_builds import has_code, how_to_get_code
 from molink_agent.doctor.facts import DoctorFacts, Finding, Result, fail, ok, skip, warn
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
@@ -14,6 +15,7 @@ __all__ = [
     "idle",
     "layers_that_fit",
     "limits",
+    "molink",
     "swaps",
     "torch",
     "unusable_cards",
@@ -57,6 +59,14 @@ HYPER_V = (
 )
 """Said where the Linux has the address of Windows: a port that is dropped looks like any other from
 within."""
+
+
+def molink(facts: DoctorFacts) -> Finding:
+    """Which MoLink is it, and does the coordinator speak as it does?"""
+    number, coordinator = own_protocols().newest, facts.known.speaks
+    found = f"{facts.version}, protocol {number}"
+    trouble = coordinator.trouble(number) if coordinator is not None else ""
+    return fail("MoLink", found, trouble) if trouble else ok("MoLink", found)
 
 
 def driver(facts: DoctorFacts) -> Finding:

@@ -15,6 +15,7 @@ from molink_agent.doctor.facts import DoctorFacts, Finding, Result
 __all__ = ["CHECKS", "as_json", "examine", "print_findings"]
 
 CHECKS: tuple[Callable[[DoctorFacts], Finding], ...] = (
+    hardware.molink,
     hardware.driver,
     hardware.torch,
     hardware.vram,

@@ -16,6 +16,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
+from molink.control.versions import PROTOCOL_HEADER, own_protocols
 from molink.errors import WeightsError
 from molink_agent.weights.source import CoordinatorSource, WeightsLimits
 
@@ -109,7 +110,8 @@ class BlockClient:
 @asynccontextmanager
 async def open_client(source: CoordinatorSource) -> AsyncIterator[BlockClient]:
     """Open a client of the coordinator's weights."""
-    headers = {"Authorization": f"Bearer {source.token}"}
+    speaks = str(own_protocols().newest)
+    headers = {"Authorization": f"Bearer {source.token}", PROTOCOL_HEADER: speaks}
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=source.tls.ssl_context()),
         headers=headers,
@@ -128,6 +130,8 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
         raise RetryLater(message, _retry_after_s(response))
     if response.status >= 500 and code not in LASTING:
         raise Unreachable(message)
+    if code == "outdated":
+        message = "it speaks another protocol: update MoLink on the older side"
     raise WeightsError(f"the coordinator refuses weights: {message}")
 
 

@@ -147,6 +147,11 @@ class ClusterCollector(Collector):
         rings, nodes = self.snapshot.get("rings", ()), self.snapshot.get("nodes", ())
         is_ready = self.snapshot.get("unready_reason", "") is None
         yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", float(is_ready))
+        build = self.snapshot.get("build") or {}
+        names = ("version", "protocol")
+        info = GaugeMetricFamily("molink_build_info", "1, with which MoLink it is.", labels=names)
+        info.add_metric([str(build.get(name, "")) for name in names], 1)
+        yield info
         yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(rings))
         present = [str(node["state"]) for node in nodes]
         states = {str(state): present.count(str(state)) for state in NodeState}

@@ -39,11 +39,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client.core import Metric, Sample
 
-from molink import __version__
 from molink.api.metrics.request_metrics import UNANSWERED
 from molink.api.metrics.route import Metrics
 from molink.errors import ErrorGuard
 from molink.serving.timeline import RequestTimeline
+from molink.version import version
 
 __all__ = ["OtlpExport", "RequestSpans", "metrics_data"]
 
@@ -83,7 +83,7 @@ def metrics_data(
     """Prometheus's families as OTLP's; what has no samples is left out."""
     times = (int(start_unix_s * NS), int(now_unix_s * NS))
     metrics = [_metric(family, times) for family in families if family.samples]
-    scope = ScopeMetrics(InstrumentationScope("molink", __version__), metrics, "")
+    scope = ScopeMetrics(InstrumentationScope("molink", version()), metrics, "")
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
@@ -243,13 +243,13 @@ class OtlpExport:
         cls, metrics: Metrics, metric_exporter: MetricExporter, spans: SpanExporter
     ) -> "OtlpExport":
         """An export through these exporters."""
-        resource = Resource.create({"service.name": "molink", "service.version": __version__})
+        resource = Resource.create({"service.name": "molink", "service.version": version()})
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(
             BatchSpanProcessor(spans, export_timeout_millis=float(EXPORT_MS_MAX))
         )
         export = cls(metrics, metric_exporter, provider)
-        tracer = provider.get_tracer("molink", __version__)
+        tracer = provider.get_tracer("molink", version())
         metrics.service.request_log.watch(RequestSpans(tracer))
         return export
 

@@ -36,6 +36,7 @@ from molink.api.weights.slots import (
     RateCap,
     TakenOverError,
 )
+from molink.control.versions import PROTOCOL_HEADER, UNTOLD, own_protocols
 from molink.token_bucket import TokenBucket
 
 __all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
@@ -112,7 +113,12 @@ class WeightsRoutes:
             _abort(request, "the PC has asked anew")
 
     def _pc(self, request: web.Request) -> str:
-        return pc_that_asks(request, self.pc_of_token, "Weights are")
+        pc = pc_that_asks(request, self.pc_of_token, "Weights are")
+        told = request.headers.get(PROTOCOL_HEADER, "")
+        number = int(told) if told.isdecimal() and len(told) < 10 else UNTOLD
+        if trouble := own_protocols().trouble(number):
+            raise ApiError(trouble, status=409, code="outdated")
+        return pc
 
     def _note_wait(self, pc: str) -> None:
         """Excuse a PC that has not the whole line to itself."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from molink.control.registry.database import open_database
+from molink.control.sqlite_file import open_database
 from molink.errors import UserError
 from molink_scheduler.request import PRIORITY_MAX
 

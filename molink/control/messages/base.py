@@ -28,6 +28,7 @@ __all__ = [
     "NodeId",
     "Number",
     "OptionalAddress",
+    "ProtocolNumber",
     "Seconds",
     "Sentence",
     "ShortText",
@@ -47,6 +48,9 @@ NUMBER_MAX = 2**53
 
 Number = Annotated[int, Field(ge=-1, le=NUMBER_MAX)]
 """Of a round, a revision, a ring: it counts up; -1: of none."""
+
+ProtocolNumber = Annotated[int, Field(ge=0, le=2**31)]
+"""Number of the protocol that a build speaks (`molink.control.versions`)."""
 
 ClockTime = Annotated[float, Field(ge=-1e11, le=1e11)]
 """Seconds since 1970, or between two clocks, of which one may be wrong by decades."""

@@ -13,9 +13,18 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from molink.control.addresses import ServerTrust
 from molink.control.identity import KeyPair
-from molink.control.messages.base import Key, Message, ModelSize, Name, NodeId, ShortText
+from molink.control.messages.base import (
+    Key,
+    Message,
+    ModelSize,
+    Name,
+    NodeId,
+    ProtocolNumber,
+    ShortText,
+)
 from molink.control.messages.invites import Invite
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_sealed, seal
+from molink.control.versions import UNTOLD, Protocols, own_protocols
 from molink.errors import ControlError, UserError
 
 __all__ = [
@@ -60,6 +69,7 @@ class JoinRequest(Confidential):
     name: Name
     """For people: the PC's host name unless its owner chose another."""
     version: ShortText
+    protocol: ProtocolNumber = UNTOLD
     time_unix_s: UnixTime
     """The agent's clock."""
 
@@ -92,6 +102,14 @@ class JoinAnswer(Confidential):
     coordinator_public_key: Key
     model: ModelSize | None = None
     """What is served when this node joins; None: of an older coordinator."""
+    protocol: ProtocolNumber = UNTOLD
+    protocol_min: ProtocolNumber = UNTOLD
+    """The coordinator speaks these and all numbers between them."""
+
+    @property
+    def protocols(self) -> Protocols:
+        """The numbers that the coordinator speaks."""
+        return Protocols(self.protocol_min, self.protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +155,7 @@ def request_to_join(invite: Invite | None, name: str, version: str, now: float) 
             invite_secret=None if invite is None else invite.secret.value.hex(),
             name=name,
             version=version,
+            protocol=own_protocols().newest,
             time_unix_s=now,
         )
     except ValidationError:

@@ -28,6 +28,7 @@ from molink.control.messages.base import (
     NodeId,
     Number,
     OptionalAddress,
+    ProtocolNumber,
     Seconds,
     Sentence,
     ShortText,
@@ -35,6 +36,7 @@ from molink.control.messages.base import (
     Unreadable,
     Word,
 )
+from molink.control.versions import UNTOLD
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import HEALTH, LOADED, RESUME, TERMS, StageLoaded, StageWork
 from molink_scheduler.head.settings import RingTerms
@@ -204,6 +206,7 @@ class NodeState(StrEnum):
     SERVING = "serving"
     STANDBY = "standby"
     PAUSED = "paused"
+    OUTDATED = "outdated"
     DRAINING = "draining"
     LOST = "lost"
 
@@ -217,6 +220,8 @@ class Presence(Message):
     started_unix_s: ClockTime
     """Coordinator's clock as the agent knows it: of two incarnations the later one stays."""
     version: ShortText
+    """For people; `protocol` is what counts."""
+    protocol: ProtocolNumber = UNTOLD
     online: bool
     reason: Sentence = ""
 
@@ -281,6 +286,8 @@ class Assignment(Message):
     """Counts up over all assignments of this coordinator's database."""
     session: Token = ""
     """Of the coordinator's start that decided it; empty: of an older coordinator."""
+    protocol: ProtocolNumber = UNTOLD
+    """That the ring speaks."""
     ring: Number = 0
     epoch: Number = 0
     stage: Number = 0
@@ -353,6 +360,8 @@ class ShadowOrder(Message):
     revision: Number
     epoch: Number
     """Of the ring; in any other it is void."""
+    protocol: ProtocolNumber = UNTOLD
+    """That the ring speaks, and so the shadow."""
     link: StageLink | None = None
     """To the shadow; None: there is none any more."""
 
@@ -364,3 +373,6 @@ class CoordinatorPresence(Message):
     session: Token
     """Drawn at each start: stages of an older one end."""
     model: ModelName = ""
+    protocol: ProtocolNumber = UNTOLD
+    protocol_min: ProtocolNumber = UNTOLD
+    """It speaks these and all numbers between them."""

@@ -1,20 +1,10 @@
-"""The registry's SQLite file: its tables, their rows as values, and how an older file is updated.
+"""The registry's tables, and their rows as values. No record shows a password when printed."""
 
-`PRAGMA user_version` counts the steps that a file has taken; each step runs in one transaction with
-its number, so that a crash leaves a file of the old version or of the new. A published step never
-changes: a new table is a new step. No record shows a password when printed.
-"""
-
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from molink.errors import UserError
-
 __all__ = [
-    "BUSY_S",
     "INVITE_COLUMNS",
     "MIGRATIONS",
     "NODE_COLUMNS",
@@ -22,13 +12,7 @@ __all__ = [
     "InviteState",
     "Membership",
     "NodeRecord",
-    "open_database",
 ]
-
-BUSY_S = 5.0
-"""A command waits so long for the coordinator's transaction, which takes milliseconds."""
-
-OWNER_ONLY = 0o600
 
 MIGRATIONS = (
     """
@@ -131,65 +115,3 @@ class Membership:
     node: NodeRecord
     is_new: bool
     """Whether it has spent a use of its invite; a node that asks again has not."""
-
-
-def open_database(path: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
-    """The file, made or brought up to date where needed; transactions are the caller's.
-
-    May be used by several threads, one at a time. Raises UserError when it cannot be opened, is of
-    a newer MoLink, or is no registry.
-    """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=OWNER_ONLY)
-        connection = sqlite3.connect(
-            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
-    except (OSError, sqlite3.Error) as error:
-        raise _cannot_open(path, error) from None
-    try:
-        _prepare(connection, path, migrations)
-    except sqlite3.Error as error:
-        connection.close()
-        raise _cannot_open(path, error) from None
-    except UserError:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
-    connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA journal_mode = WAL")
-    # A node that was let in must still be in after a power cut.
-    connection.execute("PRAGMA synchronous = FULL")
-    while (version := _version(connection)) < len(migrations):
-        _migrate(connection, version, migrations[version])
-    if version > len(migrations):
-        raise UserError(f"{path} was written by a newer MoLink: update this one.")
-
-
-def _migrate(connection: sqlite3.Connection, version: int, step: str) -> None:
-    """One step, unless another process takes it at the same time."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if _version(connection) == version:
-            for statement in step.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {version + 1}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _cannot_open(path: Path, error: OSError | sqlite3.Error) -> UserError:
-    return UserError(
-        f"{path} cannot be opened ({error}): check its owner and whether its disk is full, or give "
-        "another --data-dir."
-    )

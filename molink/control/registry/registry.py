@@ -22,13 +22,8 @@ from molink.control.identity import KeyPair, node_id_of
 from molink.control.messages.invites import Invite, checked_url
 from molink.control.messages.joining import JoinRequest
 from molink.control.registry import rules
-from molink.control.registry.database import (
-    BUSY_S,
-    InviteRecord,
-    Membership,
-    NodeRecord,
-    open_database,
-)
+from molink.control.registry.database import MIGRATIONS, InviteRecord, Membership, NodeRecord
+from molink.control.sqlite_file import BUSY_S, open_database
 from molink.errors import MolinkError, StorageError, UserError
 
 __all__ = ["Registry"]
@@ -76,9 +71,9 @@ class Registry:
             raise UserError(
                 f"There is no cluster in {data_dir}: run molink up first, or give --data-dir."
             )
-        writer = open_database(path)
+        writer = open_database(path, MIGRATIONS)
         try:
-            registry = cls(path, writer, open_database(path))
+            registry = cls(path, writer, open_database(path, MIGRATIONS))
             registry.changed()
         except MolinkError:
             writer.close()

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psutil
 
-from molink import __version__
 from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.config.settings import ServeSettings
 from molink.control.addresses import Credentials
@@ -46,6 +45,7 @@ from molink.node.stage_handle import WarmStage
 from molink.serving.live_state import LiveState
 from molink.serving.served_model import read_served_model
 from molink.tasks import background_tasks
+from molink.version import version
 
 __all__ = ["start_local"]
 
@@ -145,7 +145,7 @@ def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[Local
     invite = registry.make_invite(INVITE_S, len(stages), "", now, f"https://{LOCAL_ADDRESS}")
     nodes = []
     for index in stages:
-        request = request_to_join(invite, plan.name(index), __version__, now)
+        request = request_to_join(invite, plan.name(index), version(), now)
         member = registry.admit(KeyPair.generate().public, request, now).node
         credentials = Credentials(member.node_id, member.password)
         nodes.append(LocalNode.of(plan, index, credentials, warm))

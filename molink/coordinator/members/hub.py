@@ -43,6 +43,7 @@ from molink.control.messages.topics import (
     Received,
 )
 from molink.control.registry.registry import Registry
+from molink.control.versions import own_protocols
 from molink.coordinator.members.access import REPORT_TOPICS, BrokerAccess, Suspensions
 from molink.coordinator.members.node_book import NODES_MAX, Node, NodeBook
 from molink.coordinator.members.probing import Probing
@@ -71,6 +72,9 @@ that. And who has really gone is missed by its neighbours about as soon."""
 
 ANSWERS_AT_ONCE = 50
 """To newcomers: each waits for the broker's acknowledgement."""
+
+UP_TO_DATE = "No ring needs it yet."
+"""To a node that was outdated before."""
 
 SUSPENDED = "It says far more than a node has to say, and is not listened to for {minutes:.0f} min."
 
@@ -155,7 +159,14 @@ class ControlHub:
 
     async def run(self, model: str) -> None:
         """Until cancelled. Raises ControlError when the broker refuses us."""
-        presence = CoordinatorPresence(online=True, session=self.session, model=model)
+        speaks = own_protocols()
+        presence = CoordinatorPresence(
+            online=True,
+            session=self.session,
+            model=model,
+            protocol=speaks.newest,
+            protocol_min=speaks.oldest,
+        )
         await self.client.publish(COORDINATOR, "", presence)
         try:
             async with task_group() as group:
@@ -170,9 +181,8 @@ class ControlHub:
 
     async def assign(self, node: Node, assignment: Assignment) -> None:
         """Publish what a node shall do, under the next revision."""
-        numbered = assignment.model_copy(
-            update={"revision": self.registry.next_revision(), "session": self.session}
-        )
+        update = self._next_numbers() | {"session": self.session}
+        numbered = assignment.model_copy(update=update)
         node.assignment = numbered
         await self.client.publish(ASSIGNMENT, node.node_id, numbered)
 
@@ -187,8 +197,12 @@ class ControlHub:
 
     async def lead_to_shadow(self, node: Node, epoch: int, link: StageLink | None) -> None:
         """Publish where the shadow of a node's next stage is, in the ring of this epoch."""
-        order = ShadowOrder(revision=self.registry.next_revision(), epoch=epoch, link=link)
+        order = ShadowOrder(**self._next_numbers(), epoch=epoch, link=link)
         await self.client.publish(SHADOW, node.node_id, order)
+
+    def _next_numbers(self) -> dict[str, int]:
+        """An order's own number, and that of the protocol that its ring speaks."""
+        return {"revision": self.registry.next_revision(), "protocol": own_protocols().newest}
 
     @property
     def trouble(self) -> str:
@@ -278,13 +292,13 @@ class ControlHub:
     async def _answer_one(self, node: Node) -> None:
         with self.guard:
             await self._greet(node)
-            if node.profile is not None and self.services is not None:
+            if node.may_measure and self.services is not None:
                 await self.services.probing.order_timing(self.client, [node])
 
     async def _greet(self, node: Node) -> None:
         """Of two agents with one key the one that started later is accepted."""
-        presence = node.presence
-        if presence is not None and presence.online and presence != self._greeted.get(node.node_id):
+        presence, before = node.presence, self._greeted.get(node.node_id)
+        if presence is not None and presence.online and presence != before:
             accepted = Accepted(
                 incarnation=presence.incarnation, started_unix_s=presence.started_unix_s
             )
@@ -292,6 +306,11 @@ class ControlHub:
             await self.client.publish(ACCEPTED, node.node_id, accepted)
             await self.client.publish(SERVICES, node.node_id, services)
             self._greeted[node.node_id] = presence
+            # As the reason to do nothing: builds that know of no such state show their owner that.
+            was_outdated = before is not None and own_protocols().trouble(before.protocol)
+            if node.outdated or (was_outdated and not node.is_assigned):
+                why = node.outdated or UP_TO_DATE
+                await self.assign(node, Assignment(revision=0, reason=why))
 
     async def _order_probes(self) -> None:
         """Have the nodes measure the paths when it is time."""

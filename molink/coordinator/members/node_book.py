@@ -23,6 +23,7 @@ from molink.control.messages.payloads import (
     StageFact,
     Unreadable,
 )
+from molink.control.versions import own_protocols
 from molink.coordinator.members.slowdown import AS_REPORTED, Slowdown
 from molink.errors import ErrorGuard, FrameError
 from molink.stage_protocol.progress import ShadowLag
@@ -95,6 +96,8 @@ class Node:
     """Whether the operator keeps it from serving."""
     quarantined: str = ""
     """What audits have found out about it, for which it serves no more; empty: nothing."""
+    outdated: str = ""
+    """Why its build can be in no ring of ours, and who is to update what; empty: it can."""
     suspended: str = ""
     """Why the coordinator does not listen to it for a while; empty: it does."""
     pc: str = ""
@@ -130,9 +133,11 @@ class Node:
 
     @property
     def wants(self) -> str:
-        """Its owner's wish: serve, pause or leave; drained or quarantined it pauses at least."""
+        """Its owner's wish: serve, pause or leave; drained, quarantined or outdated it pauses at
+        least. Whatever plans a node, or lets it hold anything, asks here."""
         wish = self.wish.wish if self.wish is not None else "serve"
-        return "pause" if (self.drained or self.quarantined) and wish == "serve" else wish
+        is_kept_out = self.drained or self.quarantined or self.outdated
+        return "pause" if is_kept_out and wish == "serve" else wish
 
     @property
     def is_measured(self) -> bool:
@@ -142,6 +147,11 @@ class Node:
             return False
         is_timed = profile.steps is not None or _tells_plain(profile)
         return self.is_local or (is_timed and bool(profile.devices))
+
+    @property
+    def may_measure(self) -> bool:
+        """Whether it is asked how fast it is, and its paths are."""
+        return self.is_here and self.profile is not None and not self.outdated
 
     def has_timed(self, model: str) -> bool:
         """Whether it has timed a layer of this very model."""
@@ -166,6 +176,8 @@ class Node:
         """As GET /cluster shows it."""
         if not self.is_here:
             return NodeState.LOST
+        if self.outdated:
+            return NodeState.OUTDATED
         if self.is_assigned:
             return self._assigned_state()
         if self.wants != "serve":
@@ -381,5 +393,6 @@ def _take_presence(node: Node, message: Presence, *, live: bool) -> None:
     elif message.online and live:
         node.lost = False
     node.presence = message
+    node.outdated = own_protocols().trouble(message.protocol)
     if before is not None and before.incarnation != message.incarnation:
         node.fact = node.health = None

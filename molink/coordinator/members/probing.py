@@ -88,13 +88,13 @@ class Probing:
         if node.node_id in self._asked:
             return self._asked[node.node_id]
         if nodes is not self._asked_about:
-            here = [one for one in nodes if one.is_here and one.profile is not None]
+            here = [one for one in nodes if one.may_measure]
             self._asked_about, self._to_be_asked = nodes, peers_of(here)
         return _ids(self._to_be_asked.get(node.node_id, ()))
 
     async def order_if_due(self, client: ControlClient, nodes: Sequence[Node], now: float) -> None:
         """Order a round if it is time."""
-        here = [node for node in nodes if node.is_here and node.profile is not None]
+        here = [node for node in nodes if node.may_measure]
         await self.order_timing(client, here)
         known = self._locations(here, now)
         is_news = self._is_quiet(known, now) and bool(known - self._ordered)

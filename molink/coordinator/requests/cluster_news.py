@@ -26,6 +26,7 @@ IN_WORDS = {
     "serving": "serves {layers}",
     "standby": "stands by",
     "paused": "is paused",
+    "outdated": "is outdated",
     "draining": "hands over what it was doing",
     "lost": "is gone",
 }

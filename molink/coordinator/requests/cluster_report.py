@@ -9,15 +9,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from molink.control.messages.payloads import Profile, StageFact
+from molink.control.versions import own_protocols
 from molink.coordinator.members.discrepancies import Sightings, discrepancies
 from molink.coordinator.members.node_book import Contribution, Node
 from molink.coordinator.members.ring import COORDINATOR, AgentStage, Ring
 from molink.coordinator.requests.link_memory import KnownLink
 from molink.stage_protocol.progress import ShadowLag
+from molink.version import version
 from molink_scheduler.link.facts import LinkReport
 
 __all__ = [
     "RingLink",
+    "build_report",
     "contribution_report",
     "known_links",
     "nodes_report",
@@ -174,6 +177,8 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "state": str(node.state),
         "drained": node.drained,
         "quarantined": bool(node.quarantined),
+        "version": node.presence.version if node.presence is not None else None,
+        "protocol": node.presence.protocol if node.presence is not None else None,
         "reason": "",
         "ring": assignment.ring if assignment is not None and work is not None else None,
         "layers": list(work.layers) if work is not None else None,
@@ -200,6 +205,12 @@ def _shadow(behind: ShadowLag | None) -> dict[str, float] | None:
     return None if behind is None else {"tokens": behind.tokens, "seconds": behind.seconds}
 
 
+def build_report() -> dict[str, Any]:
+    """Which MoLink the coordinator is, and the numbers of the protocol that it speaks."""
+    speaks = own_protocols()
+    return {"version": version(), "protocol": speaks.newest, "protocol_min": speaks.oldest}
+
+
 def contribution_report(given: Contribution) -> dict[str, int]:
     """Figures of what one node has given, or all devices of a PC together."""
     return {
@@ -216,6 +227,8 @@ def _reason(node: Node, standby: str) -> str:
         return f"It is quarantined: {node.quarantined}"
     if not node.is_here and node.wants != "leave":
         return node.presence.reason if node.presence is not None else ""
+    if node.outdated:
+        return node.outdated
     if node.drained:
         return DRAINED
     if node.wish is not None and node.wants != "serve":

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.control.messages.payloads import NodeState
+from molink.control.sqlite_file import cannot_open, open_database
 from molink.coordinator.members.discrepancies import Sightings, line_mbps
 from molink.coordinator.members.node_book import Contribution, Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
-from molink.errors import ErrorGuard, UserError
+from molink.errors import ErrorGuard
 from molink.stage_protocol.health import StageHealth
 
 __all__ = ["LEDGER_FILE", "Accounting", "Ledger"]
@@ -46,15 +47,20 @@ TROUBLE = (
     "Who gave what cannot be written down: is the disk full or gone? It is kept and tried again."
 )
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS contribution (
-    node_id TEXT PRIMARY KEY,
-    name TEXT NOT NULL,
-    uptime_s REAL NOT NULL DEFAULT 0,
-    token_layers INTEGER NOT NULL DEFAULT 0,
-    bytes_sent INTEGER NOT NULL DEFAULT 0
+MIGRATIONS = (
+    """
+    CREATE TABLE IF NOT EXISTS contribution (
+        node_id TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        uptime_s REAL NOT NULL DEFAULT 0,
+        token_layers INTEGER NOT NULL DEFAULT 0,
+        bytes_sent INTEGER NOT NULL DEFAULT 0
+    )
+    """,
 )
-"""
+"""Files of before steps were counted have the first table already."""
+
+DISPOSABLE = "move it away; it only holds what each PC has given"
 
 
 @dataclass(slots=True)
@@ -72,28 +78,14 @@ class Ledger:
     def open(cls, data_dir: Path) -> "Ledger":
         """Made on first use. Raises UserError when it cannot be used."""
         path = data_dir / LEDGER_FILE
+        db = open_database(path, MIGRATIONS, LOCKED_S, DISPOSABLE)
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
-            db = sqlite3.connect(
-                path, timeout=LOCKED_S, isolation_level=None, check_same_thread=False
-            )
-            try:
-                return cls._opened(db)
-            except sqlite3.Error:
-                db.close()
-                raise
-        except (OSError, sqlite3.Error) as error:
-            raise UserError(
-                f"{path} cannot be opened ({error}): check its owner and whether its disk is full, "
-                "or move it away; it only holds what each PC has given."
-            ) from None
-
-    @classmethod
-    def _opened(cls, db: sqlite3.Connection) -> "Ledger":
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=NORMAL")  # A power cut may take what came last.
-        db.execute(_SCHEMA)
-        rows = db.execute("SELECT node_id, uptime_s, token_layers, bytes_sent FROM contribution")
+            db.execute("PRAGMA synchronous=NORMAL")  # A power cut may take what came last.
+            names = "node_id, uptime_s, token_layers, bytes_sent"
+            rows = list(db.execute(f"SELECT {names} FROM contribution"))
+        except sqlite3.Error as error:
+            db.close()
+            raise cannot_open(path, error, DISPOSABLE) from None
         return cls(db, {row[0]: Contribution(row[1], row[2], row[3]) for row in rows})
 
     def close(self) -> None:
@@ -103,7 +95,8 @@ class Ledger:
     def add(self, node_id: str, name: str, given: Contribution) -> None:
         """Add what a node has given since the last call; within `together`."""
         self._db.execute(
-            "INSERT INTO contribution VALUES (?, ?, ?, ?, ?) ON CONFLICT (node_id) DO UPDATE SET "
+            "INSERT INTO contribution (node_id, name, uptime_s, token_layers, bytes_sent) "
+            "VALUES (?, ?, ?, ?, ?) ON CONFLICT (node_id) DO UPDATE SET "
             "name = excluded.name, uptime_s = uptime_s + excluded.uptime_s, "
             "token_layers = token_layers + excluded.token_layers, "
             "bytes_sent = bytes_sent + excluded.bytes_sent",

@@ -145,7 +145,14 @@ class ClusterManager:
         self._next_ring = max(numbers, default=-1) + 1
 
     def _failed(self, failure: StageFailure) -> None:
-        self.blame.failed(failure, time.monotonic())
+        """Hold a failure against whom it is of, unless one of both is outdated: of two builds that
+        do not understand each other neither does wrong."""
+        if not any(self._is_outdated(one) for one in (failure.node_id, failure.about)):
+            self.blame.failed(failure, time.monotonic())
+
+    def _is_outdated(self, node_id: str) -> bool:
+        node = self.book.nodes.get(node_id)
+        return node is not None and node.outdated != ""
 
     async def run(self) -> None:
         """Until cancelled. Raises why the first ring does not stand, where it must."""
@@ -238,7 +245,7 @@ class ClusterManager:
                 continue
             name = self.book.nodes[node_id].name
             reason = f"{name} comes and goes, or changes its wish, several times a minute."
-            self.blame.failed(StageFailure(node_id, reason), now)
+            self._failed(StageFailure(node_id, reason))
 
     def _note_slow(self, slow: frozenset[str]) -> None:
         for node in (self.book.nodes[node_id] for node_id in slow - self._slow):
@@ -253,7 +260,7 @@ class ClusterManager:
             self.last_failure = str(ring.error or "")
             for stage in ring.stages:
                 if stage.failure is not None:
-                    self.blame.failed(stage.failure, now)
+                    self._failed(stage.failure)
                 elif ring.has_served and ring.error is not None and not stage.node.is_here:
                     self.blame.left(stage.node.node_id, stage.name, now)
             if ring.error is not None:

@@ -121,6 +121,20 @@ def progress_sentence(
         if any(stage.loaded is None for stage in ring.stages):
             return f"The PCs are loading the model: {ring.loaded_share:.0%} done."
         return "The PCs have loaded the model and are connecting to each other."
+    outdated = [node for node in nodes if node.is_here and node.outdated]
+    others = [node for node in nodes if node not in outdated]
+    if outdated and not any(node.is_here for node in others):
+        return f"{_pcs(len(outdated))} joined, of another version. {outdated[0].outdated}"
+    waited = _waited_for(others, min_nodes, measuring_paths, failure, shortage)
+    if not outdated:
+        return waited
+    return f"{waited} {_pcs(len(outdated))} of another version left out. {outdated[0].outdated}"
+
+
+def _waited_for(
+    nodes: Sequence[Node], min_nodes: int, measuring_paths: int, failure: str, shortage: str
+) -> str:
+    """What is waited for, of nodes that may serve once they are ready."""
     here = [node for node in nodes if node.is_here]
     if nodes and not here:
         return f"None of the {_pcs(len(nodes))} that joined before is here now."

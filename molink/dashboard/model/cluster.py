@@ -159,6 +159,8 @@ class Node:
     """Name of the node whose place it takes should that go; empty: of none."""
     behind: tuple[int, float] | None = None
     """By how many tokens, and seconds, its KV is behind; None: it holds none."""
+    version: str = ""
+    """Of its MoLink; empty: not told."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ class ClusterState:
     unready_reason: str
     intake_paused: bool
     troubles: tuple[str, ...]
+    version: str = ""
+    """Of the coordinator's MoLink; empty: not told."""
 
     @classmethod
     def of(cls, body: Json) -> "ClusterState":
@@ -183,6 +187,7 @@ class ClusterState:
             unready_reason=text(body, "unready_reason"),
             intake_paused=flag(body, "intake_paused"),
             troubles=texts(body, "trouble") + texts(relay, "trouble"),
+            version=text(part(body, "build"), "version"),
         )
 
     @cached_property
@@ -317,6 +322,7 @@ def _node(body: Json) -> Node:
         doubts=texts(body, "doubts"),
         covers=text(body, "covers"),
         behind=(count(shadow, "tokens"), number(shadow, "seconds") or 0.0) if shadow else None,
+        version=text(body, "version"),
     )
 
 

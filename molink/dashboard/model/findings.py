@@ -213,6 +213,9 @@ def _of_link(history: History, link: Link) -> Iterator[Finding]:
 
 def _of_nodes(history: History) -> Iterator[Finding]:
     for node in history.state.nodes:
+        if node.state == "outdated":
+            sentence = f"{node.name} is outdated: {node.reason}"
+            yield Finding(Severity.WARNING, "outdated", node.name, sentence)
         if node.state in ("serving", "loading") and node.doubts:
             more = len(node.doubts) - 1
             ending = f" ({more} more in its details)" if more else ""

@@ -68,6 +68,7 @@ def _node(history: History, node: Node) -> Iterator[Line]:
     held = f"{node.layers[0]} to {node.layers[1] - 1}" if node.layers else "none"
     yield field_line("layers", f"{held}, ring {node.ring}" if node.ring is not None else held)
     yield field_line("device", f"{node.device or '-'}, {_memory(node)}")
+    yield field_line("MoLink", node.version or "unknown")
     yield from _stage(history, node)
     cap = f", capped at {mbps(node.upload_cap_mbps)}" if node.upload_cap_mbps else ""
     yield field_line("upload", f"{mbps(node.upload_mbps)}{cap}")

@@ -44,7 +44,8 @@ def header(
     between = f" {glyphs.between} "
     counts = state.counts()
     here = sum(n for name, n in counts.items() if name != "lost")
-    left = f"molink{between}{glyphs.text(state.model)}{between}{here} of {len(state.nodes)} nodes"
+    named = f"molink {glyphs.text(state.version)}".rstrip()
+    left = f"{named}{between}{glyphs.text(state.model)}{between}{here} of {len(state.nodes)} nodes"
     seen = clock(history.answered_at_s or history.at_s, zone)
     right = f"{note}{between}{seen}" if note else seen
     room = width - len(right) - len(serving.text) - 6

@@ -33,6 +33,7 @@ STATES: dict[str, Style] = {
     "joining": "accent",
     "draining": "warning",
     "paused": "warning",
+    "outdated": "bad",
     "lost": "bad",
     "prefill": "prefill",
     "decode": "decode",

@@ -20,6 +20,7 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
+from molink.wire.frames import PROTOCOL_VERSION
 from molink_agent.daemon import process
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.step_times import StepTimes
@@ -107,7 +108,10 @@ class World:
             weights=WeightsSource(model="m"),
         )
         is_work = self.chance.random() < 0.7
-        await node._handle(Assignment(revision=self.revision, work=work if is_work else None))
+        given = Assignment(
+            revision=self.revision, work=work if is_work else None, protocol=PROTOCOL_VERSION
+        )
+        await node._handle(given)
         self.fetching.clear()
         fetching = asyncio.ensure_future(self.fetching.wait())
         await asyncio.wait({node.stage._task, fetching}, return_when=asyncio.FIRST_COMPLETED)

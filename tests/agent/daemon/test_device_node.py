@@ -8,9 +8,13 @@ from molink.control.messages.payloads import (
     AssignedWork,
     Assignment,
     CoordinatorPresence,
+    NodeState,
+    ShadowOrder,
     WeightsSource,
 )
+from molink.control.versions import UNTOLD
 from molink.errors import JoinRefusedError
+from molink.wire.frames import PROTOCOL_VERSION
 from molink_agent.daemon import device_node
 from molink_agent.daemon.device_node import (
     ABANDONED_S,
@@ -106,6 +110,30 @@ def test_a_stage_is_let_go_that_nobody_claims():
     assert not deadline.is_due(5.0 + UNCLAIMED_S, unclaimed=False)
     assert not deadline.is_due(6.0 + UNCLAIMED_S, unclaimed=True)
     assert deadline.is_due(6.0 + 2 * UNCLAIMED_S, unclaimed=True)
+
+
+@pytest.mark.parametrize(
+    ("speaks", "where"),
+    [
+        ((PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 2), "on that PC"),
+        ((UNTOLD, UNTOLD), "on the coordinator's machine"),
+    ],
+)
+async def test_an_owner_reads_who_is_to_update_and_nothing_is_computed(tmp_path, speaks, where):
+    node = agent_with_two_nodes(tmp_path).first
+    oldest, newest = speaks
+    told = {"online": True, "session": "s", "protocol_min": oldest, "protocol": newest}
+    await node._handle(CoordinatorPresence(**told))
+    assert node.state is NodeState.OUTDATED and node._told_state() is NodeState.PAUSED
+    assert node.reports.wish.wish == "pause"
+    assert f"update MoLink {where}" in node.reports.wish.reason
+    await node._handle(Assignment(revision=1, work=WORK, protocol=newest))
+    await node._handle(ShadowOrder(revision=2, epoch=1, protocol=newest))
+    assert node.stage.assignment is None
+    spoken = {"protocol_min": PROTOCOL_VERSION, "protocol": PROTOCOL_VERSION + 1}
+    await node._handle(CoordinatorPresence(**(told | spoken)))
+    assert node.state is not NodeState.OUTDATED
+    assert "update" not in node.reports.wish.reason
 
 
 async def test_an_older_coordinator_s_stages_go_on(tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from molink.control.messages.payloads import ModelSize, Profile
+from molink.control.versions import Protocols, own_protocols
 from molink_agent.data_files import Known
 from molink_agent.doctor import hardware, network
 from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, Result, TorchAnswer
@@ -75,6 +76,16 @@ def test_a_good_pc_that_has_not_joined_fails_nothing():
 )
 def test_driver(changes, result):
     assert judged(hardware.driver, **changes) is result
+
+
+def test_a_build_that_the_coordinator_does_not_understand_is_told_what_to_update():
+    number = own_protocols().newest
+    assert f"1.2.3, protocol {number}" in found(hardware.molink, version="1.2.3")
+    known = Known(speaks=Protocols(number + 1, number + 2))
+    assert judged(hardware.molink, known=known) is Result.FAIL
+    assert "update MoLink on that PC" in found(hardware.molink, known=known)
+    known = Known.model_validate_json(Known(speaks=own_protocols()).model_dump_json())
+    assert judged(hardware.molink, known=known) is Result.OK
 
 
 def test_under_wsl_the_driver_belongs_to_windows():

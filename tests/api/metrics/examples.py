@@ -111,7 +111,9 @@ def ended_with(log: RequestLog, error: BaseException) -> None:
 def observed_service() -> ObservedService:
     nodes = [node("anna"), node("ben"), node("carl", "standby")]
     rings = [ring("anna", "ben")]
-    return ObservedService({"rings": rings, "nodes": nodes, "unready_reason": None})
+    told = {"rings": rings, "nodes": nodes, "unready_reason": None}
+    build = {"version": "0.1.0+g1a2b3c4", "protocol": 8, "protocol_min": 8}
+    return ObservedService(told | {"build": build})
 
 
 def scraped(metrics: Metrics) -> str:

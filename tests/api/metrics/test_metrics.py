@@ -56,6 +56,7 @@ def test_a_scrape_shows_stages_links_and_nodes_in_base_units():
     assert value(found, "molink_nodes", state="lost") == 0
     assert value(found, "molink_requests", state="running") == 2
     assert (value(found, "molink_ready"), value(found, "molink_rings")) == (1, 1)
+    assert value(found, "molink_build_info", version="0.1.0+g1a2b3c4", protocol="8") == 1
 
 
 def test_a_scrape_shows_each_tier_of_the_prefix_cache():

@@ -31,10 +31,12 @@ from molink.api.weights.slots import (
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.checkpoint.weights_manifest import WeightsManifest
+from molink.control.versions import PROTOCOL_HEADER
 from molink.errors import CheckpointError
+from molink.wire.frames import PROTOCOL_VERSION
 
 BLOCK = 100
-TOKEN = {"Authorization": "Bearer right"}
+TOKEN = {"Authorization": "Bearer right", PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
 FILE = "model.safetensors"
 
 
@@ -165,6 +167,25 @@ async def test_without_a_nodes_token(start, path, headers, status, says):
     found, body, _ = await get(f"{url}/{path}", headers)
     assert found == status
     assert says in sentence(body)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (None, "that PC"),
+        ("", "that PC"),
+        ("two", "that PC"),
+        ("9" * 5000, "that PC"),
+        (str(PROTOCOL_VERSION - 1), "that PC"),
+        (str(PROTOCOL_VERSION + 1), "the coordinator's machine"),
+    ],
+)
+async def test_a_node_of_another_protocol_is_given_none(start, told, says):
+    url, _ = await start()
+    headers = {name: value for name, value in TOKEN.items() if name != PROTOCOL_HEADER}
+    headers |= {} if told is None else {PROTOCOL_HEADER: told}
+    found, body, _ = await get(f"{url}/manifest", headers)
+    assert found == 409 and f"update MoLink on {says}" in sentence(body)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from molink.control.api_keys.store import (
     KeyUsage,
     digest_of,
 )
-from molink.control.registry.database import open_database
+from molink.control.sqlite_file import open_database
 from molink.errors import UserError
 from molink_scheduler.request import PRIORITY_MAX
 

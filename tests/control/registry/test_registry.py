@@ -6,9 +6,10 @@ import pytest
 
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import JoinRequest, request_to_join
-from molink.control.registry.database import MIGRATIONS, open_database
+from molink.control.registry.database import MIGRATIONS
 from molink.control.registry.registry import REVISIONS_RESERVED, Registry
 from molink.control.registry.rules import EXPIRES_S_MAX, INVITES_MAX, NODES_MAX
+from molink.control.sqlite_file import open_database
 from molink.errors import JoinRefusedError, UserError
 from tests.control.registry.joining import HOUR_S, NOW, URL, key, make, request
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from molink.control.registry.database import MIGRATIONS, open_database
+from molink.control.registry.database import MIGRATIONS
 from molink.control.registry.registry import Registry
+from molink.control.sqlite_file import open_database
 from molink.errors import ControlError, UserError
 from tests.control.registry.joining import NOW, key, make, request
 

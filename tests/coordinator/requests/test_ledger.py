@@ -163,3 +163,22 @@ def test_tokens_are_counted_once_over_all_epochs_of_a_ring(accounting):
         client.ring.epoch, client.tokens_sent = epoch, sent_tokens
         accounting.settle(10.0)
     assert accounting.ledger.all()["a"].token_layers == 7 * 2
+
+
+def test_a_file_of_before_versions_were_kept_goes_on_and_one_of_a_newer_version_is_left(tmp_path):
+    path = tmp_path / ledger_module.LEDGER_FILE
+    before = sqlite3.connect(path)
+    before.execute(ledger_module.MIGRATIONS[0])
+    before.execute("INSERT INTO contribution VALUES ('a', 'anna', 10.0, 7, 100)")
+    before.commit()
+    before.close()
+    ledger = Ledger.open(tmp_path)
+    assert ledger.all() == {"a": Contribution(10.0, 7, 100)}
+    ledger.close()
+    newer = sqlite3.connect(path)
+    newer.execute("ALTER TABLE contribution ADD COLUMN more")
+    newer.execute("PRAGMA user_version = 2")
+    newer.commit()
+    newer.close()
+    with pytest.raises(UserError, match="was written by a newer MoLink: update this one"):
+        Ledger.open(tmp_path)

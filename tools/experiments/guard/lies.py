@@ -24,6 +24,7 @@ from molink import __version__
 from molink.control.broker.packets import Kind, encode, encode_text
 from molink.control.messages.payloads import Device, NodeWish, Presence
 from molink.control.messages.topics import HEALTH, PRESENCE, PROFILE, WISH
+from molink.control.versions import own_protocols
 from molink.errors import MolinkError
 from tools.experiments.guard import strangers
 from tools.experiments.guard.attacks import MqttByHand
@@ -139,6 +140,7 @@ async def control_characters(cluster: GuardedCluster) -> dict[str, Any]:
             name=f"attic{ESCAPES}",
             incarnation=session.incarnation,
             started_unix_s=time.time(),
+            protocol=own_protocols().newest,
             version=__version__,
             online=True,
             reason=ESCAPES,

@@ -57,6 +57,7 @@ from molink.control.messages.topics import (
     PROFILE,
     Topic,
 )
+from molink.control.versions import own_protocols
 from tools.experiments.swarm.broker_host import HOST, password_of
 
 __all__ = ["Admit", "BrokerLogin", "Member", "at_port", "with_invite"]
@@ -219,6 +220,7 @@ class Member:
             incarnation=self.node_id,
             started_unix_s=1.0,
             version="1",
+            protocol=own_protocols().newest,
             online=online,
         )
 
