@@ -225,16 +225,5 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
         "state": "removed" if node["removed"] else node["state"],
         "layers": f"{layers[0]}-{layers[1]}" if layers else None,
     }
-    names = [
-        "id",
-        "name",
-        "state",
-        "layers",
-        "device",
-        "version",
-        "joined",
-        "pc",
-        "invite",
-        "reason",
-    ]
-    return {name: shown.get(name, node[name]) for name in names}
+    names = ("id", "name", "state", "layers", "device", "version", "joined", "pc", "invite")
+    return {name: shown.get(name, node[name]) for name in (*names, "reason")}
