@@ -194,6 +194,14 @@ class AgentStage:
         )
 
     @property
+    def has_left(self) -> bool:
+        """Whether its agent has said that it ends, or has started anew since."""
+        presence = self.node.presence
+        if presence is None or presence.incarnation != self.incarnation:
+            return presence is not None
+        return not presence.online and presence.reason != ""
+
+    @property
     def seen(self) -> StageSeen:
         """When it reported last, and whom it misses by that report; once it has joined."""
         assert self._reports is not None, "only a stage that has joined is watched"

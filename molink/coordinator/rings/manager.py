@@ -252,12 +252,20 @@ class ClusterManager:
             self._failover.ended(ring)
             self.last_failure = str(ring.error or "")
             for stage in ring.stages:
-                if stage.failure is not None:
-                    self.blame.failed(stage.failure, now)
-                elif ring.has_served and ring.error is not None and not stage.node.is_here:
-                    self.blame.left(stage.node.node_id, stage.name, now)
+                self._blame(ring, stage, now)
             if ring.error is not None:
                 self._back_off(ring, ring.error, now)
+
+    def _blame(self, ring: RingSupervisor, stage: AgentStage, now: float) -> None:
+        """Hold against a stage's node what it has done to its ring. A link that failed because an
+        end of it was stopped in order is held against nobody."""
+        node, failure, left = stage.node, stage.failure, stage.has_left
+        ends = (failure.node_id, failure.about) if failure is not None and failure.about else ()
+        is_excused = any(one.has_left for one in ring.stages if one.node.node_id in ends)
+        if failure is not None and not is_excused:
+            self.blame.failed(failure, now)
+        elif ring.error is not None and (left or (ring.has_served and not node.is_here)):
+            self.blame.left(node.node_id, stage.name, now, announced=left)
 
     def _back_off(self, ring: RingSupervisor, error: MolinkError, now: float) -> None:
         """Where nobody is to blame, whatever it was may happen again at once."""
@@ -267,8 +275,11 @@ class ClusterManager:
             self._retry_s = RETRY_FIRST_S
         is_blamed = any(stage.failure is not None for stage in ring.stages)
         if not is_blamed and all(stage.node.is_here for stage in ring.stages):
-            self._not_before = now + self._retry_s
-            self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s)
+            self._put_off(now)
+
+    def _put_off(self, now: float) -> None:
+        self._not_before = now + self._retry_s
+        self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s)
 
     # -- building --------------------------------------------------------------------------------
 
@@ -278,6 +289,10 @@ class ClusterManager:
         if not serving and len(free) < self.nodes_wanted:
             return True
         asked = frozenset((one.node_id, one.profile, one.paths_round, one.slowdown) for one in free)
+        cannot = not serving and (not free or asked == self._fruitless)
+        if cannot and self.blame.pardon(now):
+            self._put_off(now)
+            return True
         if free and asked != self._fruitless:
             plan = self._plans.take("rings of the free", free)
             if plan is None:

@@ -73,6 +73,8 @@ class SlowReplacement:
 
     def _gains(self, ring: RingSupervisor, place: int, node: Node) -> bool:
         members = [stage.node for stage in ring.stages]
+        if not all(one.is_measured for one in (node, *members)):
+            return False
         return self.planner.gains_by(ring.plan, place, node, members)
 
     def _replace(self, stage: AgentStage, standby: Node) -> None:

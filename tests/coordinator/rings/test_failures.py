@@ -8,6 +8,7 @@ import pytest
 
 from molink.control.messages.payloads import NodeHealth, NodeWish
 from molink.coordinator.members.stage_watch import LoadLimits, StageFailure
+from molink.coordinator.planning import cluster_plan
 from molink.coordinator.planning.cluster_plan import CHANGES_MAX
 from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
@@ -52,6 +53,53 @@ async def test_a_node_that_says_something_impossible_of_its_stage_rests(monkeypa
         w.join("b")
         await w.until(lambda: w.members() == [["b"]])
         assert all(name == "b" or t.work is None for name, t in w.told[told:]), "a is left alone"
+
+
+STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})
+
+
+async def test_agents_that_are_stopped_and_started_again_never_rest(monkeypatch):
+    """A service that is restarted, or updated, or with Ctrl-C; minutes lie between two of them."""
+    monkeypatch.setattr(cluster_plan, "CHANGES_WITHIN_S", 0.0)
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        for number in range(10):
+            name = "ab"[number % 2]
+            await w.until(lambda: w.members() == [["a", "b"]])
+            w.say(
+                name,
+                STOPPED.model_copy(update={"incarnation": w.book.node(name).presence.incarnation}),
+            )
+            await w.until(lambda: not w.serving)
+            w.say(name, HERE.model_copy(update={"name": name, "incarnation": f"{number}" * 12}))
+            assert not w.manager.blame.reasons(time.monotonic())
+        assert not w.manager.blame.failed_lately("a", time.monotonic())
+
+
+async def test_a_link_to_one_that_was_stopped_is_held_against_nobody(monkeypatch):
+    anna, ben, carl = (letter * 16 for letter in "abc")
+    async with world(monkeypatch, size=3) as w:
+        w.deaf.add(ben)
+        w.stuck.add(carl)
+        w.join(anna, ben, carl)
+        await w.until(lambda: len(w.told) == 3)
+        ring = w.manager.rings[0]
+        ring.stages[0].fail("anna got no answer from ben.", ben)
+        w.say(ben, STOPPED)
+        await w.until(lambda: not w.manager.rings)
+        assert not w.manager.blame.reasons(time.monotonic())
+        assert not w.manager.blame.failed_lately(anna, time.monotonic())
+
+
+async def test_whoever_is_suspected_is_back_at_once_where_nobody_else_can_serve(monkeypatch):
+    anna, ben = "a" * 16, "b" * 16
+    async with world(monkeypatch, size=2) as w:
+        w.deaf.add(ben)
+        w.join(anna, ben)
+        await w.until(lambda: w.manager.last_failure)
+        w.deaf.clear()
+        await w.until(lambda: w.members() == [[anna, ben]])
+        assert w.manager.blame.failed_lately(ben, time.monotonic())
 
 
 async def test_a_ring_for_which_nobody_is_to_blame_is_tried_ever_more_rarely(monkeypatch):
