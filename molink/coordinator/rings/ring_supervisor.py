@@ -99,6 +99,8 @@ class RingSupervisor:
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: ServingRing | None = None
     """Since it takes requests."""
+    _cached_by: dict[str, Node] = field(default_factory=dict)
+    """Nodes that were in it since its caches were cleared."""
 
     def __post_init__(self) -> None:
         self._planned_at = self.clock()
@@ -307,6 +309,7 @@ class RingSupervisor:
                 raise self._stuck(stuck)
             if healths[0] is not None:
                 client.note_prompts(healths[0], now)
+            self._clear_spoilt(client)
             has_other = partial(self.service.has_other, client)
             client.give_up_stalled(now, has_other)
             short = [one for one in self.stages if one.health and one.health.host_is_short]
@@ -314,6 +317,16 @@ class RingSupervisor:
             if short:
                 client.shed_newest(has_other)
             await asyncio.sleep(PROGRESS_PERIOD_S)
+
+    def _clear_spoilt(self, client: RingClient) -> None:
+        """Have the ring forget what it has cached once a node is quarantined or removed that was in
+        it meanwhile: of its rows others may have made KV."""
+        spoilt = any(one.quarantined or one.presence is None for one in self._cached_by.values())
+        with suppress(RingError):  # The link to its head is lost: it does so when it goes on.
+            if spoilt:
+                self._cached_by.clear()
+                client.clear_cache()
+        self._cached_by |= {stage.node.node_id: stage.node for stage in self.stages}
 
     def _stuck(self, stuck: Stuck) -> StageError:
         stage = self.stages[stuck.stage]

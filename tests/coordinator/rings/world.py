@@ -132,6 +132,8 @@ class FakeClient:
     went_on: list = field(default_factory=list)
     adopted: list = field(default_factory=list)
     short_of_memory: str = ""
+    cleared: int = 0
+    """How often its cache was."""
     shed: list = field(default_factory=list)
     """Names of the PCs for whose memory requests were given up."""
     prospects: RingProspects = field(default_factory=RingProspects)
@@ -159,6 +161,9 @@ class FakeClient:
 
     def to_resume(self):
         return self.listed
+
+    def clear_cache(self):
+        self.cleared += 1
 
     def adopt(self, request):
         self.adopted.append(request)
