@@ -17,6 +17,7 @@ from molink.coordinator.planning.cluster_plan import (
     PlannedStage,
     Readiness,
 )
+from molink.coordinator.requests.cache_use import CacheUse
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ring_client import Served
 from molink.coordinator.requests.ring_prospects import RingProspects
@@ -137,6 +138,7 @@ class FakeClient:
     shed: list = field(default_factory=list)
     """Names of the PCs for whose memory requests were given up."""
     prospects: RingProspects = field(default_factory=RingProspects)
+    cache_use: CacheUse = field(default_factory=CacheUse)
 
     def __post_init__(self):
         self.idle.set()
