@@ -290,14 +290,14 @@ class AgentStage:
         return watch.due_at() - now
 
     @property
-    def is_lagging(self) -> bool:
-        """Whether it loads and has made no progress at all for a while."""
+    def needs_s(self) -> float:
+        """How much longer it loads, as far as that is known (`LoadWatch.needs_s`)."""
         watch, now = self._loading, self.clock()
         if watch is None or self.loaded is not None:
-            return False
+            return 0.0
         watch.update(self.node.current_fact, now)
         watch.made_wait(self.pc_made_wait_at())
-        return watch.is_lagging(now)
+        return watch.needs_s(now)
 
     def _checked(self, fact: StageFact) -> StageLoaded:
         """What the node reports of its stage. Raises StageError when that cannot be, or is not what

@@ -174,7 +174,7 @@ class ClusterManager:
         if not self._failover.under_way:
             self._unreplaced = self._replacement.update(self.rings, self._slow)
         self._failover.release_leaving(self.free(now))
-        self._failover.pass_over_lagging(self.free(now))
+        self._failover.pass_over_late(self.free(now))
         first = not self._next_ring
         is_time = self.readiness.is_time(active, now, first=first, serving=serving)
         is_time = is_time and now >= self._not_before and not self._take_over.waiting

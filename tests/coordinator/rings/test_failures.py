@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.control.messages.payloads import NodeHealth, NodeWish
+from molink.control.messages.payloads import NodeHealth, NodeWish, StageFact
 from molink.coordinator.members.stage_watch import LoadLimits, StageFailure
 from molink.coordinator.planning import cluster_plan
 from molink.coordinator.planning.cluster_plan import CHANGES_MAX
@@ -305,7 +305,7 @@ async def test_nobody_waits_for_a_member_without_which_the_others_suffice(monkey
         loads_within(w, lagging_s=0.0)
         w.slow.add("a")
         w.join("a", "b")
-        await w.until(lambda: w.manager._failover._asked)
+        await w.until(lambda: any(one.without for one in w.manager._failover._late.values()))
         assert w.manager.rings, "without it the other cannot serve"
         w.join("c", "d")
         await w.until(lambda: w.members() == [["c", "d"]])
@@ -322,6 +322,42 @@ async def test_a_member_that_lags_rests_when_others_could_serve_at_once(monkeypa
         w.planner.size = 2
         await w.until(lambda: w.members() == [["b", "c"]])
         assert "did not go on loading" in w.service.standbys["a"]
+
+
+@pytest.mark.parametrize(
+    ("each_s", "rest_s", "within_s"),
+    [
+        pytest.param(0.011 / 50, 0.0, 14, id="creeps by a hundredth each 50 s"),
+        pytest.param(0.011 / 50, 6000.0, None, id="and the others would take longer still"),
+        pytest.param(1 / 50, 0.0, None, id="takes less than a minute"),
+        pytest.param(None, 0.0, 75, id="promises to be there in a moment, again and again"),
+    ],
+)
+async def test_nobody_waits_for_a_download_that_creeps(monkeypatch, each_s, rest_s, within_s):
+    """In virtual time: while it says every second how far it is, and the others have loaded."""
+    async with world(monkeypatch, size=3) as w:
+        w.slow.add("a")
+        w.planner.fetches = dict.fromkeys("bc", rest_s)
+        w.join("a", "b", "c")
+        await w.until(lambda: w.book.node("b").current_fact and w.manager.rings)
+        await w.until(lambda: sum(one.loaded is not None for one in w.manager.rings[0].stages) == 2)
+        w.planner.size = 2
+        ring, (late,), began = w.manager.rings[0], w.manager.rings[0].stages[:1], time.monotonic()
+        for second in range(100):
+            ring.clock = late.clock = lambda second=second: began + second
+            told = 0.05 + second * each_s if each_s else 1 - 0.9 ** (1 + second)
+            revision = w.book.node("a").assignment.revision
+            w.say("a", StageFact(revision=revision, kind="downloading", fraction=min(told, 1.0)))
+            for _ in range(4):
+                w.manager.step(time.monotonic())
+                await asyncio.sleep(0)
+            if late.failure is not None or told >= 1:
+                break
+        assert (late.failure is not None) == (within_s is not None)
+        if within_s is not None:
+            assert second <= within_s
+            assert "as fast as others serve without it" in late.failure.reason
+            await w.until(lambda: w.members() == [["b", "c"]])
 
 
 async def test_a_better_ring_whose_newcomer_cannot_load_leaves_the_present_one(monkeypatch):
