@@ -17,6 +17,7 @@ from molink.coordinator.rings.blame import REST_FIRST_S, Blame
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import RingError, StageError
 from molink.stage_protocol.messages import StageProgress
+from molink_scheduler.routing.line_watch import LYING_MAX
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.rings.world import CARD, HEALTH, REPORT, collect, request, world
 
@@ -240,6 +241,23 @@ async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch
         assert await answer == [5]
         assert len(w.serving) == 2, "the ring goes on with the others"
         assert (lying.patience, other.patience) == (1.0, 2.0), "an honest ring may need longer"
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_head_that_lets_requests_lie_makes_way_for_another(monkeypatch, size):
+    monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
+    async with world(monkeypatch, size=size) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        watch = w.clients[0].prospects.watch
+        watch._lied_at.extend([time.monotonic()] * (LYING_MAX - 1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert w.clients[0].unready_reason is None
+        watch._lied_at.append(time.monotonic())
+        w.join("c")
+        await w.until(lambda: w.members() in ([["b", "c"]], [["b"], ["c"]]))
+        assert "were left lying while others were served" in w.service.standbys["a"]
 
 
 async def test_a_ring_sheds_while_a_stage_s_pc_has_too_little_memory(monkeypatch):

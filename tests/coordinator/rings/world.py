@@ -190,7 +190,7 @@ class FakeClient:
     def note_prompts(self, head, now):
         pass
 
-    def give_up_stalled(self, now, may_move):
+    def give_up_stalled(self, now, may_move, tail):
         self.may_move = may_move
 
     def shed_newest(self, may_move):
