@@ -41,6 +41,9 @@ class RingProspects:
     """None: the ring caches nothing."""
     round_s: float = 0.0
     """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    gaps: int = 0
+    gaps_s: float = 0.0
+    """How many times between two tokens of a sequence there were so far, and their sum."""
     watch: LineWatch = field(default_factory=LineWatch)
     """Over requests that are left lying."""
     _tail_reports: int = 0
@@ -109,6 +112,7 @@ class RingProspects:
         if live.has_token:
             weight = ROUND_WEIGHT if self.round_s else 1.0
             self.round_s += weight * (elapsed_s - self.round_s)
+            self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
             self.line.token_came(elapsed_s)
             self.pace.token_came(max(0, self.line.running - 1), elapsed_s)
         elif live.met is not None and live.wait is not None and not live.losses:

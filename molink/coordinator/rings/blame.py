@@ -74,6 +74,8 @@ class _Record:
     """How long its rest is, and when it ends."""
     is_suspected: bool = False
     """Whether it rests on suspicion."""
+    latest: StageFailure | None = None
+    """Of its own."""
     reason: str = ""
     served_s: float = 0.0
     """Since its last failure, or the last hour that was forgiven."""
@@ -96,7 +98,10 @@ class Blame:
         """Take in a failure; the id of the node that rests for it."""
         node_id, about = failure.node_id, failure.about
         if not about or about == node_id:
-            self._rest(node_id, failure.reason, 1.0, now)
+            record = self._record(node_id)
+            if record.latest is not failure:  # Else it is told once more, when its ring ends.
+                record.latest = failure
+                self._rest(node_id, failure.reason, 1.0, now)
             return node_id
         self._suspect(node_id, about, now)
         culprit = max((node_id, about), key=lambda one: self._suspicion(one, is_about=one == about))
@@ -135,6 +140,15 @@ class Blame:
         for record in resting:
             record.until = now
         return bool(resting)
+
+    def cleared(self, node_id: str, now: float) -> None:
+        """The latest failure that is held against this node was not its doing."""
+        record = self._records.get(node_id)
+        if record is None:
+            return
+        record.failures, record.until = record.failures - 1, min(record.until, now)
+        if record.failures <= 0:
+            self._forget(node_id)
 
     def is_resting(self, node_id: str, now: float) -> bool:
         """Whether plans leave it out."""

@@ -34,6 +34,7 @@ from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.rings.shadows import Shadows
+from molink.coordinator.rings.slow_rings import SlowRings
 from molink.coordinator.rings.standbys import Standbys
 from molink.coordinator.rings.take_over import KeptRing, RingKeeper, TakeOver
 from molink.errors import ErrorGuard, MolinkError
@@ -138,7 +139,8 @@ class ClusterManager:
             Shadows(self.settings.shadow, self.assigner.commands, self.tasks),
         )
         self._slowdowns = SlowdownMonitor(self.planner)
-        self._replacement = SlowReplacement(self.planner, self._standbys, self.blame)
+        slow_rings = SlowRings(self._plans, self.blame, self.service)
+        self._replacement = SlowReplacement(self.planner, self._standbys, self.blame, slow_rings)
         self._take_over = TakeOver(self.book, self.keeper.rings())
         numbers = {ring.number for ring in self._take_over.waiting}
         self.service.expected |= numbers
