@@ -3,12 +3,16 @@
 Each entry is a sentence for people with a kind for programs. Whoever decides or notices something
 adds it; readers ask for what came after the last number they know. It is kept in memory only: a
 coordinator that starts anew begins at 1 again.
+
+PCs that change their state on purpose push older events out. So what an operator has ordered, and
+whom audits have found out, stands in a list of its own, into which no PC can write.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from heapq import merge
 from typing import Any, Literal, get_args
 
 from molink.printable import printable_line
@@ -43,6 +47,11 @@ EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 EVENTS_MAX = 2000
 """That are kept: a day of a ring whose PCs come and go every few minutes, half a megabyte."""
 
+ORDER_KINDS: frozenset[EventKind] = frozenset({"order", "node_quarantined", "node_removed"})
+
+ORDERS_MAX = 500
+"""Of these kinds together, beside the others."""
+
 TEXT_CHARS_MAX = 500
 """Reasons come from nodes, too."""
 
@@ -73,6 +82,7 @@ class EventLedger:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EVENT_KINDS, 0))
     """Of each kind since the start."""
     _events: deque[ClusterEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    _orders: deque[ClusterEvent] = field(default_factory=lambda: deque(maxlen=ORDERS_MAX))
     _seq: int = 0
 
     def add(self, kind: EventKind, text: str, *, node: str = "", ring: int | None = None) -> None:
@@ -80,7 +90,8 @@ class EventLedger:
         self._seq += 1
         self.counts[kind] += 1
         line = printable_line(text)[:TEXT_CHARS_MAX]
-        self._events.append(ClusterEvent(self._seq, self.clock(), kind, node, ring, line))
+        kept = self._orders if kind in ORDER_KINDS else self._events
+        kept.append(ClusterEvent(self._seq, self.clock(), kind, node, ring, line))
         self.changed.send()
 
     @property
@@ -91,10 +102,9 @@ class EventLedger:
     def after(self, seq: int) -> list[ClusterEvent]:
         """Events with higher numbers that are still kept; all of them for a number that was never
         given: whoever asks knows the ledger of a coordinator that ran before."""
-        if seq > self._seq:
-            return list(self._events)
-        new = min(self._seq - seq, len(self._events))
-        return list(self._events)[len(self._events) - new :]
+        known = seq if seq <= self._seq else 0
+        both = merge(self._orders, self._events, key=lambda event: event.seq)
+        return [event for event in both if event.seq > known]
 
     def report(self, after: int) -> dict[str, Any]:
         """The body of `GET /cluster/events`; `next` is the number to ask with the next time."""

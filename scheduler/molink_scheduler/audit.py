@@ -10,6 +10,9 @@ One disagreement cannot tell which of both it is. A node is found out when it ha
 has contradicted two others, and more than any of those has: an honest one that met a liar is never
 the one, as long as liars do not tell the same story.
 
+A stage of which everything is heard but its sketch needs no second one: once may be chance, from
+the second time on its silence weighs as much as a failed audit.
+
 Pure: times are arguments.
 """
 
@@ -208,6 +211,8 @@ class _Record:
     """The audits that it has failed, the latest last."""
     contradicts: dict[str, float] = field(default_factory=dict)
     """The PCs that say otherwise, and when they did last."""
+    silent_at: list[float] = field(default_factory=list)
+    """The audits of which it has reported nothing; all but the first are failed ones, too."""
 
 
 @dataclass(slots=True)
@@ -228,6 +233,17 @@ class Disagreements:
                     record.contradicts[other.pc] = now
         return [one for one, record in self._of.items() if self._is_found_out(record)]
 
+    def silent(self, stages: Sequence[AuditedStage], now: float) -> list[str]:
+        """Take in whose sketches alone did not come, though their other reports did; the ids of
+        the nodes that are found out by it."""
+        self._forget_old(now)
+        for stage in stages:
+            record = self._of.setdefault(stage.node_id, _Record(stage.pc))
+            if record.silent_at:
+                record.failed_at.append(now)
+            record.silent_at.append(now)
+        return [one.node_id for one in stages if self._is_found_out(self._of[one.node_id])]
+
     def failures(self, node_id: str) -> int:
         """How many audits a node has failed."""
         return len(self._of[node_id].failed_at) if node_id in self._of else 0
@@ -239,10 +255,10 @@ class Disagreements:
             return
         for other in self._of.values():
             if other.contradicts.pop(record.pc, None) is not None and not other.contradicts:
-                other.failed_at.clear()
+                other.failed_at = other.silent_at[1:]
 
     def _is_found_out(self, record: _Record) -> bool:
-        own = len(record.contradicts)
+        own = len(record.contradicts) + max(0, len(record.silent_at) - 1)
         theirs = [len(one.contradicts) for one in self._of.values() if one.pc in record.contradicts]
         enough = min(own, len(record.failed_at)) >= FAILURES_MAX
         return enough and own > max(theirs, default=0)
@@ -250,8 +266,9 @@ class Disagreements:
     def _forget_old(self, now: float) -> None:
         for node_id, record in list(self._of.items()):
             record.failed_at = [at for at in record.failed_at if now - at <= CALM_S]
+            record.silent_at = [at for at in record.silent_at if now - at <= CALM_S]
             late = [pc for pc, at in record.contradicts.items() if now - at > CALM_S]
             for pc in late:
                 del record.contradicts[pc]
-            if not record.failed_at:
+            if not record.failed_at and not record.silent_at:
                 del self._of[node_id]

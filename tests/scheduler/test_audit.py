@@ -193,3 +193,12 @@ def test_devices_of_one_pc_do_not_bear_witness_against_each_other():
     for at in range(5):
         guilty = judge.add(findings([lying(a, 1), *here]), float(at))
         assert guilty == [], "two devices of a PC are one witness"
+
+
+def test_silence_is_forgiven_once_and_then_weighs_as_much_as_a_failed_audit():
+    held, stage = Disagreements(), AuditedStage("a", "pc a", "anna", (0, 2), ())
+    assert [held.silent([stage], float(at)) for at in range(3)] == [[], [], ["a"]]
+    assert held.failures("a") == 2
+    calm = Disagreements()
+    for at in range(9):
+        assert calm.silent([stage], at * 13 * 3600.0) == [], "a day without is forgotten"

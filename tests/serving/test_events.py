@@ -2,7 +2,7 @@
 
 import asyncio
 
-from molink.serving.events import EVENTS_MAX, TEXT_CHARS_MAX, EventLedger
+from molink.serving.events import EVENTS_MAX, ORDERS_MAX, TEXT_CHARS_MAX, EventLedger
 
 
 def ledger(count=0):
@@ -48,3 +48,22 @@ async def test_who_waits_is_woken():
     assert not waiting.done()
     made.add("ready", "requests are answered")
     await asyncio.wait_for(waiting, 5)
+
+
+def test_no_pc_that_changes_its_state_pushes_an_order_out():
+    made = EventLedger(clock=lambda: 7.0)
+    made.add("node_changed", "mallory stands by", node="mallory")
+    made.add("order", "anna is drained, by order of k1", node="anna")
+    made.add("node_quarantined", "bert is quarantined", node="bert")
+    for _ in range(3 * EVENTS_MAX):
+        made.add("node_changed", "mallory is paused", node="mallory")
+    kept = made.after(0)
+    assert [(event.seq, event.node) for event in kept[:3]] == [
+        (2, "anna"),
+        (3, "bert"),
+        (2 * EVENTS_MAX + 4, "mallory"),
+    ]
+    assert [event.seq for event in made.after(2)][:2] == [3, 2 * EVENTS_MAX + 4]
+    for _ in range(2 * ORDERS_MAX):
+        made.add("order", "the intake is open, by order of k1")
+    assert len(made.after(0)) == EVENTS_MAX + ORDERS_MAX

@@ -2,12 +2,14 @@
 
 A request is chosen when it comes, so that its answer can say so. When it has ended, its prompt and
 answer are computed as one prompt by the ring that answered and by another one. Where these
-contradict each other a third ring does it, too: of three, the odd one is wrong. One audit at a
-time: users share the rings with it.
+contradict each other a third ring does it, too: of three, the odd one is wrong. Who reports nothing
+of what is audited, and all else, contradicts itself. An audit that does not finish is tried once
+more. One audit at a time: users share the rings with it.
 """
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,13 +18,19 @@ from typing import Any
 
 from molink.checkpoint.model_config import text_settings
 from molink.coordinator.audits.quarantine import EVIDENCE_FOLDER, Evidence, Quarantine
-from molink.coordinator.audits.rerun import rerun
+from molink.coordinator.audits.rerun import SilentStagesError, rerun
 from molink.coordinator.requests.audit_queue import AnsweredRequest
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import ErrorGuard, MolinkError
 from molink.tasks import gathered
-from molink_scheduler.audit import AuditedRing, Disagreement, Disagreements, disagreement
+from molink_scheduler.audit import (
+    AuditedRing,
+    AuditedStage,
+    Disagreement,
+    Disagreements,
+    disagreement,
+)
 
 __all__ = ["AuditSettings", "Auditor"]
 
@@ -68,6 +76,8 @@ class Auditor:
         default_factory=lambda: dict.fromkeys(("passed", "failed", "unfinished", "spans"), 0)
     )
     """Of audits by their end; spans: stages' work that was compared."""
+    unfinished_by: Counter[str] = field(default_factory=Counter)
+    """Of audits, those that were tried once more among them, by why they did not finish."""
     disagreements: Disagreements = field(default_factory=Disagreements)
 
     async def run(self) -> None:
@@ -79,8 +89,9 @@ class Auditor:
                 with self.guard:
                     end = await self._audit(answered)
             finally:
-                answered.timeline.audited = end
-                self.counts[end] += 1
+                if end != "unfinished" or not self.service.audits.again(answered):
+                    answered.timeline.audited = end
+                    self.counts[end] += 1
 
     @property
     def trouble(self) -> str:
@@ -89,13 +100,14 @@ class Auditor:
 
     def report(self) -> dict[str, Any]:
         """The part of GET /cluster."""
-        return {"share": self.service.audits.share, **self.counts}
+        causes = {"unfinished_by": dict(self.unfinished_by)}
+        return {"share": self.service.audits.share, **self.counts, **causes}
 
     async def _audit(self, answered: AnsweredRequest) -> str:
         """How it ends: "passed", "failed" or "unfinished"."""
         rings = self._rings(answered)
         if len(rings) < 2:
-            return "unfinished"
+            return self._unfinished("one ring")
         try:
             async with asyncio.timeout(AUDIT_WITHIN_S):
                 told = await self._reports_of(rings[:2], answered)
@@ -103,12 +115,31 @@ class Auditor:
                 if findings and len(rings) > 2:
                     told += await self._reports_of(rings[2:3], answered)
                     findings = _findings(told)
-        except (MolinkError, TimeoutError):  # A ring has ended meanwhile, or is too busy.
-            return "unfinished"
+        except SilentStagesError as error:
+            await self._silent(error.stages, answered)
+            return self._unfinished("no report")
+        except (MolinkError, TimeoutError) as error:  # A ring has ended meanwhile, or is too busy.
+            return self._unfinished("too late" if isinstance(error, TimeoutError) else "ring ended")
         if not findings:
             return "passed"
         await self._failed(answered, told, findings)
         return "failed"
+
+    def _unfinished(self, why: str) -> str:
+        self.unfinished_by[why] += 1
+        return "unfinished"
+
+    async def _silent(self, stages: Sequence[AuditedStage], answered: AnsweredRequest) -> None:
+        """Hold it against stages that they alone did not report what was audited."""
+        now = time.time()
+        found_out = self.disagreements.silent(stages, now)
+        for stage in stages:
+            said = f"{stage.name} reported nothing of what was audited, and all else"
+            self.service.events.add("audit_failed", f"an audit has no end: {said}", node=stage.name)
+            if stage.node_id in found_out:
+                shown = {"unix_s": now, "tokens": answered.tokens, "silent": asdict(stage)}
+                path = await asyncio.to_thread(self.evidence.keep, now, shown)
+                await self._quarantine(stage, said, path)
 
     def _rings(self, answered: AnsweredRequest) -> list[ServingRing]:
         """Open ones that can hold the tokens: the one that answered, then others in any order."""
@@ -150,12 +181,13 @@ class Auditor:
         sentence = f"{first.sentence}{_outcome(told, findings)}"
         self.service.events.add("audit_failed", f"an audit has failed: {sentence}", node="")
         for node_id in found_out:
-            await self._quarantine(node_id, findings, path)
+            its = next(one for one in findings if node_id in (one.one.node_id, one.other.node_id))
+            stage = its.one if its.one.node_id == node_id else its.other
+            await self._quarantine(stage, its.sentence, path)
 
-    async def _quarantine(self, node_id: str, findings: Sequence[Disagreement], path: str) -> None:
-        its = next(one for one in findings if node_id in (one.one.node_id, one.other.node_id))
-        name = its.one.name if its.one.node_id == node_id else its.other.name
-        reason = f"{its.sentence}; it has failed {self.disagreements.failures(node_id)} audits"
+    async def _quarantine(self, stage: AuditedStage, what: str, path: str) -> None:
+        node_id, name = stage.node_id, stage.name
+        reason = f"{what}; it has failed {self.disagreements.failures(node_id)} audits"
         kept = f" Evidence: {path}" if path else ""
         self.service.events.add(
             "node_quarantined", f"{name} is quarantined: {reason}.{kept}", node=name

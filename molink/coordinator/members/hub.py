@@ -226,10 +226,11 @@ class ControlHub:
         self._note(received)
 
     def _awaits_return(self, node_id: str, presence: Presence) -> bool:
-        """Whether a presence is a last will, which waits; any other one voids that."""
+        """Whether a presence is a last will, which waits and gives no reason; any other one voids
+        that."""
         if (will := self._wills.pop(node_id, None)) is not None:
             will.cancel()
-        if presence.online or not self.book.node(node_id).is_here:
+        if presence.online or presence.reason or not self.book.node(node_id).is_here:
             return False
         received = Received(PRESENCE, node_id, presence)
         loop = asyncio.get_running_loop()

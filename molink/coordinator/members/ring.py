@@ -194,6 +194,14 @@ class AgentStage:
         )
 
     @property
+    def has_left(self) -> bool:
+        """Whether its agent has said that it ends, or has started anew since."""
+        presence = self.node.presence
+        if presence is None or presence.incarnation != self.incarnation:
+            return presence is not None
+        return not presence.online and presence.reason != ""
+
+    @property
     def seen(self) -> StageSeen:
         """When it reported last, and whom it misses by that report; once it has joined."""
         assert self._reports is not None, "only a stage that has joined is watched"
@@ -282,14 +290,14 @@ class AgentStage:
         return watch.due_at() - now
 
     @property
-    def is_lagging(self) -> bool:
-        """Whether it loads and has made no progress at all for a while."""
+    def needs_s(self) -> float:
+        """How much longer it loads, as far as that is known (`LoadWatch.needs_s`)."""
         watch, now = self._loading, self.clock()
         if watch is None or self.loaded is not None:
-            return False
+            return 0.0
         watch.update(self.node.current_fact, now)
         watch.made_wait(self.pc_made_wait_at())
-        return watch.is_lagging(now)
+        return watch.needs_s(now)
 
     def _checked(self, fact: StageFact) -> StageLoaded:
         """What the node reports of its stage. Raises StageError when that cannot be, or is not what

@@ -3,7 +3,9 @@
 A heartbeat shows that an agent lives, not that its stage does anything. So what counts is progress:
 of a download or of loading a fraction that rises, of a stage that serves a report of its own that
 is new and says that computing moves on. A deadline for all of loading was rejected: a download over
-a home line honestly takes half an hour, and one that hangs would be waited for as long.
+a home line honestly takes half an hour, and one that hangs would be waited for as long. But nobody
+waits for one that creeps where others would serve sooner: that is told by the rate that it has
+shown.
 
 A stage that says nothing any more is silent when two see it that know nothing of each other: a
 neighbour, from whom its link gets no answer, and the coordinator, whom none of its own reports
@@ -90,6 +92,8 @@ class LoadWatch:
     """...and as it is now."""
     _rose_at: float = field(init=False)
     """However little."""
+    _first: tuple[float, float] = (0.0, math.inf)
+    """Fraction of the present kind when it had begun to rise, and when that was seen."""
     _waited_at: float = -math.inf
     """When the coordinator last made it wait."""
 
@@ -100,6 +104,8 @@ class LoadWatch:
         """Take in how far the node is with its present assignment."""
         if fact is None:
             return
+        if fact.kind != self._latest[0] or not self._first[0]:
+            self._first = fact.fraction, now
         if (fact.kind, fact.fraction) != self._latest:
             self._latest, self._rose_at = (fact.kind, fact.fraction), now
         if fact.kind != self._kind or fact.fraction >= self._fraction + RISE_MIN:
@@ -130,6 +136,18 @@ class LoadWatch:
         if now - self._waited_at < self.limits.download_s:
             return False
         return now - self._rose_at >= self.limits.lagging_s
+
+    def needs_s(self, now: float) -> float:
+        """How much longer it takes at the rate that it has shown; infinite: it goes on no more, 0:
+        that is not known, or the coordinator makes it wait."""
+        if self.is_lagging(now):
+            return math.inf
+        fraction, since = self._first
+        rose, elapsed_s = self._latest[1] - fraction, now - since
+        is_short = elapsed_s < self.limits.lagging_s or not 0.0 < self._latest[1] < 1.0
+        if is_short or now - self._waited_at < self.limits.download_s:
+            return 0.0
+        return (1.0 - self._latest[1]) * elapsed_s / rose if rose > 0 else math.inf
 
     def sentence(self, now: float) -> str:
         """What has not gone on, for people."""

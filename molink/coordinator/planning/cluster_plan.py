@@ -213,9 +213,12 @@ class PlanCache:
         return entry.plan
 
     async def _make(self, entry: "_Entry", nodes: Sequence[Node]) -> None:
+        """What was asked for may have changed already: an agent that has just started anew is there
+        before its new profile is. Then there is no plan, and the next one waits for the profile."""
+        is_same = entry.facts == _facts(nodes)
         with self.guard:
-            entry.plan = await self.planner.plan(nodes)
-        if entry.plan is not None:
+            entry.plan = await self.planner.plan(nodes) if is_same else None
+        if entry.plan is not None or not is_same:
             self._retry_s = RETRY_FIRST_S
         else:
             retry_s, self._retry_s = self._retry_s, min(RETRY_MAX_S, 2 * self._retry_s)

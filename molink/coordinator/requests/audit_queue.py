@@ -1,7 +1,7 @@
 """Requests that are chosen for an audit, from their arrival until the auditor takes them."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from molink.serving.timeline import RequestTimeline
@@ -14,6 +14,9 @@ AUDIT_TOKENS_MAX = 1024
 
 AUDIT_TOKENS_MIN = 4
 """Fewer say too little."""
+
+TRIES_MAX = 2
+"""Of a request whose audit did not finish: a ring may have ended, or lost a stage."""
 
 WAITING_MAX = 16
 """Beyond it none is chosen: rings that have no time for it audit less than they were asked to."""
@@ -30,6 +33,8 @@ class AnsweredRequest:
     cache_salt: str
     """Of the request: whoever computes it again caches it for the same users, and nobody else."""
     timeline: RequestTimeline
+    tries: int = 1
+    """Audits of it, this one among them."""
 
 
 @dataclass(slots=True)
@@ -65,6 +70,13 @@ class AuditQueue:
         audited = tokens[:AUDIT_TOKENS_MAX]
         self._waiting.append(AnsweredRequest(audited, ring, cache_salt, timeline))
         self._changed.send()
+
+    def again(self, answered: AnsweredRequest) -> bool:
+        """Have one whose audit did not finish audited once more; False: that was tried before."""
+        if answered.tries >= TRIES_MAX:
+            return False
+        self._waiting.append(replace(answered, tries=answered.tries + 1))
+        return True
 
     def closed(self, timeline: RequestTimeline) -> None:
         """A request has ended, in whatever way: half an answer is not audited."""

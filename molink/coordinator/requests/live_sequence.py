@@ -74,6 +74,18 @@ class Served:
     interrupted: int = 0
     """Sequences that have had a token, and none since they lost a stage or their ring."""
 
+    @classmethod
+    def of(cls, live: Collection["LiveSequence"], tokens: int, round_s: float) -> "Served":
+        """Of a ring that has brought so many tokens, and has these sequences under way."""
+        return cls(
+            tokens,
+            sum(one.has_token for one in live),
+            max((one.known_tokens for one in live if one.wait is not None), default=0),
+            round_s,
+            sum(one.held_tokens for one in live),
+            sum(one.is_interrupted for one in live),
+        )
+
 
 @dataclass(slots=True)
 class LiveSequence:
@@ -111,7 +123,9 @@ class LiveSequence:
     wait: Wait | None = None
     """Its place in the ring's line, while it waits for its first token there."""
     place: int = 0
-    """Among prompts that wait on the ring (`prompt_order`)."""
+    """Among prompts that wait on the ring (`prompt_order`)..."""
+    place_uncached: int = 0
+    """...and if nothing of it were cached."""
     met: RingState | None = None
     """The ring as it was when it was sent there; None: it was not yet."""
     is_held: bool = False
@@ -130,6 +144,12 @@ class LiveSequence:
         """Whether nothing has come for so long that another ring is better."""
         longest_s = TOKEN_WITHIN_S if self.has_token else FIRST_TOKEN_WITHIN_S
         return not self.is_held and now - self.moved_at > self.patience * longest_s
+
+    def give_up(self, now: float, *, can_move: bool) -> None:
+        """Have it go on in another ring, or fail where there is none that `can_move` it."""
+        self.moved_at = now
+        error = RequestStalledError if can_move else RingError
+        self.enqueue(error("The ring has left the request lying: send it again later."))
 
     def answered(self, waited_s: float, cached_tokens: int, use: CacheUse, now: float) -> None:
         """Its first token comes, and with it how long it had waited on the head, and how much of it

@@ -41,6 +41,7 @@ from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.kept_answer import Place
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.progress import StageProgress
 from molink.wire.frames import (
     Cancel,
     ChangeCache,
@@ -133,24 +134,24 @@ class RingClient:
 
     def served(self) -> Served:
         """What the ring has brought its users."""
-        waiting = (live.known_tokens for live in self._live.values() if live.wait is not None)
-        decoding = sum(live.has_token for live in self._live.values())
-        held = sum(live.held_tokens for live in self._live.values())
-        interrupted = sum(live.is_interrupted for live in self._live.values())
-        waits = max(waiting, default=0)
-        return Served(self.tokens_sent, decoding, waits, self.prospects.round_s, held, interrupted)
+        return Served.of(self._live.values(), self.tokens_sent, self.prospects.round_s)
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
         note_prompts(self._live, head, now)
 
-    def give_up_stalled(self, now: float, may_move: Callable[[int], bool]) -> None:
+    def give_up_stalled(
+        self, now: float, may_move: Callable[[int], bool], tail: StageProgress
+    ) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
-        `may_move`: whether there is one for so many tokens. Without, they keep their place."""
+        `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
+        those that the head lets lie, as the `tail` and other requests tell."""
+        terms, tokens = self.ring.terms.ring, self.tokens_sent
+        lying = self.prospects.left_lying(self._live.values(), terms, tail, tokens, now)
         for live in self._live.values():
-            if live.lies(now) and may_move(live.tokens):
-                live.moved_at = now
-                live.enqueue(RequestStalledError("The ring has left the request lying."))
+            can_move = (live.request_id in lying or live.lies(now)) and may_move(live.tokens)
+            if can_move or live.request_id in lying:
+                live.give_up(now, can_move=can_move)
 
     def shed_newest(self, may_move: Callable[[int], bool]) -> None:
         """Give up the newest request of the lowest priority, unless it is the only one: the PC that
@@ -201,8 +202,6 @@ class RingClient:
                 self._adopted.discard(live.request_id)
                 return live
         return None
-
-    # -- when the ring loses a stage -------------------------------------------------------------
 
     def pause(self) -> None:
         """Take no more tokens and send nothing, until the ring goes on."""
@@ -285,7 +284,8 @@ class RingClient:
         report = ring_report(self.card.name, self.ring, self.links.report, len(self._live))
         head, mirror = self.ring.stages[0].health, self.prospects.mirror
         cache = None if mirror is None else self.cache_use.report(head)
-        return report | {"wire": asdict(self.codec), "prefix_cache": cache}
+        lying = {"requests_left_lying": self.prospects.watch.lying}
+        return report | {"wire": asdict(self.codec), "prefix_cache": cache} | lying
 
     def end(self, reason: str) -> None:
         """Fail what runs, and refuse what comes."""

@@ -5,14 +5,17 @@ follow requests from when they are sent to when they end. The decisions are in
 `molink_scheduler.routing`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from molink.coordinator.requests.live_sequence import LiveSequence
 from molink.serving.service import GenerationRequest
+from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.admission import RingAdmission
+from molink_scheduler.routing.line_watch import LIES_AFTER_S, STALLED_S, LineWatch, Waiting
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
 from molink_scheduler.routing.ring_forecast import RingState
@@ -38,6 +41,13 @@ class RingProspects:
     """None: the ring caches nothing."""
     round_s: float = 0.0
     """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    gaps: int = 0
+    gaps_s: float = 0.0
+    """How many times between two tokens of a sequence there were so far, and their sum."""
+    watch: LineWatch = field(default_factory=LineWatch)
+    """Over requests that are left lying."""
+    _tail_reports: int = 0
+    """That the tail had sent at the last look."""
 
     @classmethod
     def of(cls, terms: RingTerms) -> "RingProspects":
@@ -81,7 +91,9 @@ class RingProspects:
         """The ring is to compute a sequence."""
         if not live.has_token and live.wait is None:
             live.met = self.state(live, (one for one in others if one is not live))
-            live.place = self.order.join(max(1, live.known_tokens - live.met.cached_tokens))
+            cached = live.met.cached_tokens
+            live.place = self.order.join(max(1, live.known_tokens - cached))
+            live.place_uncached = live.place + self.order.times * cached
             if self.mirror is not None:
                 self.mirror.computes(live.cache_salt, live.packed)
         live.join(self.line, now)
@@ -100,12 +112,43 @@ class RingProspects:
         if live.has_token:
             weight = ROUND_WEIGHT if self.round_s else 1.0
             self.round_s += weight * (elapsed_s - self.round_s)
+            self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
             self.line.token_came(elapsed_s)
             self.pace.token_came(max(0, self.line.running - 1), elapsed_s)
         elif live.met is not None and live.wait is not None and not live.losses:
+            self.watch.began(live.request_id, self._place(live, live.met.cached_tokens))
             self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
         live.has_token, live.moved_at = True, now
         live.begin(self.line, now)
+
+    def left_lying(
+        self,
+        all_live: Collection[LiveSequence],
+        terms: RingTerms,
+        tail: StageProgress,
+        tokens: int,
+        now: float,
+    ) -> set[int]:
+        """Ids of the sequences that the ring's head lets lie. `tail`: what its last stage reports;
+        `tokens`: that have come from there in all."""
+        if tail.reports < self._tail_reports:  # Another stage is the tail.
+            self.watch.begin_anew()
+        rows = tail.rows_out - tokens if tail.reports != self._tail_reports else None
+        self._tail_reports = tail.reports
+        asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
+        has_slots = terms.state_slots is None or len(all_live) <= terms.state_slots
+        has_room = asked <= terms.kv_tokens_capacity and has_slots
+        waiting = [one for one in all_live if not one.is_held and _waits(one, now)]
+        return self.watch.look(map(self._waiting, waiting), rows, now, has_room=has_room)
+
+    def _waiting(self, live: LiveSequence) -> Waiting:
+        prompt_s = self.pace.pace.prefill_s(live.known_tokens, self.line.running)
+        patience_s = live.patience * (LIES_AFTER_S + prompt_s + self.round_s)
+        return Waiting(live.request_id, self._place(live, 0), patience_s)
+
+    def _place(self, live: LiveSequence, cached_tokens: int) -> tuple[int, int]:
+        """Its priority and its place, with so many tokens of it cached."""
+        return live.priority, live.place_uncached - self.order.times * cached_tokens
 
     def left(self, live: LiveSequence, now: float, *, has_ended: bool) -> None:
         """A sequence waits and runs here no more; what was computed of it stays cached."""
@@ -119,6 +162,7 @@ class RingProspects:
 
     def begins_anew(self) -> None:
         """The ring has lost what it had cached."""
+        self.watch.begin_anew()
         if self.mirror is not None:
             self.mirror.clear()
 
@@ -127,6 +171,11 @@ def _known_tokens(request: GenerationRequest | LiveSequence) -> int:
     if isinstance(request, LiveSequence):
         return request.known_tokens
     return len(request.prompt_token_ids)
+
+
+def _waits(live: LiveSequence, now: float) -> bool:
+    """Whether it had no token lately."""
+    return not live.has_token or now - live.moved_at > STALLED_S
 
 
 def _goes_before(live: LiveSequence, priority: int, place: int) -> bool:

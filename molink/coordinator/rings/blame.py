@@ -10,7 +10,11 @@ PC from the users each time, and of two PCs both.
 
 A failure that its ring has got over, and a PC that is gone without a word, cost a node nothing the
 first time: owners switch their PCs off. But they count, so that whoever is lost again and again is
-left out for ever longer.
+left out for ever longer. Whoever says that it ends, for an update perhaps, is not blamed at all,
+unless it does so every few minutes.
+
+Who is only suspected rests for the sake of those who serve meanwhile. Where nobody else can, it is
+pardoned: then the pauses between two attempts are those of a ring for which nobody is to blame.
 
 So one bad node among three or more has others rest for some seconds, `INNOCENT_RESTS_MAX` times
 together, until it has failed with two of them. Each further failure doubles a rest. An hour of
@@ -19,6 +23,7 @@ service forgives one failure, and so does a day without any: nobody is punished 
 Pure: times are arguments, in seconds on a clock that never jumps.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -26,6 +31,7 @@ from molink.coordinator.members.stage_watch import StageFailure
 
 __all__ = [
     "CALM_S",
+    "EXCUSED_MAX",
     "HOUR_S",
     "INNOCENT_RESTS_MAX",
     "REST_FIRST_S",
@@ -48,6 +54,9 @@ INNOCENT_RESTS_MAX = 2
 HOUR_S = 3600.0
 """Of service without a failure: one is forgiven."""
 
+EXCUSED_MAX = 12
+"""Ends within an hour that a node may announce: each costs users some seconds all the same."""
+
 CALM_S = 24 * 3600.0
 """After so long without a failure, served or not, all are forgotten."""
 
@@ -63,6 +72,10 @@ class _Record:
     rest_s: float = 0.0
     until: float = 0.0
     """How long its rest is, and when it ends."""
+    is_suspected: bool = False
+    """Whether it rests on suspicion."""
+    latest: StageFailure | None = None
+    """Of its own."""
     reason: str = ""
     served_s: float = 0.0
     """Since its last failure, or the last hour that was forgiven."""
@@ -78,12 +91,17 @@ class Blame:
     _records: dict[str, _Record] = field(default_factory=dict)
     _partners: dict[str, set[str]] = field(default_factory=dict)
     """Nodes with which each has failed."""
+    _ends: dict[str, deque[float]] = field(default_factory=dict)
+    """The latest ends that each has announced."""
 
     def failed(self, failure: StageFailure, now: float) -> str:
         """Take in a failure; the id of the node that rests for it."""
         node_id, about = failure.node_id, failure.about
         if not about or about == node_id:
-            self._rest(node_id, failure.reason, 1.0, now)
+            record = self._record(node_id)
+            if record.latest is not failure:  # Else it is told once more, when its ring ends.
+                record.latest = failure
+                self._rest(node_id, failure.reason, 1.0, now)
             return node_id
         self._suspect(node_id, about, now)
         culprit = max((node_id, about), key=lambda one: self._suspicion(one, is_about=one == about))
@@ -100,13 +118,37 @@ class Blame:
         record.failures += 1
         record.failed_at, record.served_s = now, 0.0
 
-    def left(self, node_id: str, name: str, now: float) -> None:
-        """This node is gone from a ring that served, without a word."""
+    def left(self, node_id: str, name: str, now: float, *, announced: bool = False) -> None:
+        """This node is gone from a ring that served, without a word unless `announced`."""
+        if announced and self._is_excused(node_id, now):
+            return
         if self.failed_lately(node_id, now):
             reason = f"{name} was lost from a ring, and not for the first time within an hour."
             self._rest(node_id, reason, SUSPECT_SHARE, now)
         else:
             self.mended(node_id, now)
+
+    def _is_excused(self, node_id: str, now: float) -> bool:
+        ends = self._ends.setdefault(node_id, deque(maxlen=EXCUSED_MAX))
+        is_excused = len(ends) < EXCUSED_MAX or now - ends[0] > HOUR_S
+        ends.append(now)
+        return is_excused
+
+    def pardon(self, now: float) -> bool:
+        """End the rests on suspicion, as nobody else can serve; whether there were any."""
+        resting = [one for one in self._records.values() if one.is_suspected and one.until > now]
+        for record in resting:
+            record.until = now
+        return bool(resting)
+
+    def cleared(self, node_id: str, now: float) -> None:
+        """The latest failure that is held against this node was not its doing."""
+        record = self._records.get(node_id)
+        if record is None:
+            return
+        record.failures, record.until = record.failures - 1, min(record.until, now)
+        if record.failures <= 0:
+            self._forget(node_id)
 
     def is_resting(self, node_id: str, now: float) -> bool:
         """Whether plans leave it out."""
@@ -177,6 +219,7 @@ class Blame:
         longest_s = min(self.max_s, self.first_s * 2.0 ** min(record.failures, 30))
         record.failures += 1
         record.rest_s, record.reason = share * longest_s, reason
+        record.is_suspected = share < 1
         record.until = now + record.rest_s
         record.failed_at, record.served_s = now, 0.0
 

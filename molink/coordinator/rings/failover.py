@@ -4,6 +4,10 @@ Nodes that are new in the next plan load while the old rings still serve; then t
 and the manager plans with all nodes and finds the newcomers loaded. When that took too long or
 failed, rings that an owner leaves end all the same: who wants the PC back does not wait for another
 PC's download. Rings that were to be replaced by better ones go on.
+
+While nobody serves, a ring does not wait for a member that will load for more than a minute, by the
+rate that it has shown, when the others would serve sooner without it; nor, whatever it promises,
+for a minute longer than they would take.
 """
 
 import asyncio
@@ -27,6 +31,24 @@ PRELOAD_BETTER_S = 3600.0
 PRELOAD_LEAVING_S = 60.0
 """An owner who wants the PC back does not wait for another PC's download."""
 
+REBUILD_S = 10.0
+"""To load what is on the disk, and to join: what a ring without somebody takes at least."""
+
+WAIT_MAX_S = 60.0
+"""For members that load: for what they promise by their rate, and for all that they promise beyond
+what the others would take without them. No progress resets it."""
+
+
+@dataclass(slots=True)
+class _Late:
+    """Members of a ring that still load."""
+
+    node_ids: frozenset[str]
+    since: float
+    """When they, and no others, were first seen to."""
+    without: ClusterPlan | None = None
+    """What others could do without them; None: it is not known."""
+
 
 @dataclass(slots=True)
 class Failover:
@@ -43,8 +65,8 @@ class Failover:
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Replacing a ring"))
     _replaced: set[int] = field(default_factory=set)
     """Numbers of the rings that are being replaced."""
-    _asked: set[int] = field(default_factory=set)
-    """Numbers of the rings for which it is known whether others would suffice."""
+    _late: dict[int, "_Late"] = field(default_factory=dict)
+    """Of each ring that loads."""
 
     @property
     def under_way(self) -> bool:
@@ -59,7 +81,7 @@ class Failover:
     def ended(self, ring: RingSupervisor) -> None:
         """A ring is gone, replaced or not."""
         self._replaced.discard(ring.number)
-        self._asked.discard(ring.number)
+        self._late.pop(ring.number, None)
 
     def release_leaving(self, free: Sequence[Node]) -> None:
         """Rings with a member that wants to leave, or to lend less, are replaced, or drained where
@@ -80,29 +102,53 @@ class Failover:
         """Replace rings by a plan that is better, if its newcomers can load."""
         self._begin(rings, plan, PRELOAD_BETTER_S, must_end=False)
 
-    def pass_over_lagging(self, free: Sequence[Node]) -> None:
-        """Let a ring end that waits for a member which does not go on loading, when all others have
-        loaded and suffice, and nobody serves users meanwhile."""
+    def pass_over_late(self, free: Sequence[Node]) -> None:
+        """Let a ring end that waits for members without which the others would serve sooner, while
+        nobody serves users."""
         if any(ring.state is RingState.SERVING for ring in self.rings):
             return
         for ring in self.rings:
             late = [stage for stage in ring.stages if stage.loaded is None]
-            is_stuck = late and all(stage.is_lagging for stage in late)
-            if ring.state is RingState.LOADING and is_stuck and ring.number not in self._asked:
+            if ring.state is RingState.LOADING and late:
                 self._pass_over(ring, late, free)
 
     def _pass_over(
         self, ring: RingSupervisor, late: Sequence[AgentStage], free: Sequence[Node]
     ) -> None:
-        others = [stage.node for stage in ring.stages if stage not in late and stage.node.may_serve]
-        plan = self.plans.take(("without those who lag in", ring.epoch), [*others, *free])
-        if plan is None:
+        ids, now = frozenset(stage.node.node_id for stage in late), ring.clock()
+        known = self._late.get(ring.number)
+        if known is None or known.node_ids != ids:
+            known = self._late[ring.number] = _Late(ids, now)
+        needs_s = min(stage.needs_s for stage in late)
+        waited_s = now - known.since if len(late) < len(ring.stages) else 0.0
+        if max(needs_s, waited_s) <= WAIT_MAX_S:
             return
-        self._asked.add(ring.number)
-        if plan.rings:
+        if known.without is None:
+            others = [stage.node for stage in ring.stages if stage not in late]
+            nodes = [*(node for node in others if node.may_serve), *free]
+            known.without = self.plans.take(("without those who are late in", ring.epoch), nodes)
+        if known.without is None or not known.without.rings:
+            return
+        ready_s = self._ready_s(known.without, ring)
+        if needs_s > ready_s or waited_s > ready_s + WAIT_MAX_S:
             for stage in late:
-                stage.fail(f"{stage.name} did not go on loading while the others waited.")
+                stage.fail(
+                    f"{stage.name} did not go on loading as fast as others serve without it."
+                )
             ring.drain()
+
+    def _ready_s(self, plan: ClusterPlan, ring: RingSupervisor) -> float:
+        """How long the first ring of a plan would take to serve, where a ring's stages stay what
+        they have loaded."""
+        held = {one.node.node_id: one.layers for one in ring.stages if one.loaded is not None}
+        times_s = []
+        for stage in plan.rings[0].stages:
+            (start, end), node = stage.work.layers, self.book.node(stage.node_id)
+            first, last = held.get(stage.node_id, (end, end))
+            parts = [(start, min(end, first)), (max(start, last), end)]
+            lacking = [part for part in parts if part[0] < part[1]]
+            times_s.append(sum(self.plans.planner.fetch_s(node, part) for part in lacking))
+        return REBUILD_S + max(times_s)
 
     def release_unused(self, standbys: Set[str]) -> None:
         """Have nodes hold nothing that hold layers for no ring, and are no standbys: of a plan that

@@ -34,6 +34,7 @@ from molink.coordinator.rings.ring_building import RingEndpoint
 from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.rings.shadows import Shadows
+from molink.coordinator.rings.slow_rings import SlowRings
 from molink.coordinator.rings.standbys import Standbys
 from molink.coordinator.rings.take_over import KeptRing, RingKeeper, TakeOver
 from molink.errors import ErrorGuard, MolinkError
@@ -138,7 +139,8 @@ class ClusterManager:
             Shadows(self.settings.shadow, self.assigner.commands, self.tasks),
         )
         self._slowdowns = SlowdownMonitor(self.planner)
-        self._replacement = SlowReplacement(self.planner, self._standbys, self.blame)
+        slow_rings = SlowRings(self._plans, self.blame, self.service)
+        self._replacement = SlowReplacement(self.planner, self._standbys, self.blame, slow_rings)
         self._take_over = TakeOver(self.book, self.keeper.rings())
         numbers = {ring.number for ring in self._take_over.waiting}
         self.service.expected |= numbers
@@ -181,7 +183,7 @@ class ClusterManager:
         if not self._failover.under_way:
             self._unreplaced = self._replacement.update(self.rings, self._slow)
         self._failover.release_leaving(self.free(now))
-        self._failover.pass_over_lagging(self.free(now))
+        self._failover.pass_over_late(self.free(now))
         first = not self._next_ring
         is_time = self.readiness.is_time(active, now, first=first, serving=serving)
         is_time = is_time and now >= self._not_before and not self._take_over.waiting
@@ -259,12 +261,20 @@ class ClusterManager:
             self._failover.ended(ring)
             self.last_failure = str(ring.error or "")
             for stage in ring.stages:
-                if stage.failure is not None:
-                    self._failed(stage.failure)
-                elif ring.has_served and ring.error is not None and not stage.node.is_here:
-                    self.blame.left(stage.node.node_id, stage.name, now)
+                self._blame(ring, stage, now)
             if ring.error is not None:
                 self._back_off(ring, ring.error, now)
+
+    def _blame(self, ring: RingSupervisor, stage: AgentStage, now: float) -> None:
+        """Hold against a stage's node what it has done to its ring. A link that failed because an
+        end of it was stopped in order is held against nobody."""
+        node, failure, left = stage.node, stage.failure, stage.has_left
+        ends = (failure.node_id, failure.about) if failure is not None and failure.about else ()
+        is_excused = any(one.has_left for one in ring.stages if one.node.node_id in ends)
+        if failure is not None and not is_excused:
+            self._failed(failure)
+        elif ring.error is not None and (left or (ring.has_served and not node.is_here)):
+            self.blame.left(node.node_id, stage.name, now, announced=left)
 
     def _back_off(self, ring: RingSupervisor, error: MolinkError, now: float) -> None:
         """Where nobody is to blame, whatever it was may happen again at once."""
@@ -274,8 +284,11 @@ class ClusterManager:
             self._retry_s = RETRY_FIRST_S
         is_blamed = any(stage.failure is not None for stage in ring.stages)
         if not is_blamed and all(stage.node.is_here for stage in ring.stages):
-            self._not_before = now + self._retry_s
-            self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s)
+            self._put_off(now)
+
+    def _put_off(self, now: float) -> None:
+        self._not_before = now + self._retry_s
+        self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s)
 
     # -- building --------------------------------------------------------------------------------
 
@@ -285,6 +298,10 @@ class ClusterManager:
         if not serving and len(free) < self.nodes_wanted:
             return True
         asked = frozenset((one.node_id, one.profile, one.paths_round, one.slowdown) for one in free)
+        cannot = not serving and (not free or asked == self._fruitless)
+        if cannot and self.blame.pardon(now):
+            self._put_off(now)
+            return True
         if free and asked != self._fruitless:
             plan = self._plans.take("rings of the free", free)
             if plan is None:

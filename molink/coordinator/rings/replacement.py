@@ -19,6 +19,7 @@ from molink.coordinator.members.ring import AgentStage
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
+from molink.coordinator.rings.slow_rings import SlowRings
 from molink.coordinator.rings.standbys import Standbys
 
 __all__ = ["SlowReplacement"]
@@ -31,11 +32,14 @@ class SlowReplacement:
     planner: Planner
     standbys: Standbys
     blame: Blame
+    slow_rings: SlowRings
+    """Those whose slowness none of their members tells."""
     _planned_slow: dict[int, frozenset[str]] = field(default_factory=dict)
     """Nodes that were slow already when a ring was planned, by its number."""
 
     def update(self, rings: Sequence[RingSupervisor], slow: frozenset[str]) -> frozenset[str]:
         """Have the places of slow members filled; the ids of those for whom nobody can."""
+        self.slow_rings.update(rings, self.standbys.free(), time.monotonic())
         numbers = {ring.number for ring in rings}
         self._planned_slow = {
             number: known for number, known in self._planned_slow.items() if number in numbers
@@ -73,6 +77,8 @@ class SlowReplacement:
 
     def _gains(self, ring: RingSupervisor, place: int, node: Node) -> bool:
         members = [stage.node for stage in ring.stages]
+        if not all(one.is_measured for one in (node, *members)):
+            return False
         return self.planner.gains_by(ring.plan, place, node, members)
 
     def _replace(self, stage: AgentStage, standby: Node) -> None:

@@ -29,6 +29,7 @@ from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
 from molink.stage_protocol.messages import StageProgress
 from molink.tasks import background_tasks, gathered, unless
+from molink_scheduler.routing.line_watch import LYING_MAX
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 
 __all__ = ["RingState", "RingSupervisor"]
@@ -99,6 +100,8 @@ class RingSupervisor:
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: ServingRing | None = None
     """Since it takes requests."""
+    _cached_by: dict[str, Node] = field(default_factory=dict)
+    """Nodes that were in it since its caches were cleared."""
 
     def __post_init__(self) -> None:
         self._planned_at = self.clock()
@@ -307,13 +310,26 @@ class RingSupervisor:
                 raise self._stuck(stuck)
             if healths[0] is not None:
                 client.note_prompts(healths[0], now)
+            self._clear_spoilt(client)
             has_other = partial(self.service.has_other, client)
-            client.give_up_stalled(now, has_other)
+            client.give_up_stalled(now, has_other, stages[-1])
+            if client.prospects.watch.is_habit(now):
+                raise self._stuck(_letting_lie(len(stages)))
             short = [one for one in self.stages if one.health and one.health.host_is_short]
             client.short_of_memory = short[0].name if short else ""
             if short:
                 client.shed_newest(has_other)
             await asyncio.sleep(PROGRESS_PERIOD_S)
+
+    def _clear_spoilt(self, client: RingClient) -> None:
+        """Have the ring forget what it has cached once a node is quarantined or removed that was in
+        it meanwhile: of its rows others may have made KV."""
+        spoilt = any(one.quarantined or one.presence is None for one in self._cached_by.values())
+        with suppress(RingError):  # The link to its head is lost: it does so when it goes on.
+            if spoilt:
+                self._cached_by.clear()
+                client.clear_cache()
+        self._cached_by |= {stage.node.node_id: stage.node for stage in self.stages}
 
     def _stuck(self, stuck: Stuck) -> StageError:
         stage = self.stages[stuck.stage]
@@ -359,3 +375,10 @@ class RingSupervisor:
     async def _let_go(self, node: Node, guard: ErrorGuard) -> None:
         with guard:
             await self.stand_by(node, self.epoch)
+
+
+def _letting_lie(stages: int) -> Stuck:
+    """What is wrong with a ring of so many stages of which users hear nothing while others do: its
+    head does not begin them, or its tail keeps their tokens."""
+    reason = f"{LYING_MAX} requests were left lying while others were served"
+    return Stuck(reason, stages - 1, 0) if stages > 1 else Stuck(reason, 0)

@@ -5,6 +5,7 @@ import json
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +21,11 @@ from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.serving.service import GenerationRequest, PromptLogprob, TokenEvent
 from molink.serving.timeline import RequestTimeline
+from molink.stage_protocol.messages import StageProgress
 from molink.tasks import background_tasks
 from molink_scheduler.audit import NUMBERS
 from molink_scheduler.request import SamplingParams
-from tests.coordinator.examples import no_report
+from tests.coordinator.examples import PROFILE, WORK, no_report
 from tests.coordinator.rings.world import CARD, REPORT, FakeClient, collect, world
 
 PROMPT = (1, 2, 3, 4)
@@ -43,7 +45,14 @@ def health(stage):
     return NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=line)
 
 
-def computing(w, liars, silent, salts):
+def without_sketch(w, name):
+    """A report of a stage with all but its sketch."""
+    before = w.book.node(name).health
+    reports = before.stage.progress.reports + 1 if before is not None else 1
+    return health(replace(REPORT, progress=StageProgress(reports=reports)))
+
+
+def computing(w, liars, silent, mute, salts):
     """What answers audits in the place of `FakeClient.generate`, which answers users."""
     of_users = FakeClient.generate
 
@@ -60,7 +69,9 @@ def computing(w, liars, silent, salts):
             name = stage.node.node_id
             numbers = sketch(tokens, stage.layers, name in liars)
             told = replace(REPORT, recent_sketches=((number, len(tokens), numbers),))
-            if name not in silent:
+            if name in mute:
+                asyncio.get_running_loop().call_later(0.01, w.say, name, without_sketch(w, name))
+            elif name not in silent:
                 w.say(name, health(told))
         scores = tuple(PromptLogprob(token, -1.0, (), rank=1) for token in tokens[1:])
         yield TokenEvent((7,), "", finish_reason="length", prompt_logprobs=scores)
@@ -69,8 +80,11 @@ def computing(w, liars, silent, salts):
 
 
 @asynccontextmanager
-async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, share=1.0, salts=None):
-    """A world of rings, and an auditor of all requests, whose audits' salts go to `salts`."""
+async def audited(
+    monkeypatch, tmp_path, rings, liars=(), silent=(), mute=(), size=2, share=1.0, salts=None
+):
+    """A world of rings, and an auditor of all requests, whose audits' salts go to `salts`. Who is
+    `silent` reports nothing, who is `mute` all but what is audited."""
     registry = Registry.open(tmp_path)
     async with world(monkeypatch, size=size) as w, background_tasks() as tasks:
         w.service.audits.share, w.survives = share, True
@@ -79,7 +93,9 @@ async def audited(monkeypatch, tmp_path, rings, liars=(), silent=(), size=2, sha
             w.service, admin.quarantine, Evidence(tmp_path / "audits"), False, Random(1)
         )
         monkeypatch.setattr(
-            FakeClient, "generate", computing(w, liars, silent, [] if salts is None else salts)
+            FakeClient,
+            "generate",
+            computing(w, liars, silent, mute, [] if salts is None else salts),
         )
         tasks.create_task(auditor.run())
         w.join(*(f"{ring}{place}" for ring in "abcdef"[:rings] for place in range(size)))
@@ -125,7 +141,7 @@ async def test_honest_rings_pass(monkeypatch, tmp_path):
         assert timeline.audited in ("pending", "passed")
         await w.until(lambda: timeline.audited == "passed")
         ends = {"passed": 1, "failed": 0, "unfinished": 0}
-        assert auditor.report() == {"share": 1.0, "spans": 4, **ends}
+        assert auditor.report() == {"share": 1.0, "spans": 4, "unfinished_by": {}, **ends}
         assert not (tmp_path / "audits").exists() and not w.book.quarantined
 
 
@@ -202,6 +218,54 @@ async def test_who_does_not_report_leaves_an_audit_unfinished(monkeypatch, tmp_p
         timeline = await answer(w)
         await w.until(lambda: timeline.audited == "unfinished")
         assert auditor.counts["unfinished"] == 1
+        assert auditor.unfinished_by == {"too late": 2}, "it was tried once more"
+        assert not w.book.quarantined
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_who_reports_all_but_its_sketch_is_found_with_two_rings(monkeypatch, tmp_path, size):
+    monkeypatch.setattr(rerun_module, "REPORTS_WITHIN_S", 0.05)
+    world_of = audited(monkeypatch, tmp_path, rings=2, mute={"b0"}, size=size)
+    async with world_of as (w, auditor, _):
+        await audits(w, auditor, 3)
+        await w.until(lambda: w.book.quarantined)
+        assert set(w.book.quarantined) == {"b0"}
+        assert "reported nothing of what was audited" in w.book.quarantined["b0"]
+        tries = auditor.unfinished_by["no report"]
+        assert tries in (3, 4), "once is forgiven; another try may have begun"
+        kinds = [one.kind for one in w.service.events.after(0)]
+        assert (kinds.count("audit_failed"), kinds.count("node_quarantined")) == (tries, 1)
+        assert len(list((tmp_path / "audits").iterdir())) == 1
+
+
+async def test_who_reports_more_prompts_than_find_room_is_not_held_silent(monkeypatch, tmp_path):
+    monkeypatch.setattr(rerun_module, "REPORTS_WITHIN_S", 0.05)
+    monkeypatch.setattr(rerun_module, "SKETCHES_MAX", 0)
+    async with audited(monkeypatch, tmp_path, rings=2, mute={"b0"}) as (w, auditor, _):
+        await audits(w, auditor, 2)
+        assert auditor.unfinished_by == {"ring ended": 4} and not w.book.quarantined
+
+
+@pytest.mark.parametrize(
+    ("planned", "element_bytes", "said", "used"),
+    [
+        ("float32", 2, "bfloat16", "float32"),
+        ("bfloat16", 2, "float32", "float32"),
+        ("auto", 4, "bfloat16", "float32"),
+        ("auto", 2, "float16", "float16"),
+        ("auto", 2, "float8", "bfloat16"),
+    ],
+)
+def test_nobody_gets_more_tolerance_for_what_it_says(planned, element_bytes, said, used):
+    device = PROFILE.devices[0].model_copy(update={"element_bytes": element_bytes})
+    profile = PROFILE.model_copy(update={"devices": (device,)})
+    stage = SimpleNamespace(
+        work=replace(WORK, dtype=planned),
+        loaded=SimpleNamespace(dtype=said, kv_dtype="int8"),
+        node=SimpleNamespace(profile=profile),
+    )
+    assert rerun_module._dtype([stage]) == used
+    assert rerun_module._kv_dtype([stage]) == "auto", "it was planned otherwise"
 
 
 @pytest.mark.parametrize(

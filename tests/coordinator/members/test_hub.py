@@ -208,6 +208,13 @@ async def test_who_is_there_again_after_its_last_will_was_never_gone(monkeypatch
         assert w.book.changed.is_set() and not w.hub._wills
 
 
+async def test_who_says_that_it_ends_is_gone_at_once():
+    async with world() as w:
+        await w.say("a", PRESENCE, HERE)
+        await w.say("a", PRESENCE, GONE.model_copy(update={"reason": "The agent was stopped."}))
+        assert not w.book.node("a").is_here and not w.hub._wills
+
+
 async def test_a_node_that_is_removed_after_its_last_will_does_not_come_back_by_it(monkeypatch):
     monkeypatch.setattr(hub_module, "GONE_AFTER_S", 0.0)
     async with world() as w:

@@ -1,5 +1,6 @@
 """Deadlines of one member: while it loads, and while its stage serves."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -98,6 +99,30 @@ def test_a_trickle_that_takes_longer_than_the_hour_is_overdue():
     for second in range(60):
         watch.update(fact("downloading", second / 7200), float(second))
     assert watch.due_at() == LIMITS.download_s
+
+
+@pytest.mark.parametrize(
+    ("each_s", "expected_s"), [(0.011 / 50, 4500.0), (1 / 600, 570.0), (0.1, 0.0), (0.0, math.inf)]
+)
+def test_how_much_longer_it_takes_is_told_by_the_rate_that_was_shown(each_s, expected_s):
+    watch = LoadWatch(LIMITS, 0.0)
+    watch.update(fact("downloading", 0.01), 5.0)
+    for second in range(5, 30):
+        if second < 15:
+            assert watch.needs_s(float(second)) == 0.0, "nothing is known yet"
+        watch.update(fact("downloading", min(1.0, 0.01 + (second - 4) * each_s)), float(second))
+    assert watch.needs_s(29.0) == pytest.approx(expected_s, rel=0.1)
+    watch.made_wait(29.0)
+    assert watch.needs_s(30.0) == 0.0, "it has not the whole of the coordinator's line"
+
+
+def test_what_was_there_already_is_no_rate():
+    """Its first files lay on the disk; then it creeps."""
+    watch = LoadWatch(LIMITS, 0.0)
+    watch.update(fact("downloading", 0.0), 0.0)
+    for second in range(1, 40):
+        watch.update(fact("downloading", 0.5 + second * 1e-4), float(second))
+    assert watch.needs_s(39.0) > 3600.0
 
 
 def test_each_new_report_of_a_stage_counts_from_its_heartbeat():

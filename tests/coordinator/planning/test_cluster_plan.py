@@ -20,7 +20,7 @@ from molink.errors import StageError
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.question import PlacementQuestion
-from tests.coordinator.examples import WORK
+from tests.coordinator.examples import PROFILE, WORK
 
 A, B, C = Node("a"), Node("b"), Node("c")
 
@@ -72,6 +72,20 @@ async def test_a_plan_is_handed_out_once_it_is_made():
         assert one.take("x", [A, B, C]) is None
         await asyncio.sleep(0)
         assert planner.asked == [(A, B), (A, B, C)]
+
+
+async def test_a_plan_waits_for_the_profile_of_an_agent_that_has_started_anew():
+    """Its presence came, and while the plan was to be made a profile without step times."""
+    async with plans() as (one, planner, made):
+        node = Node("d", profile=PROFILE)
+        assert one.take("x", [node]) is None
+        node.profile = PROFILE.model_copy(update={"steps": None})
+        await asyncio.wait_for(made.wait(), 5)
+        assert planner.asked == [], "only measured nodes are planned"
+        node.profile = PROFILE
+        assert one.take("x", [node]) is None
+        await answered(planner, made, plan_of(node))
+        assert one.take("x", [node]) == plan_of(node)
 
 
 async def test_a_plan_with_somebody_who_has_gone_is_made_anew():

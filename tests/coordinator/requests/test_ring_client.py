@@ -16,6 +16,7 @@ from molink.coordinator.requests.ring_links import (
 from molink.errors import InvalidRequestError, LinkFullError, RingError, StageError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import Arrival, RequestTimeline
+from molink.stage_protocol.progress import StageProgress
 from molink.transport.link.thread import ProcessLinks
 from molink.wire.frames import (
     Cancel,
@@ -28,12 +29,15 @@ from molink.wire.frames import (
 )
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.codec_choice import choose_codec
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
 from tests.coordinator.requests.ring_serving import (
     LENGTH,
     Serving,
     asked,
 )
+
+UNHEARD = StageProgress()
 
 
 async def test_tokens_are_handed_out_and_those_of_ended_requests_dropped():
@@ -235,15 +239,46 @@ async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
         while s.client.tokens_sent < tokens:  # noqa: ASYNC110 - it happens by itself
             await asyncio.sleep(0)
         asked = []
-        s.client.give_up_stalled(100 * within_s, lambda tokens: asked.append(tokens) or False)
-        s.client.give_up_stalled(patience * within_s, lambda tokens: True)
+        s.client.give_up_stalled(
+            100 * within_s, lambda tokens: asked.append(tokens) or False, UNHEARD
+        )
+        s.client.give_up_stalled(patience * within_s, lambda tokens: True, UNHEARD)
         await asyncio.sleep(0)
         assert asked == [4]
         assert not answer.done()
-        s.client.give_up_stalled(patience * within_s + 0.1, lambda tokens: True)
+        s.client.give_up_stalled(patience * within_s + 0.1, lambda tokens: True, UNHEARD)
         with pytest.raises(RequestStalledError):
             await answer
         assert s.links.sent[-1] == Cancel(request_id)
+
+
+@pytest.mark.parametrize(("may_move", "error"), [(True, RequestStalledError), (False, RingError)])
+async def test_a_request_that_the_head_lets_lie_has_an_answer_or_an_error_in_a_minute(
+    monkeypatch, may_move, error
+):
+    """One ring or several; its others have tokens all the time. In virtual time."""
+    times = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: times.now))
+    async with Serving() as s:
+        s.client.ring.terms = SimpleNamespace(ring=RingTerms(1000))
+        served, first = await asked(s, max_tokens=62)
+        s.links.tell(TokenSample(first, 7))
+        lying, request_id = await asked(s)
+        for second in range(1, 60):
+            times.now = float(second)
+            s.links.tell(TokenSample(first, 7))
+            while s.client.tokens_sent <= second:  # noqa: ASYNC110 - it happens by itself
+                await asyncio.sleep(0)
+            tail = StageProgress(reports=second, rows_out=second)
+            s.client.give_up_stalled(times.now, lambda tokens: may_move, tail)
+            await asyncio.sleep(0)
+            if lying.done():
+                break
+        with pytest.raises(error) as raised:
+            await lying
+        assert type(raised.value) is error and s.links.sent[-1] == Cancel(request_id)
+        assert s.client.prospects.watch.lying == 1 and not served.done()
+        served.cancel()
 
 
 async def test_the_newest_is_given_up_where_memory_runs_short_but_never_the_last():

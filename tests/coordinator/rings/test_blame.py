@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from molink.coordinator.members.stage_watch import StageFailure
 from molink.coordinator.rings.blame import (
     CALM_S,
+    EXCUSED_MAX,
     HOUR_S,
     INNOCENT_RESTS_MAX,
     REST_FIRST_S,
@@ -55,6 +56,29 @@ def test_who_is_lost_again_and_again_rests_longer_each_time_but_not_the_first():
     assert "anna was lost from a ring" in blame.reasons(now - 61.0)["a"]
     blame.left("a", "anna", now + HOUR_S)
     assert not blame.is_resting("a", now + HOUR_S), "an hour without is forgiven"
+
+
+def test_who_says_that_it_ends_is_not_blamed_unless_it_does_so_all_the_time():
+    blame, now = Blame(), 0.0
+    for _ in range(10 * EXCUSED_MAX):
+        blame.left("a", "anna", now, announced=True)
+        assert not blame.is_resting("a", now) and not blame.failed_lately("a", now)
+        now += HOUR_S / EXCUSED_MAX + 1.0
+    for _ in range(EXCUSED_MAX + 2):
+        blame.left("a", "anna", now, announced=True)
+        now += 60.0
+    assert blame.is_resting("a", now - 60.0)
+
+
+def test_whoever_is_only_suspected_is_pardoned_where_nobody_else_can_serve():
+    blame = Blame()
+    blame.failed(own("a"), 0.0)
+    suspected = blame.failed(between("b", "c"), 0.0)
+    assert blame.is_resting(suspected, 1.0)
+    assert blame.pardon(1.0) and not blame.is_resting(suspected, 1.0)
+    assert blame.is_resting("a", 1.0), "it has failed by itself"
+    assert not blame.pardon(1.0)
+    assert blame.failed_lately(suspected, 2.0), "the failure counts"
 
 
 def test_a_failure_that_its_ring_got_over_costs_nothing_yet():

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.control.messages.payloads import NodeHealth, NodeWish
+from molink.control.messages.payloads import NodeHealth, NodeWish, StageFact
 from molink.coordinator.members.stage_watch import LoadLimits, StageFailure
+from molink.coordinator.planning import cluster_plan
 from molink.coordinator.planning.cluster_plan import CHANGES_MAX
 from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
@@ -16,6 +17,7 @@ from molink.coordinator.rings.blame import REST_FIRST_S, Blame
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import RingError, StageError
 from molink.stage_protocol.messages import StageProgress
+from molink_scheduler.routing.line_watch import LYING_MAX
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.rings.world import CARD, HEALTH, REPORT, collect, request, world
 
@@ -52,6 +54,53 @@ async def test_a_node_that_says_something_impossible_of_its_stage_rests(monkeypa
         w.join("b")
         await w.until(lambda: w.members() == [["b"]])
         assert all(name == "b" or t.work is None for name, t in w.told[told:]), "a is left alone"
+
+
+STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})
+
+
+async def test_agents_that_are_stopped_and_started_again_never_rest(monkeypatch):
+    """A service that is restarted, or updated, or with Ctrl-C; minutes lie between two of them."""
+    monkeypatch.setattr(cluster_plan, "CHANGES_WITHIN_S", 0.0)
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        for number in range(10):
+            name = "ab"[number % 2]
+            await w.until(lambda: w.members() == [["a", "b"]])
+            w.say(
+                name,
+                STOPPED.model_copy(update={"incarnation": w.book.node(name).presence.incarnation}),
+            )
+            await w.until(lambda: not w.serving)
+            w.say(name, HERE.model_copy(update={"name": name, "incarnation": f"{number}" * 12}))
+            assert not w.manager.blame.reasons(time.monotonic())
+        assert not w.manager.blame.failed_lately("a", time.monotonic())
+
+
+async def test_a_link_to_one_that_was_stopped_is_held_against_nobody(monkeypatch):
+    anna, ben, carl = (letter * 16 for letter in "abc")
+    async with world(monkeypatch, size=3) as w:
+        w.deaf.add(ben)
+        w.stuck.add(carl)
+        w.join(anna, ben, carl)
+        await w.until(lambda: len(w.told) == 3)
+        ring = w.manager.rings[0]
+        ring.stages[0].fail("anna got no answer from ben.", ben)
+        w.say(ben, STOPPED)
+        await w.until(lambda: not w.manager.rings)
+        assert not w.manager.blame.reasons(time.monotonic())
+        assert not w.manager.blame.failed_lately(anna, time.monotonic())
+
+
+async def test_whoever_is_suspected_is_back_at_once_where_nobody_else_can_serve(monkeypatch):
+    anna, ben = "a" * 16, "b" * 16
+    async with world(monkeypatch, size=2) as w:
+        w.deaf.add(ben)
+        w.join(anna, ben)
+        await w.until(lambda: w.manager.last_failure)
+        w.deaf.clear()
+        await w.until(lambda: w.members() == [[anna, ben]])
+        assert w.manager.blame.failed_lately(ben, time.monotonic())
 
 
 async def test_a_ring_for_which_nobody_is_to_blame_is_tried_ever_more_rarely(monkeypatch):
@@ -194,6 +243,23 @@ async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch
         assert (lying.patience, other.patience) == (1.0, 2.0), "an honest ring may need longer"
 
 
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_head_that_lets_requests_lie_makes_way_for_another(monkeypatch, size):
+    monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
+    async with world(monkeypatch, size=size) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        watch = w.clients[0].prospects.watch
+        watch._lied_at.extend([time.monotonic()] * (LYING_MAX - 1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert w.clients[0].unready_reason is None
+        watch._lied_at.append(time.monotonic())
+        w.join("c")
+        await w.until(lambda: w.members() in ([["b", "c"]], [["b"], ["c"]]))
+        assert "were left lying while others were served" in w.service.standbys["a"]
+
+
 async def test_a_ring_sheds_while_a_stage_s_pc_has_too_little_memory(monkeypatch):
     monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
     async with world(monkeypatch, size=2) as w:
@@ -257,7 +323,7 @@ async def test_nobody_waits_for_a_member_without_which_the_others_suffice(monkey
         loads_within(w, lagging_s=0.0)
         w.slow.add("a")
         w.join("a", "b")
-        await w.until(lambda: w.manager._failover._asked)
+        await w.until(lambda: any(one.without for one in w.manager._failover._late.values()))
         assert w.manager.rings, "without it the other cannot serve"
         w.join("c", "d")
         await w.until(lambda: w.members() == [["c", "d"]])
@@ -274,6 +340,42 @@ async def test_a_member_that_lags_rests_when_others_could_serve_at_once(monkeypa
         w.planner.size = 2
         await w.until(lambda: w.members() == [["b", "c"]])
         assert "did not go on loading" in w.service.standbys["a"]
+
+
+@pytest.mark.parametrize(
+    ("each_s", "rest_s", "within_s"),
+    [
+        pytest.param(0.011 / 50, 0.0, 14, id="creeps by a hundredth each 50 s"),
+        pytest.param(0.011 / 50, 6000.0, None, id="and the others would take longer still"),
+        pytest.param(1 / 50, 0.0, None, id="takes less than a minute"),
+        pytest.param(None, 0.0, 75, id="promises to be there in a moment, again and again"),
+    ],
+)
+async def test_nobody_waits_for_a_download_that_creeps(monkeypatch, each_s, rest_s, within_s):
+    """In virtual time: while it says every second how far it is, and the others have loaded."""
+    async with world(monkeypatch, size=3) as w:
+        w.slow.add("a")
+        w.planner.fetches = dict.fromkeys("bc", rest_s)
+        w.join("a", "b", "c")
+        await w.until(lambda: w.book.node("b").current_fact and w.manager.rings)
+        await w.until(lambda: sum(one.loaded is not None for one in w.manager.rings[0].stages) == 2)
+        w.planner.size = 2
+        ring, (late,), began = w.manager.rings[0], w.manager.rings[0].stages[:1], time.monotonic()
+        for second in range(100):
+            ring.clock = late.clock = lambda second=second: began + second
+            told = 0.05 + second * each_s if each_s else 1 - 0.9 ** (1 + second)
+            revision = w.book.node("a").assignment.revision
+            w.say("a", StageFact(revision=revision, kind="downloading", fraction=min(told, 1.0)))
+            for _ in range(4):
+                w.manager.step(time.monotonic())
+                await asyncio.sleep(0)
+            if late.failure is not None or told >= 1:
+                break
+        assert (late.failure is not None) == (within_s is not None)
+        if within_s is not None:
+            assert second <= within_s
+            assert "as fast as others serve without it" in late.failure.reason
+            await w.until(lambda: w.members() == [["b", "c"]])
 
 
 async def test_a_better_ring_whose_newcomer_cannot_load_leaves_the_present_one(monkeypatch):

@@ -273,3 +273,39 @@ async def test_a_ring_that_cannot_go_on_in_time_ends(monkeypatch):
         end_stage(w, BERT)
         await w.until(lambda: ring.state is RingState.ENDED)
         assert not w.clients[0].went_on
+
+
+async def test_what_a_ring_cached_falls_with_whoever_was_in_it_when_that_is_found_out(monkeypatch):
+    """It has left long before; others have made KV of its rows."""
+    monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        (client,), dora, emil = w.clients, "d" * 16, "e" * 16
+        for leaving, coming in (BERT, dora), (CARL, emil):
+            w.join(coming)
+            before = len(client.went_on)
+            w.say(leaving, HERE.model_copy(update={"name": leaving, "online": False}))
+            await w.until(lambda before=before: len(client.went_on) > before)
+            await w.until(lambda: len(w.serving) == 1)
+        assert sorted(w.members()[0]) == [ANNA, dora, emil] and not client.cleared
+        w.book.node(BERT).quarantined = "It contradicts two others."
+        await w.until(lambda: client.cleared)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert client.cleared == 1, "once for all that it has left"
+        w.join("f" * 16)
+        w.book.drop(CARL)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert client.cleared == 1, "that of its time was cleared before"
+
+
+async def test_what_a_ring_cached_falls_with_whoever_is_removed(monkeypatch):
+    monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        w.join("d" * 16)
+        w.say(BERT, HERE.model_copy(update={"name": BERT, "online": False}))
+        await w.until(lambda: w.clients[0].went_on and w.serving)
+        w.book.drop(BERT)
+        await w.until(lambda: w.clients[0].cleared == 1)

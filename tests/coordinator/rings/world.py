@@ -17,6 +17,7 @@ from molink.coordinator.planning.cluster_plan import (
     PlannedStage,
     Readiness,
 )
+from molink.coordinator.requests.cache_use import CacheUse
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ring_client import Served
 from molink.coordinator.requests.ring_prospects import RingProspects
@@ -132,9 +133,12 @@ class FakeClient:
     went_on: list = field(default_factory=list)
     adopted: list = field(default_factory=list)
     short_of_memory: str = ""
+    cleared: int = 0
+    """How often its cache was."""
     shed: list = field(default_factory=list)
     """Names of the PCs for whose memory requests were given up."""
     prospects: RingProspects = field(default_factory=RingProspects)
+    cache_use: CacheUse = field(default_factory=CacheUse)
 
     def __post_init__(self):
         self.idle.set()
@@ -160,6 +164,9 @@ class FakeClient:
     def to_resume(self):
         return self.listed
 
+    def clear_cache(self):
+        self.cleared += 1
+
     def adopt(self, request):
         self.adopted.append(request)
         self.listed += ((request.log.before.place.request_id, request.log.before.held_tokens),)
@@ -183,7 +190,7 @@ class FakeClient:
     def note_prompts(self, head, now):
         pass
 
-    def give_up_stalled(self, now, may_move):
+    def give_up_stalled(self, now, may_move, tail):
         self.may_move = may_move
 
     def shed_newest(self, may_move):

@@ -62,6 +62,7 @@ TOLD: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASSIGNMENT
 
 HEARTBEAT_S = 1.0
 POLL_S = 0.1
+CREEP_S, HOUR_S = 3.0, 3600.0
 
 LISTEN = "127.0.0.1"
 
@@ -103,6 +104,8 @@ class FakeNode:
     """Of a layer, as it claims: a planner gives it everything that it says it can hold."""
     loads: bool = True
     """False: it downloads for ever."""
+    creeps_per_s: float = 0.0
+    """By how much its download rises, if it does not load."""
     answers: bool = True
     """False: its stage's ports are open, and nobody who connects ever hears anything."""
     measures: bool = False
@@ -123,6 +126,7 @@ class FakeNode:
     session: ControlSession = field(init=False)
     paths: HonestPaths = field(init=False)
     _measuring: "asyncio.Task[None] | None" = None
+    _creeping: asyncio.Task[None] | None = None
     _links: ProcessLinks | None = None
     _silent_ports: list[socket.socket] = field(default_factory=list)
     _allowed: tuple[str, ...] = ()
@@ -158,7 +162,7 @@ class FakeNode:
                 yield self
             finally:
                 ended = [task for task in tasks if task.done()]
-                await cancel(*tasks, self._measuring)
+                await cancel(*tasks, self._measuring, self._creeping)
                 await self.paths.close()
                 self._close_links()
                 for task in ended:
@@ -280,9 +284,21 @@ class FakeNode:
             await self._fact(assignment, "ready")
             self.serving = True
 
+    async def _creep(self, assignment: Assignment) -> None:
+        """Tell of a download that goes on, for an hour or until it is told something else."""
+        for step in range(1, int(HOUR_S / CREEP_S)):
+            await asyncio.sleep(CREEP_S)
+            if self.assignments[-1] is not assignment:
+                return
+            fraction = min(0.99, 0.01 + step * CREEP_S * self.creeps_per_s)
+            await self._fact(assignment, "downloading", fraction=fraction)
+
     async def _load(self, assignment: Assignment) -> None:
         if not self.loads:
             await self._fact(assignment, "downloading", fraction=0.01)
+            if self.creeps_per_s:
+                await cancel(self._creeping)
+                self._creeping = asyncio.create_task(self._creep(assignment))
             return
         self._close_links()
         is_head = assignment.stage == 0

@@ -59,6 +59,7 @@ CULPRITS = (
     Culprit("acknowledges and does not compute", {}),
     Culprit("acknowledges and says nothing of its stage", {"beats": False}),
     Culprit("loads for ever", {"loads": False}, loses="anna", watched_s=LOAD_GIVEN_UP_S),
+    Culprit("creeps", {"loads": False, "creeps_per_s": 0.011 / 50}, loses="anna"),
     Culprit("flips its wish twice a second", {"memory_bytes": HALF_BYTES}, True, "anna"),
     Culprit(
         "its links answer nothing",
