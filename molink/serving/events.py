@@ -32,6 +32,7 @@ EventKind = Literal[
     "ready",
     "unready",
     "request_moved",
+    "rows_refused",
     "audit_failed",
     "node_quarantined",
     "order",
