@@ -22,6 +22,7 @@ __all__ = [
     "MolinkError",
     "NoRoomError",
     "RingError",
+    "RowsRefusedError",
     "StageError",
     "UnsupportedModelError",
     "UserError",
@@ -103,6 +104,10 @@ class OverloadedError(RingError):
     def __init__(self, message: str, retry_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_s = retry_s
+
+
+class RowsRefusedError(MolinkError):
+    """Raised when numbers of a request are not finite, or beyond a stage's number format (500)."""
 
 
 class DeadlineError(MolinkError):

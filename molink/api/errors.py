@@ -24,6 +24,7 @@ from molink.errors import (
     MolinkError,
     OverloadedError,
     RingError,
+    RowsRefusedError,
     StageError,
 )
 
@@ -144,6 +145,8 @@ def as_api_error(error: Exception) -> ApiError:
         case OverloadedError(retry_s=retry_s):
             retry = {"Retry-After": str(max(1, math.ceil(retry_s)))}
             return ApiError(str(error), status=429, code="overloaded", headers=retry)
+        case RowsRefusedError():
+            return ApiError(str(error), status=500, code="rows_refused")
         case RingError() | StageError():
             retry = {"Retry-After": str(RETRY_AFTER_S)}
             return ApiError(str(error), status=503, code="ring_unavailable", headers=retry)

@@ -30,7 +30,7 @@ from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
-from molink.api.headers.request_id import request_id_of
+from molink.api.headers.request_id import kept_id_of
 from molink.api.headers.serving import served_by
 from molink.api.openai.logprobs import TokenTexts, check_scores, prompt_entries
 from molink.api.requests import (
@@ -92,7 +92,7 @@ async def post_generate(backend: Backend, request: web.Request) -> web.StreamRes
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
     async with checked_body(request, GenerateBody, backend.card) as body:
         job, is_streamed = await _job_of(request, body, backend.card), body.stream
-    answer_id = f"gen-{request_id_of(request)}"
+    answer_id = f"gen-{kept_id_of(request)}"
     job = logged(request, job, answer_id)
     body_of = partial(_body, answer_id, job, stopwatch)
 

@@ -2,9 +2,9 @@
 
 The tail knows a token as soon as it has drawn it, and needs the mask of the next one a round later.
 So the mask is computed in a thread meanwhile: while the sequence goes around the ring and through
-this stage's layers. A step only waits for what is not ready by then. A grammar is compiled in
-another thread, while the prompt is computed; the library (llguidance) lets go of the interpreter
-during both.
+this stage's layers. A row whose mask is not ready by then sits the step out (`late_draws`). A
+grammar is compiled in another thread, while the prompt is computed; the library (llguidance) lets
+go of the interpreter during both.
 
 A matcher's state follows from the grammar and the tokens alone. So a sequence that was preempted,
 or that goes on in another ring, replays its output and has the same masks again.
@@ -20,7 +20,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -125,6 +125,10 @@ class Constraint:
     def __init__(self, grammars: Grammars, turn: Future[_Turn]) -> None:
         self._grammars = grammars
         self._turn = turn
+
+    def is_ready(self, within_s: float = 0.0) -> bool:
+        """Whether it is known by then what may come next."""
+        return bool(wait([self._turn], within_s).done)
 
     def forbidden(self) -> torch.Tensor:
         """[W] on the device, true where a word must not come next; waits until it is known.

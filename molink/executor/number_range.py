@@ -6,16 +6,15 @@ where they become infinite and the answer nonsense. So a stage that computes suc
 fp16 runs a prompt when it loads and looks at every number that its modules put out; where one comes
 near the end of the range, the stage computes in fp32. What the head sees are real embeddings. A
 later stage is tried with rows of ordinary size, since nobody sends it others yet: what it is sent
-and what it sends on are checked while it serves, so that no infinity travels on.
+and what it sends on are checked while it serves, in every format, so that no infinity travels on.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
-from molink.errors import StageError
 from molink.executor.proof import hooks
 from molink.executor.warm_up import WARM_UP_REQUEST_ID
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
@@ -24,11 +23,9 @@ from molink_scheduler.request import SamplingParams
 if TYPE_CHECKING:
     from molink.executor.stage import StageExecutor
 
-__all__ = ["FP16_SAFE", "check_received", "check_sent", "largest_number"]
+__all__ = ["FP16_SAFE", "Unfit", "largest_number", "release_wiped", "unfit_rows"]
 
-FP16_MAX = 65_504.0
-
-FP16_SAFE = FP16_MAX / 4
+FP16_SAFE = 65_504.0 / 4
 """Up to here the tried prompt may reach: others go further, but seldom fourfold."""
 
 TRIED_TOKENS = 64
@@ -52,28 +49,34 @@ def largest_number(stage: "StageExecutor") -> float:
     return max(largest)
 
 
-def check_received(hidden_TD: torch.Tensor | None, dtype: torch.dtype) -> None:
-    """Raise StageError when rows that were sent to a stage do not fit into its fp16."""
-    if dtype is not torch.float16 or hidden_TD is None:
-        return
-    largest = _size(hidden_TD)
-    if largest > FP16_MAX:
-        raise StageError(_sentence(f"The stage before sent a row that reaches {largest:.3g}"))
+class Unfit(NamedTuple):
+    """Rows that a stage does not take or send."""
+
+    lost_T: torch.Tensor
+    """Those with a number that is not finite."""
+    beyond_T: torch.Tensor
+    """Those that are finite, and go beyond the number format."""
 
 
-def check_sent(hidden_TD: torch.Tensor) -> None:
-    """Raise StageError when rows of a stage that computes in fp16 have left its range."""
-    if hidden_TD.dtype is not torch.float16:
-        return
-    if not math.isfinite(float(hidden_TD.sum(dtype=torch.float32))):
-        raise StageError(_sentence("A row of this stage has grown beyond its number format"))
+def unfit_rows(rows_TD: torch.Tensor, dtype: torch.dtype) -> Unfit | None:
+    """Which rows [T, D] on the host do not fit into a number format; None: all do."""
+    end = torch.finfo(dtype).max
+    least, largest = torch.aminmax(rows_TD.detach())
+    if -end <= float(least) and float(largest) <= end:  # Neither holds of NaN.
+        return None
+    sizes_T = rows_TD.detach().abs().amax(-1)
+    lost_T = ~sizes_T.isfinite()
+    return Unfit(lost_T, ~lost_T & (sizes_T > end))
 
 
-def _sentence(what: str) -> str:
-    return (
-        f"{what}, and fp16 ends at {FP16_MAX:,.0f}: set --dtype float32, or give this model to "
-        "cards that have bfloat16 (RTX 30 and newer)"
-    )
+def release_wiped(part: "StageExecutor", release: Release) -> None:
+    """Forget a request whose numbers have left the range, and its blocks' KV with it: kernels read
+    whole blocks, and what is masked of an infinity is NaN."""
+    request_id = release.request_id
+    blocks = set(part.kv.table(request_id)) if request_id in part.kv.holders() else set[int]()
+    part.release(release)
+    freed = (range(first, first + count) for first, count in part.kv.free_runs())
+    part.kv_memory.wipe([one for run in freed for one in run if one in blocks])
 
 
 def _size(tensor: torch.Tensor) -> float:

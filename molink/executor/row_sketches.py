@@ -138,6 +138,8 @@ class RowSketches:
         prompt.tokens = span.end
         if span.end >= prompt.prompt_tokens:
             del self._prompts[span.request_id]
+            if not np.isfinite(prompt.sums_BK).all():
+                return  # Its numbers have overflown, and it ends.
             numbers = tuple(float(f"{one:.{DIGITS}g}") for one in prompt.sums_BK.ravel().tolist())
             self._done.append((now, span.request_id, span.end, numbers))
 

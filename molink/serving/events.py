@@ -36,6 +36,7 @@ EventKind = Literal[
     "ready",
     "unready",
     "request_moved",
+    "rows_refused",
     "audit_failed",
     "node_quarantined",
     "order",

@@ -188,6 +188,7 @@ class HealthReports:
             kv_tokens_cached=executor.kv.tokens_cached,
             cache_tiers=None if head is None else _cache_tiers(head.book),
             recent_refused=self.recent.refusals(now),
+            rows_refused=packing.complaints,
         )
 
     def _shadow(self) -> ShadowProgress | None:

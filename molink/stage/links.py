@@ -267,8 +267,9 @@ class StageLinks:
 
     @property
     def frames_refused(self) -> int:
-        """Messages and pieces that were dropped, for whatever reason."""
-        return self._links.frames_refused
+        """Messages and pieces of the previous stage that were dropped, for whatever reason. Not the
+        coordinator's: what it sends is no neighbour's fault."""
+        return self._links.inbound[0].refused_count
 
     @property
     def next_rate_bytes_per_s(self) -> float:

@@ -8,8 +8,9 @@ costs 0.15 to 0.2 ms, twice per hop of every token, while ZeroMQ's own thread re
 during a step anyway.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -19,7 +20,9 @@ from molink.errors import FrameError
 from molink.executor.cards.retry import StepInputs, computed
 from molink.executor.cards.swapping import SwapWatch, refuse_swapping
 from molink.executor.extended_stage import Executor, ExtendedExecutor, parts_of
-from molink.executor.number_range import check_received
+from molink.executor.number_range import release_wiped
+from molink.executor.sampling.history import DrawnToken
+from molink.executor.sampling.late_draws import LateDraw, drawn_late
 from molink.executor.stage import StageExecutor
 from molink.executor.step_output import StepOutput
 from molink.stage.cache.stage_cache import StageCache
@@ -35,35 +38,22 @@ from molink.stage_protocol.messages import Fact, JoinRing, LoadStage, StageReady
 from molink.wire.frames import (
     Activations,
     BlocksFetched,
-    Cancel,
     ChangeCache,
-    ClearCache,
-    FinishReason,
     Forget,
     Message,
-    Sampled,
-    SetCodec,
-    Submit,
+    PromptScore,
 )
+from molink.wire.stage_events import REFUSALS, stage_event
 from molink_scheduler.batch import PREFILL, Batch, CacheChange, Release
 from molink_scheduler.events import (
     BatchArrived,
-    BatchReturned,
     BlocksRead,
-    CacheChanged,
-    CacheCleared,
-    CodecChosen,
     Decision,
-    FetchArrived,
     KeepRows,
     Piece,
     Refuse,
     RefuseRequest,
-    ReleaseArrived,
-    RequestCancelled,
-    RequestSubmitted,
     RunBatch,
-    SampledToken,
     SendCacheChange,
     SendFetched,
     SendRelease,
@@ -81,6 +71,9 @@ __all__ = ["StageLoop"]
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
 loop."""
+
+LATE_WAIT_S = 0.002
+"""Between two looks of an idle tail at masks that are late."""
 
 SHADOW_MESSAGES_MAX = 256
 """That a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
@@ -111,6 +104,8 @@ class StageLoop:
     """[T, D] of each batch that has arrived and is not computed."""
     _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
     """Token ids of the same rows; empty where layers do not read them."""
+    _late: dict[int, LateDraw] = field(init=False, default_factory=dict)
+    """On the tail, by request, what waits for the mask of its grammar."""
     _messages_count: int = field(init=False, default=0)
     _wait_until: float | None = field(init=False, default=None)
     _interrupted_s: float = field(init=False, default=0.0)
@@ -181,8 +176,8 @@ class StageLoop:
             for request_id, tokens in keeps.items():
                 part.kv.shrink(request_id, tokens)  # More the head does not count.
         self.sent.log.go_on(kept)
-        self._rows.clear()
-        self._token_ids.clear()
+        for waiting in (self._rows, self._token_ids, self._late):
+            waiting.clear()
         core = new_core(self.executor, command, missing, self.core.core.source if stays else None)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)
@@ -195,7 +190,12 @@ class StageLoop:
         return cached_runs(numbers & self.sent.log.cached_numbers() if resume.replays else numbers)
 
     def _forget(self, release: Release) -> None:
+        if release.request_id in self.packing.refused:
+            self.packing.refused.discard(release.request_id)
+            for part in parts_of(self.executor):
+                release_wiped(part, release)
         self.executor.release(release)
+        self._late.pop(release.request_id, None)
         self.reports.kv_freed()
         self.end_rules.forget(release.request_id)
         self.sent.log.forget(release.request_id)
@@ -217,8 +217,9 @@ class StageLoop:
                 for part in parts_of(self.executor):
                     part.kv_memory.give_back(part.kv.free_runs())
         shadow_s = self.shadowing.step()
+        self._send_late()
         if is_idle:
-            self.links.wait(min(self._idle_s(), shadow_s))
+            self.links.wait(min(self._idle_s(), shadow_s, LATE_WAIT_S if self._late else math.inf))
 
     def _idle_s(self) -> float:
         report_at = self.reports.due_at(is_idle=True)
@@ -240,11 +241,14 @@ class StageLoop:
 
     def _take(self, message: Message) -> None:
         if not isinstance(message, Activations):
-            self._receive(_event_of(message))
+            self._receive(stage_event(message))
             return
         rows_TD, token_ids = self.packing.unpack(message), self.packing.token_ids(message)
+        batch, rows_TD = self.packing.fit(
+            message.batch, rows_TD, self.executor.dtype, received=True
+        )
         self._messages_count += 1
-        self._receive(BatchArrived(message.batch, self._messages_count))
+        self._receive(BatchArrived(batch, self._messages_count))
         self._rows[self._messages_count] = rows_TD
         self._token_ids[self._messages_count] = token_ids
 
@@ -303,7 +307,6 @@ class StageLoop:
         self._interrupted_s = 0.0
         token_ids = run.token_ids or self._input_ids(run.pieces)
         rows_TD = self._input_rows(run.pieces)
-        check_received(rows_TD, self.executor.dtype)
         inputs = StepInputs(run.batch, token_ids, rows_TD)
         output = computed(self.executor, inputs, interrupt, self.sent.log.shed)
         now, rate = time.monotonic(), self.links.next_rate_bytes_per_s
@@ -323,6 +326,7 @@ class StageLoop:
         self.reports.moved()
         began, before_s = time.monotonic(), self._interrupted_s
         self._take_messages()
+        self._send_late()
         while self._carry_out(self.core.between_layers(time.monotonic())):
             pass
         self._interrupted_s = before_s + time.monotonic() - began
@@ -343,57 +347,46 @@ class StageLoop:
         return torch.cat(rows) if len(rows) > 1 else next(iter(rows), None)
 
     def _pass_on(self, decision: SendRows | SendTokens | KeepRows, output: StepOutput) -> None:
+        rows_TD, planned = output.hidden_TD, decision.batch
+        if rows_TD is not None:
+            planned, rows_TD = self.packing.fit(planned, rows_TD, rows_TD.dtype)
         match decision:
-            case SendRows(planned, next_decode_due_at, replays):
+            case SendRows(_, next_decode_due_at, replays):
                 batch = self.reports.recent.with_waits(planned)
-                assert output.hidden_TD is not None, "every stage but the tail has rows"
+                assert rows_TD is not None, "every stage but the tail has rows"
                 self.links.set_next_decode_due(next_decode_due_at)
                 for admission in replays:
                     for replayed in self.sent.messages(batch, admission):
                         self.links.send_next(replayed, PREFILL)
-                header, buffer = self.packing.pack(output.hidden_TD, batch.codec)
+                header, buffer = self.packing.pack(rows_TD, batch.codec)
                 message = Activations(batch, header, buffer, output.token_ids)
                 self.links.send_next(message, batch.batch_class)
-                self.sent.keep(batch, output.hidden_TD, output.token_ids or ())
-            case KeepRows(batch):
-                if output.hidden_TD is not None:
-                    self.sent.keep(batch, output.hidden_TD, output.token_ids or ())
-            case SendTokens(planned):
+                self.sent.keep(batch, rows_TD, output.token_ids or ())
+            case KeepRows():
+                if rows_TD is not None:
+                    self.sent.keep(planned, rows_TD, output.token_ids or ())
+            case SendTokens():
                 batch = self.reports.recent.with_waits(planned)
-                returned, copies = self.end_rules.sampled(batch, output.drawn, output.scores)
-                self.links.send_next(returned)
-                for copy in copies:
-                    self.links.send_coordinator(copy)
+                self._late |= {late.history.request_id: late for late in output.late}
+                self._send_tokens(batch, output.drawn, output.scores)
             case _:
                 assert_never(decision)
 
+    def _send_late(self) -> None:
+        """Send the tokens that were late, as a batch that has computed nothing."""
+        drawn = drawn_late(self._late.values(), time.monotonic())
+        for token in drawn:
+            del self._late[token.request_id]
+        if drawn:
+            self._send_tokens(Batch(0, PREFILL, -1, ()), drawn)
 
-def _event_of(
-    message: (
-        Submit | Cancel | SetCodec | ClearCache | Forget | ChangeCache | BlocksFetched | Sampled
-    ),
-) -> StageEvent:
-    """What a message without rows tells the core."""
-    match message:
-        case Sampled(batch_class, micro_batch, spans, tokens, stamps):
-            sampled = tuple(
-                SampledToken(one.request_id, one.token_id, one.finish is not FinishReason.NONE)
-                for one in tokens
-            )
-            return BatchReturned(batch_class, micro_batch, spans, sampled, stamps)
-        case Forget(release):
-            return ReleaseArrived(release)
-        case ChangeCache(change):
-            return CacheChanged(change)
-        case BlocksFetched(fetched):
-            return FetchArrived(fetched)
-        case Submit(request):
-            return RequestSubmitted(request)
-        case Cancel(request_id):
-            return RequestCancelled(request_id)
-        case SetCodec(codec):
-            return CodecChosen(codec)
-        case ClearCache():
-            return CacheCleared()
-        case _:
-            assert_never(message)
+    def _send_tokens(
+        self, batch: Batch, drawn: Sequence[DrawnToken], scores: Sequence[PromptScore] = ()
+    ) -> None:
+        returned, copies = self.end_rules.sampled(batch, drawn, scores)
+        self.packing.refused |= {
+            one.request_id for one in returned.tokens if one.finish in REFUSALS
+        }
+        self.links.send_next(returned)
+        for copy in copies:
+            self.links.send_coordinator(copy)

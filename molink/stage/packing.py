@@ -3,20 +3,23 @@
 A message is unpacked once, when it is received: one that cannot be read is dropped there like any
 other malformed one, and a span that is computed in pieces is not unpacked again for each of them.
 Unpacking when a batch is computed was rejected: by then its rows are planned for, and a neighbour's
-mistake would end the stage.
+mistake would end the stage. So would rows that are no numbers, or that the stage's own layers let
+grow beyond its number format: they end their request and nobody else's (`fit`).
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from molink.errors import FrameError
-from molink.executor.number_range import check_sent
+from molink.executor.number_range import unfit_rows
 from molink.stage_protocol.health import PackingHealth
 from molink.wire.codecs import decode, encode
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations
+from molink_scheduler.batch import Batch, Refusal, RowFault
 
 __all__ = ["Packing", "dtype_name"]
 
@@ -41,10 +44,13 @@ class Packing:
     """Size of the vocabulary, where layers read token ids; None: rows travel without them."""
     bytes_saved: int = 0
     """On the way out, since the start, over all codecs."""
+    refused: set[int] = field(default_factory=set)
+    """Requests, not forgotten yet, some of whose rows were unfit here."""
+    complaints: int = 0
+    """Requests, since the start, whose rows the stage before sent as what is not finite."""
 
     def pack(self, hidden_TD: torch.Tensor, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
         """Header and packed bytes of [T, D] on the host."""
-        check_sent(hidden_TD)
         started = time.monotonic()
         hidden_TD = hidden_TD.detach().contiguous()
         rows, width = hidden_TD.shape
@@ -54,6 +60,32 @@ class Packing:
         self.packed = _counted(self.packed, header, len(buffer), elapsed_s)
         self.bytes_saved += header.raw_bytes - len(buffer)
         return header, buffer
+
+    def fit(
+        self, batch: Batch, rows_TD: torch.Tensor, dtype: torch.dtype, *, received: bool = False
+    ) -> tuple[Batch, torch.Tensor]:
+        """A batch and its rows [T, D], of which none is infinite, NaN or beyond `dtype`: requests
+        that have such rows are refused, and theirs are zeros. `received`: the stage before has
+        made them, else this one."""
+        if (unfit := unfit_rows(rows_TD, dtype)) is None:
+            return batch, rows_TD
+        refused, row, rows_TD = list[Refusal](), 0, rows_TD.clone()
+        for span in batch.spans:
+            rows = slice(row, row := row + span.tokens)
+            is_lost = bool(unfit.lost_T[rows].any())
+            if is_lost or unfit.beyond_T[rows].any():
+                fault = RowFault.RECEIVED if is_lost and received else RowFault.OVERFLOWN
+                refused.append(Refusal(span.request_id, fault))
+                rows_TD[rows] = 0
+        self._note(refused)
+        return batch.refusing(refused), rows_TD
+
+    def _note(self, refused: Iterable[Refusal]) -> None:
+        """Count a complaint about each request once, however many of its rows are under way."""
+        for one in refused:
+            is_new = one.request_id not in self.refused
+            self.complaints += is_new and one.fault is RowFault.RECEIVED
+            self.refused.add(one.request_id)
 
     def rows_of(self, raw: bytes, dtype: torch.dtype) -> torch.Tensor:
         """[T, D] of rows that were kept as bytes."""

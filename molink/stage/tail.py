@@ -1,6 +1,7 @@
 """The tail decides when a sequence ends: a stop token, a stop string, its grammar's end, or its
 length."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,9 +10,14 @@ from molink.executor.sampling.history import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample
-from molink_scheduler.batch import PREFILL, Admission, Batch
+from molink_scheduler.batch import PREFILL, Admission, Batch, RowFault
 
 __all__ = ["EndRules"]
+
+_FINISHES = {
+    RowFault.RECEIVED: FinishReason.REFUSED,
+    RowFault.OVERFLOWN: FinishReason.OVERFLOWN,
+}
 
 
 @dataclass(slots=True)
@@ -36,7 +42,9 @@ class EndRules:
         """What the head hears of a batch, and what the coordinator hears: the scores of prompts,
         then each token with its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
-        drawn = tuple(drawn)
+        refused = _refused(batch, drawn := tuple(drawn), scores)
+        drawn = tuple(token for token in drawn if token.request_id not in refused)
+        scores = [score for score in scores if score.request_id not in refused]
         waits = self._waits(drawn) if batch.batch_class is PREFILL else {}
         samples = tuple(
             TokenSample(
@@ -48,6 +56,7 @@ class EndRules:
             )
             for token in drawn
         )
+        samples += tuple(TokenSample(one, 0, finish) for one, finish in refused.items())
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
         returned = Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
         empty = Sampled(batch.batch_class, batch.micro_batch, (), ())
@@ -108,6 +117,17 @@ class EndRules:
         stream = TextStream.of(self.tokenizer, sampling)
         stream.push(admission.output)
         return stream
+
+
+def _refused(
+    batch: Batch, drawn: Iterable[DrawnToken], scores: Iterable[PromptScore]
+) -> dict[int, FinishReason]:
+    """Requests of which there is no token, and why: a stage has refused their rows, or what came
+    out here is no number."""
+    lost = [token.request_id for token in drawn if token.is_lost]
+    lost += [score.request_id for score in scores if math.isnan(score.logprob)]
+    refused = dict.fromkeys(lost, FinishReason.OVERFLOWN)
+    return refused | {one.request_id: _FINISHES[one.fault] for one in batch.refused}
 
 
 def _copy(

@@ -94,7 +94,8 @@ class StageHealth:
     """Only on the head."""
     requests_waiting: int | None
     frames_refused: int
-    """Messages dropped: malformed, of another epoch, or not to be carried out here."""
+    """Messages of the previous stage dropped: malformed, of an epoch to come, or not to be carried
+    out here."""
     packed: PackingHealth
     """Activations that left."""
     unpacked: PackingHealth
@@ -144,3 +145,6 @@ class StageHealth:
     recent_refused: Annotated[tuple[tuple[int, Why], ...], MaxLen(REFUSED_MAX)] = ()
     """Of the last seconds, on the head: the ring's number of a request that it cannot compute, and
     why."""
+    rows_refused: int = 0
+    """Requests since the start whose rows the previous stage sent as numbers that are not
+    finite."""

@@ -78,6 +78,9 @@ class FinishReason(IntEnum):
     LENGTH = 2
     GRAMMAR_FAILED = 3
     """Its grammar can be followed no further; this token is not part of the answer."""
+    REFUSED = 4
+    """A stage was sent rows of it that are no numbers; it has no token, as where they overflow."""
+    OVERFLOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,9 @@ class SetCodec:
     """Order that the head's batches carry their activations in this codec from now on."""
 
     codec: str
+
+    def __post_init__(self) -> None:
+        codec_named(self.codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,12 +364,6 @@ def _token_ids(fields: Sequence[Any], rows: int) -> tuple[int, ...] | None:
     return tuple(np.frombuffer(packed, TOKEN_ID).tolist())
 
 
-def _set_codec(fields: Any) -> SetCodec:
-    message = _SET_CODEC.read(fields)
-    codec_named(message.codec)
-    return message
-
-
 _DECODERS: dict[int, Callable[[Any], Message]] = {
     SUBMIT: lambda fields: Submit(_REQUEST.read(fields)),
     CANCEL: _CANCEL.read,
@@ -371,6 +371,6 @@ _DECODERS: dict[int, Callable[[Any], Message]] = {
     CHANGE_CACHE: lambda fields: ChangeCache(_CHANGE.read(fields)),
     FETCHED: lambda fields: BlocksFetched(_FETCHED.read(fields)),
     SAMPLED: _SAMPLED.read,
-    SET_CODEC: _set_codec,
+    SET_CODEC: _SET_CODEC.read,
     CLEAR_CACHE: _CLEAR_CACHE.read,
 }

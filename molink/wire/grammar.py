@@ -19,10 +19,16 @@ LEXER_STATES_MAX = 20_000
 volunteer's PC. An object of 500 properties that each have a pattern takes 10,000."""
 
 
+STEP_ITEMS_MAX = 20_000
+"""Of the parser, in one mask: 16 ms of a slow core, and some hundred times what a schema takes. The
+library would take 40 ms, beside which masks of others wait."""
+
+
 def parser_limits() -> LLParserLimits:
     """The limits; what a grammar's text says is kept out of errors, which go to logs."""
     return LLParserLimits(
         max_grammar_size=GRAMMAR_SYMBOLS_MAX,
         max_lexer_states=LEXER_STATES_MAX,
+        step_max_items=STEP_ITEMS_MAX,
         verbose_errors=False,
     )

@@ -9,7 +9,7 @@ with tokens known.
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import chain, pairwise
 from typing import Final
@@ -32,7 +32,9 @@ __all__ = [
     "Fetched",
     "KeptBlocks",
     "KeptState",
+    "Refusal",
     "Release",
+    "RowFault",
     "Span",
     "bulk_bytes",
 ]
@@ -147,6 +149,24 @@ class KeptState:
             raise ValueError("states are kept behind a token, under a number from 0 on")
 
 
+class RowFault(IntEnum):
+    """Fault of a request's rows, for which a stage refuses them."""
+
+    RECEIVED = 0
+    """They came as numbers that are not finite: of the pair that the link joins one is at fault."""
+    OVERFLOWN = 1
+    """They have grown beyond the stage's number format, which is nobody's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Refusal of one request's rows. They are zeros from there on, and the request ends where the
+    batch comes out; the rows of others are what they were."""
+
+    request_id: int
+    fault: RowFault
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One step's work for every stage of the ring, in the order in which rows stand in the
@@ -167,11 +187,18 @@ class Batch:
     """Whether its rows only rebuild KV that a replaced stage lacks, see `resume`."""
     snapshots: tuple[KeptState, ...] = ()
     """States to keep once it is computed, at most one of each request."""
+    refused: tuple[Refusal, ...] = ()
+    """Of its requests, those whose rows a stage has refused on the way."""
     tokens: int = field(init=False, repr=False, compare=False)
     """Rows of the batch's tensor: asked for at every hand, so counted once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", sum([span.end - span.start for span in self.spans]))
+        if self.refused:
+            refused = {one.request_id for one in self.refused}
+            own = {span.request_id for span in self.spans}
+            if len(refused) < len(self.refused) or not refused <= own:
+                raise ValueError("a batch refuses requests of its own, each once")
 
     def stamped(self, stamp: StageStamp) -> "Batch":
         """The same batch once one more stage has computed it."""
@@ -185,7 +212,13 @@ class Batch:
             (*self.stamps, stamp),
             self.replay,
             self.snapshots,
+            self.refused,
         )
+
+    def refusing(self, refused: Iterable[Refusal]) -> "Batch":
+        """The same batch with these refusals, unless one was refused before."""
+        by_request = {one.request_id: one for one in (*refused, *self.refused)}
+        return replace(self, refused=tuple(by_request.values()))
 
 
 def _numbers(runs: tuple[tuple[int, int], ...]) -> Iterable[int]:

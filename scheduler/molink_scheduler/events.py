@@ -83,6 +83,8 @@ class SampledToken:
     token_id: int
     finished: bool
     """True when this token ends the sequence (stop token, stop string or length)."""
+    refused: bool = False
+    """True when it stands for none: a stage has refused the sequence's rows, and it ends."""
 
 
 @dataclass(frozen=True, slots=True)

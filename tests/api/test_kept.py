@@ -1,5 +1,6 @@
 """Answers that are read again by their id are what their clients got, and nobody else's."""
 
+import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
@@ -122,7 +123,9 @@ async def test_a_generated_answer_is_read_again(url, http, service):
     headers = {"X-Request-Id": "one/two three"}
     async with http.post(f"{url}/generate", json=asked, headers=headers) as response:
         answered = await response.json()
-    status, again = await get(http, f"{url}/generate/gen-one/two three")
+        assert response.headers["X-Request-Id"] == "one/two three"
+    assert (await get(http, f"{url}/generate/gen-one/two three"))[0] == 404, "the kept id is drawn"
+    status, again = await get(http, f"{url}/generate/{answered['id']}")
     assert status == 200 and again["status"] == "incomplete"
     assert again.pop("timing")["total_s"] >= 0 and answered.pop("timing")
     assert again | {"status": None} == answered | {"status": None}
@@ -132,8 +135,10 @@ async def test_a_failed_answer_says_why(url, http, service):
     service.failure, service.events_before_failure = StageError("A PC is gone."), 3
     asked, headers = {"prompt": "hi", "stream": True}, {"X-Request-Id": "x"}
     async with http.post(f"{url}/generate", json=asked, headers=headers) as response:
+        first = await response.content.readline()
         await response.read()
-    _, again = await get(http, f"{url}/generate/gen-x")
+    name = json.loads(first.removeprefix(b"data: "))["id"]
+    _, again = await get(http, f"{url}/generate/{name}")
     assert again["status"] == "failed" and again["error"] == {"message": "A PC is gone."}
     assert again["text"] == "Hel"
 
@@ -155,11 +160,11 @@ async def test_only_the_key_that_asked_reads_an_answer(tmp_path, service, serve,
         url = await serve(service, access=Access(keys, required=True), live=live)
         headers = {"Authorization": f"Bearer {mine}", "X-Request-Id": "x"}
         async with http.post(f"{url}/generate", json={"prompt": "hi"}, headers=headers) as response:
-            assert response.status == 200
+            name = (await response.json())["id"]
         found = {}
         for key in (mine, other, admin, "none"):
             headers = {"Authorization": f"Bearer {key}"}
-            async with http.get(f"{url}/generate/gen-x", headers=headers) as response:
+            async with http.get(f"{url}/generate/{name}", headers=headers) as response:
                 found[key] = response.status, (await response.json()).get("error", {}).get("code")
         keys.store.close()
     assert found == {

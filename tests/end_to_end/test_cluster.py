@@ -246,15 +246,15 @@ async def test_a_coordinator_that_was_killed_takes_its_ring_over(pair, tools):
         streams = [tools.first_events(session, url, bodies[one], one, 20) for one in bodies]
         seen = dict(zip(bodies, await asyncio.gather(*streams), strict=True))
         for name in bodies:  # What is asked for is written first: a kill loses the last moment.
-            assert "status" in await tools.get(pair.url, f"/generate/gen-{name}")
+            assert "status" in await tools.get(pair.url, f"/generate/{seen[name][0]['id']}")
         pair.start_again()
     pair.up.line("ready")
     after = {agent.stage_pids()[0] for agent in pair.agents.values()}
     assert pids == after, [one.lines for one in (pair.up, *pair.agents.values())]
     for name, events in seen.items():
 
-        async def has_ended(name=name):
-            answer = await tools.get(pair.url, f"/generate/gen-{name}")
+        async def has_ended(answer_id=events[0]["id"]):
+            answer = await tools.get(pair.url, f"/generate/{answer_id}")
             return answer if answer["status"] != "in_progress" else None
 
         answer = await tools.eventually(has_ended)

@@ -7,15 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from molink.errors import StageError
 from molink.executor import loading
 from molink.executor.number_range import (
     FP16_SAFE,
-    check_received,
-    check_sent,
     largest_number,
+    release_wiped,
+    unfit_rows,
 )
-from molink.stage.packing import Packing
+from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
+from molink_scheduler.request import SamplingParams
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import LAYERS, save_tiny
 
@@ -70,24 +70,40 @@ def test_a_format_that_was_asked_for_is_kept(tmp_path, fp16_card):
     assert stage.dtype is torch.float16 and largest_number(stage) == math.inf
 
 
-def test_rows_beyond_fp16_are_not_taken_in():
-    rows = torch.full((3, 4), 60_000.0, dtype=torch.bfloat16)
-    check_received(rows, torch.float16)
-    check_received(None, torch.float16)
-    rows[1, 2] = -70_000.0
-    check_received(rows, torch.bfloat16)
-    with pytest.raises(StageError, match=r"reaches 7.*e\+04, and fp16 ends at 65,504: set --dtype"):
-        check_received(rows, torch.float16)
-    rows[1, 2] = math.nan
-    with pytest.raises(StageError, match="reaches inf"):
-        check_received(rows, torch.float16)
+def unfit(rows, dtype):
+    found = unfit_rows(rows, dtype)
+    return None if found is None else (found.lost_T.tolist(), found.beyond_T.tolist())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lost", [math.inf, -math.inf, math.nan])
-def test_infinite_rows_do_not_travel_on(lost):
-    rows = torch.full((3, 4), 65_504.0, dtype=torch.float16)
-    check_sent(rows)
+def test_rows_that_are_no_numbers_are_found_in_every_format(dtype, lost):
+    rows = torch.full((3, 4), torch.finfo(dtype).max, dtype=dtype)
+    assert unfit(rows, dtype) is None
     rows[2, 3] = lost
-    with pytest.raises(StageError, match="grown beyond its number format"):
-        Packing(4).pack(rows, "raw")
-    check_sent(rows.bfloat16())
+    assert unfit(rows, dtype) == ([False, False, True], [False, False, False])
+
+
+def test_rows_beyond_the_own_format_are_told_apart_from_those_that_are_none():
+    rows = torch.full((3, 4), 60_000.0, dtype=torch.bfloat16)
+    assert unfit(rows, torch.float16) is None
+    rows[1, 2] = -70_000.0
+    assert unfit(rows, torch.bfloat16) is None
+    assert unfit(rows, torch.float16) == ([False, False, False], [False, True, False])
+    rows[1, 3] = math.nan
+    assert unfit(rows, torch.float16) == ([False, True, False], [False, False, False])
+
+
+def test_blocks_of_what_has_left_the_range_hold_zeros_before_others_get_them(tmp_path):
+    """A kernel reads whole blocks: what is masked of an infinity is NaN."""
+    stage = cpu_stage(checkpoint(tmp_path, 1), range(2), dtype="float32")
+    span = Span(1, 0, 3, samples=False)
+    admission = Admission(1, 3, 20, SamplingParams(max_tokens=4))
+    stage.step(Batch(0, PREFILL, -1, (span,), (admission,)), [3, 4, 5])
+    blocks = list(stage.kv.table(1))
+    before = [rows[blocks].any() for rows in stage.kv_memory.block_rows()]
+    assert blocks and any(before)
+    release_wiped(stage, Release(1))
+    assert not any(rows[blocks].any() for rows in stage.kv_memory.block_rows())
+    assert stage.kv.tokens_used == 0
+    release_wiped(stage, Release(1))  # One that is unknown is fine.

@@ -24,7 +24,7 @@ from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import JoinRing, StageProgress, StageReady
 from molink.wire.codecs import CODECS
 from molink.wire.elements import TensorHeader
-from molink.wire.frames import Activations, Forget, Sampled
+from molink.wire.frames import Activations, FinishReason, Forget, Sampled
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.ledger import KvLedger
@@ -62,17 +62,19 @@ class EchoTail:
     kv: SimpleNamespace = field(init=False)
     given_back: list[list[tuple[int, int]]] = field(default_factory=list)
     kv_memory: SimpleNamespace = field(init=False)
+    wiped: list[list[int]] = field(default_factory=list)
     rows: list[torch.Tensor] = field(default_factory=list)
     computed_s: float | None = None
     in_prefill: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self):
-        self.kv_memory = SimpleNamespace(give_back=self.given_back.append)
+        self.kv_memory = SimpleNamespace(give_back=self.given_back.append, wipe=self.wiped.append)
         self.kv = SimpleNamespace(
             tokens_cached=0,
             tokens_used=0,
             blocks_total=KV_BLOCKS,
             free_runs=lambda: [(0, KV_BLOCKS)],
+            table=lambda request_id: [5],
             holders=lambda: frozenset(self.held),
             drop_all=lambda: None,
             shrink=lambda request_id, tokens: self.shrunk.append((request_id, tokens)),
@@ -246,6 +248,31 @@ def test_batches_that_cannot_be_computed_are_dropped_and_the_next_are_answered(n
     [warning] = [one for one in caplog.records if "is dropped" in one.getMessage()]
     assert "request 7 was never admitted" in warning.getMessage()
     neighbours.end()
+
+
+@pytest.mark.parametrize("lost", [float("inf"), float("nan")])
+def test_a_bad_row_ends_its_request_and_nobody_elses(neighbours, lost, monkeypatch):
+    told = []
+    monkeypatch.setattr(StageLinks, "send_coordinator", lambda links, message: told.append(message))
+    both = batch(*(Span(i, 0, 1, True) for i in range(2)), admits=True)
+    rows = torch.linspace(-1, 1, 2 * HIDDEN).view(2, -1)
+    spoilt = rows.clone()
+    spoilt[0, 3] = lost
+    neighbours.peer.send_next(Activations(both, *Packing(HIDDEN).pack(spoilt, "raw")))
+    answer = neighbours.answer()
+    assert answer.spans == both.spans
+    assert [(one.request_id, one.finish) for one in answer.tokens] == [(0, FinishReason.REFUSED)]
+    (computed,) = neighbours.executor.rows
+    assert computed[0].tolist() == [0.0] * HIDDEN and torch.equal(computed[1], rows[1])
+    assert neighbours.stage.frames_refused == 0, "the message itself is as it should be"
+    while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).rows_refused != 1:
+        pass
+    neighbours.peer.send_next(Forget(Release(0)))
+    neighbours.peer.send_next(message(batch(Span(1, 1, 2, True), admits=False)))
+    assert neighbours.answer().tokens == ()
+    assert neighbours.executor.wiped == [[5]], "what follows finds no infinity in its blocks"
+    neighbours.end()
+    assert [copy.tokens for copy in told] == [answer.tokens]
 
 
 def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):

@@ -1,5 +1,6 @@
 """Whatever a neighbour sends as rows becomes rows of this model, or is refused."""
 
+import math
 from dataclasses import replace
 
 import msgpack
@@ -14,7 +15,7 @@ from molink.stage.packing import Packing
 from molink.wire.codecs import CODECS
 from molink.wire.elements import ELEMENT_BYTES, TensorHeader
 from molink.wire.frames import Activations, decode_message, encode_message
-from molink_scheduler.batch import Batch, BatchClass, Span
+from molink_scheduler.batch import Batch, BatchClass, Refusal, RowFault, Span
 
 HIDDEN = 40
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -116,3 +117,37 @@ def test_figures_are_of_the_present_codec():
     packed = packing.packed
     assert (packed.codec, packed.raw_bytes, packed.packed_bytes) == ("int8", 960, 2 * len(buffer))
     assert packing.bytes_saved == 960 - 2 * len(buffer)
+
+
+# -- rows that are no numbers ---------------------------------------------------------------------
+
+THREE = Batch(1, BatchClass.DECODE, 0, tuple(Span(one, 4, 5, True) for one in (1, 2, 3)))
+
+
+def rows_of_three(value: float = 1.0) -> torch.Tensor:
+    return torch.tensor([[0.5, 1.0], [value, 1.0], [1.5, 2.0]])
+
+
+def test_rows_that_fit_are_handed_on_as_they_are():
+    rows = rows_of_three()
+    batch, same = Packing(2).fit(THREE, rows, torch.float32, received=True)
+    assert batch is THREE and same is rows
+
+
+@pytest.mark.parametrize("lost", [math.inf, math.nan])
+def test_a_bad_row_refuses_its_request_and_leaves_the_others_alone(lost):
+    packing = Packing(2)
+    for _ in range(2):  # However often it comes, the neighbour is complained about once.
+        batch, fit = packing.fit(THREE, rows_of_three(lost), torch.float32, received=True)
+        assert batch.refused == (Refusal(2, RowFault.RECEIVED),)
+        assert fit.tolist() == [[0.5, 1.0], [0.0, 0.0], [1.5, 2.0]]
+    assert packing.complaints == 1 and packing.refused == {2}
+
+
+def test_the_own_overflow_is_no_complaint():
+    packing = Packing(2)
+    batch, _ = packing.fit(THREE, rows_of_three(math.inf), torch.float32)
+    assert batch.refused == (Refusal(2, RowFault.OVERFLOWN),)
+    beyond, _ = packing.fit(THREE, rows_of_three(7e4), torch.float16, received=True)
+    assert beyond.refused == (Refusal(2, RowFault.OVERFLOWN),), "a wider format may hold it"
+    assert packing.complaints == 0

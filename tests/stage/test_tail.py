@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from molink.executor.grammar import GrammarState
 from molink.executor.sampling.history import DrawnToken
 from molink.stage.tail import EndRules
-from molink.wire.frames import FinishReason
-from molink_scheduler.batch import Admission, Batch, BatchClass, Span
+from molink.wire.frames import FinishReason, PromptScore
+from molink_scheduler.batch import Admission, Batch, BatchClass, Refusal, RowFault, Span
 from molink_scheduler.request import SamplingParams
 
 
@@ -82,3 +82,23 @@ def test_the_coordinator_hears_with_a_first_token_how_long_its_request_had_waite
     assert (returned.waits, copy.waits) == ((), ((1, 4.0, 0),))
     _, (copy,) = ending.sampled(decode, [DrawnToken(1, 7)])
     assert copy.waits == ()
+
+
+def test_what_is_no_number_ends_without_a_token_and_others_have_theirs():
+    params = SamplingParams(max_tokens=5)
+    admissions = tuple(Admission(one, 3, 8, params) for one in (1, 2, 3, 4))
+    spans = tuple(Span(one, 0, 3, samples=True) for one in (1, 2, 3, 4))
+    refused = (Refusal(3, RowFault.RECEIVED),)
+    batch = Batch(1, BatchClass.PREFILL, -1, spans, admissions, refused=refused)
+    drawn = [DrawnToken(1, 7), DrawnToken(2, 0, is_lost=True), DrawnToken(3, 9)]
+    scores = [PromptScore(4, 1, float("nan"), 1), PromptScore(1, 1, -0.5, 1)]
+    returned, copies = EndRules(None).sampled(batch, drawn, scores)
+    ends = {one.request_id: one.finish for one in returned.tokens}
+    assert ends == {
+        1: NONE,
+        2: FinishReason.OVERFLOWN,
+        3: FinishReason.REFUSED,
+        4: FinishReason.OVERFLOWN,
+    }
+    assert [score.request_id for copy in copies for score in copy.scores] == [1]
+    assert [token for copy in copies for token in copy.tokens] == list(returned.tokens)

@@ -1,8 +1,8 @@
 """One id for a request, from its client's headers to our logs and back.
 
-A client that sends `X-Request-Id` finds its own id in the answer's headers, in the answer's `id`
-and in what the server keeps of the request; any other finds one made here. It may end in a log or
-on a terminal, so only a short printable one is taken.
+A client that sends `X-Request-Id` finds its own id in the answer's headers and in what the server
+logs of the request; any other finds one made here. It may end in a log or on a terminal, so only a
+short printable one is taken. An answer that can be asked for again has an `id` that was drawn.
 """
 
 import re
@@ -14,7 +14,14 @@ from aiohttp.typedefs import Handler
 from molink.api.headers.serving import SERVED
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 
-__all__ = ["REQUEST_ID", "REQUEST_ID_HEADER", "SEQUENCES", "request_id_of", "request_identified"]
+__all__ = [
+    "REQUEST_ID",
+    "REQUEST_ID_HEADER",
+    "SEQUENCES",
+    "kept_id_of",
+    "request_id_of",
+    "request_identified",
+]
 
 REQUEST_ID_HEADER = "X-Request-Id"
 
@@ -58,3 +65,11 @@ def request_id_of(request: web.Request) -> str:
         is_good = _GOOD_ID.fullmatch(given) is not None
         request[REQUEST_ID] = given if is_good else secrets.token_hex(_MADE_BYTES)
     return request[REQUEST_ID]
+
+
+def kept_id_of(request: web.Request) -> str:
+    """The id under which its answer is kept: never one that a client chose, as another one may
+    choose the same."""
+    own = request_id_of(request)
+    is_chosen = own == request.headers.get(REQUEST_ID_HEADER)
+    return secrets.token_hex(_MADE_BYTES) if is_chosen else own

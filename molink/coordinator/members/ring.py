@@ -131,6 +131,11 @@ class AgentStage:
         stage = report.stage if report is not None else None
         return stage if isinstance(stage, StageHealth) else None
 
+    @property
+    def rows_refused(self) -> int:
+        """Requests whose rows it has refused so far, as the stage before had spoilt them."""
+        return self.health.rows_refused if self.health is not None else 0
+
     async def admit(self) -> None:
         """Have its node accept the links of its neighbours, and of nobody else."""
         await self.commands.allow_links(self.node, self.neighbours)

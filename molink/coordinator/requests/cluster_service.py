@@ -18,7 +18,7 @@ from typing import Any
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
-from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError
+from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError
 from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
@@ -184,7 +184,7 @@ class ClusterService:
             raise RingError(INTAKE_PAUSED)
         output = before.token_ids if before is not None else ()
         left: ServingRing | None = None
-        patience = 1.0
+        patience, was_refused = 1.0, False
         for moves in range(MOVES_MAX):
             ring = await self._adopting(before) if moves == 0 else None
             if ring is None:
@@ -206,6 +206,12 @@ class ClusterService:
                 return
             except RequestStalledError as error:
                 left, patience = ring, STALL_PATIENCE * patience
+                self._note_move(timeline, ring, error)
+            except RowsRefusedError as error:
+                most = len(request.prompt_token_ids) + request.sampling.max_tokens
+                if was_refused or not self.has_other(ring.client, most):
+                    raise
+                left, was_refused = ring, True
                 self._note_move(timeline, ring, error)
             except RingError as error:
                 if ring.client.unready_reason is None:
@@ -233,7 +239,7 @@ class ClusterService:
         self.expected.discard(number)
         self._changed.send()
 
-    def _note_move(self, timeline: RequestTimeline, ring: ServingRing, error: RingError) -> None:
+    def _note_move(self, timeline: RequestTimeline, ring: ServingRing, error: MolinkError) -> None:
         timeline.moved(str(error), time.monotonic())
         which = f"request {timeline.arrival.request_id}"
         text = f"{which} leaves ring {ring.number} after {timeline.tokens} tokens: {error}"

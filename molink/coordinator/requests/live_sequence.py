@@ -7,13 +7,26 @@ from itertools import chain
 
 from molink.coordinator.requests.cache_use import CacheUse
 from molink.coordinator.requests.prompt_scores import PromptScores
-from molink.errors import InvalidRequestError, MolinkError, RingError
+from molink.errors import (
+    FrameError,
+    InvalidRequestError,
+    MolinkError,
+    RingError,
+    RowsRefusedError,
+)
 from molink.serving.kept_answer import AnswerLog
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
 from molink.stage_protocol.health import StageHealth
-from molink.wire.frames import FinishReason, TokenSample
+from molink.wire.frames import (
+    FROM_COORDINATOR,
+    FinishReason,
+    Submit,
+    TokenSample,
+    decode_message,
+    encode_message,
+)
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.token_ids import TOKEN_BYTES
@@ -51,6 +64,14 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: "length",
 }
 """By the tail's reason, but for a grammar that failed: that is an error."""
+
+
+REFUSALS = {
+    FinishReason.REFUSED: "A PC was sent numbers of this request that are none: send it again.",
+    FinishReason.OVERFLOWN: "Numbers of this request grow beyond the number format in which PCs "
+    "compute it: shorten it, or have the model served with --dtype float32.",
+}
+"""What users are told where a request ends for its rows' sake."""
 
 
 class RequestStalledError(RingError):
@@ -176,7 +197,7 @@ class LiveSequence:
         now: float,
     ) -> "LiveSequence":
         """The sequence of a request of which `output` was generated before. Raises
-        InvalidRequestError when it is longer than the model."""
+        InvalidRequestError when it is longer than the model, or than a head reads."""
         tokens, most = len(request.prompt_token_ids), request.sampling.max_tokens
         if tokens + most > card.model_len_max:
             raise InvalidRequestError(
@@ -205,6 +226,7 @@ class LiveSequence:
             request.log,
         )
         live.scores = PromptScores.of(live.request)
+        _check_readable(live.request)
         return live
 
     def join(self, line: WaitingLine, now: float) -> None:
@@ -291,6 +313,8 @@ class LiveSequence:
 
     def objection(self, token: TokenSample) -> str | None:
         """Why a token cannot be the honest next one; None: it can."""
+        if token.finish in REFUSALS:
+            return None
         if self.scores is not None and not self.has_token and not self.scores.is_complete:
             return "a token before the log-probabilities of its prompt"
         if token.finish is FinishReason.GRAMMAR_FAILED and not self.sampling.grammar:
@@ -303,7 +327,9 @@ class LiveSequence:
     def take(
         self, token: TokenSample, eos_token_ids: Collection[int], now: float
     ) -> TokenEvent | MolinkError:
-        """Its next token has come: what the user is told of it."""
+        """Its next token has come, or its end without one: what the user is told of it."""
+        if (why := REFUSALS.get(token.finish)) is not None:
+            return RowsRefusedError(why)
         self.output.append(token.token_id)
         self.held_tokens = self.prompt_tokens + self.generated_tokens - 1
         if self.timeline is not None:
@@ -342,6 +368,14 @@ class LiveSequence:
             return ""
         is_last = token.finish is not FinishReason.NONE
         return self.text.of_token(token.token_id, self.sampling, is_last=is_last)
+
+
+def _check_readable(request: Request) -> None:
+    """Raise InvalidRequestError unless the head can read it: what it cannot it drops unheard."""
+    try:
+        decode_message(encode_message(Submit(request), 0), FROM_COORDINATOR)
+    except FrameError as error:
+        raise InvalidRequestError(f"No ring can read this request: {error}.") from None
 
 
 def note_prompts(live: Mapping[int, LiveSequence], head: StageHealth, now: float) -> None:

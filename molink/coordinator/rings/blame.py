@@ -112,6 +112,12 @@ class Blame:
         self._release_partners(culprit, now)
         return culprit
 
+    def complained(self, failure: StageFailure, now: float) -> bool:
+        """Note what one of a pair has against the other, for which nobody rests yet; whether either
+        has had such trouble with others too."""
+        self._suspect(failure.node_id, failure.about, now)
+        return any(len(self._partners[one]) > 1 for one in (failure.node_id, failure.about))
+
     def mended(self, node_id: str, now: float) -> None:
         """A stage of this node failed, and its ring went on: a rest that follows is longer."""
         record = self._record(node_id)

@@ -390,6 +390,7 @@ class ClusterManager:
             wake=self.book.changed,
             recovery=Recovery(endpoint, self.assigner.next_epoch, self._standbys),
             mended=lambda failure: self.blame.mended(failure.node_id, time.monotonic()),
+            complained=lambda failure: self.blame.complained(failure, time.monotonic()),
             keeper=self.keeper,
             kept=kept,
         )

@@ -49,6 +49,9 @@ SILENT_LOST_S = 4.0
 """For which a stage may be silent until it is lost, where no standby holds its layers: a stall of a
 home Wi-Fi is over in two to five seconds, and costs less than to go on without the PC."""
 
+ROWS_REFUSED_MAX = 3
+"""Requests that a stage may refuse for its neighbour's rows, until one of both is left out."""
+
 SILENT = "neither its neighbours nor the coordinator get anything from its stage"
 
 DRAIN_S = 30.0
@@ -84,6 +87,9 @@ class RingSupervisor:
     recovery: Recovery
     mended: Callable[[StageFailure], object]
     """Takes a failure after which the ring may go on."""
+    complained: Callable[[StageFailure], bool]
+    """Takes a complaint about a neighbour's rows, of a ring that goes on; whether it had better
+    not."""
     keeper: RingKeeper
     kept: KeptRing | None = None
     """As an earlier coordinator has left it; None: it is built."""
@@ -199,6 +205,7 @@ class RingSupervisor:
         async with background_tasks() as tasks:
             tasks.create_task(ring.watch())
             tasks.create_task(self._watch_silence(ring))
+            tasks.create_task(self._watch_rows(ring))
             tasks.create_task(self.endpoint.watch(ring))
             if self._serving is None or resumption is None:
                 client = await self._connected(ring)
@@ -295,6 +302,22 @@ class RingSupervisor:
                     silence = f"{stage.name} has been silent for {silent_s:.0f} s"
                     raise stage.silent(f"{silence}: {SILENT}.", now)
             known = set(silent)
+
+    async def _watch_rows(self, ring: Ring) -> None:
+        """Note each stage that refuses rows of the one before, which costs their requests only;
+        raises StageError when that is all too often, or not the first ring of one of both."""
+        known = [stage.rows_refused for stage in ring.stages]
+        while True:
+            await asyncio.sleep(SILENCE_PERIOD_S)
+            for place, stage in enumerate(ring.stages):
+                if (refused := stage.rows_refused) <= known[place]:
+                    continue
+                previous, known[place] = ring.stages[place - 1], refused
+                what = f"{stage.name} has refused rows of {previous.name} that are no numbers"
+                failure = StageFailure(stage.node.node_id, f"{what}.", previous.node.node_id)
+                self._note("rows_refused", f"goes on, but {what}")
+                if self.complained(failure) or refused >= ROWS_REFUSED_MAX:
+                    raise stage.fail(failure.reason, failure.about)
 
     async def _watch_progress(self, client: RingClient) -> None:
         """Until the ring stands, then raises StageError."""

@@ -17,7 +17,7 @@ Shapes: T rows of a batch, N tokens of a sequence, K kv heads, A head size of ke
 numbers of a latent row.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -140,6 +140,12 @@ class KvPool:
             one.rows_SKA.zero_()
             if one.scales_SK is not None:
                 one.scales_SK.zero_()
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        """Hold zeros in these blocks."""
+        with torch.inference_mode():
+            for rows_BX in self.block_rows():
+                rows_BX[list(blocks)] = 0
 
     def block_rows(self) -> list[torch.Tensor]:
         """All memory of the blocks as bytes: tensors [blocks, bytes of one block in it]."""

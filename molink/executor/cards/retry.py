@@ -93,6 +93,7 @@ def _joined(parts: Sequence[StepOutput]) -> StepOutput:
         torch.cat(rows) if rows else None,
         tuple(token for part in parts for token in part.drawn),
         tuple(score for part in parts for score in part.scores),
+        tuple(late for part in parts for late in part.late),
         tuple(token for part in ids for token in part) if ids else None,
         sum(times_s) if times_s else None,
     )

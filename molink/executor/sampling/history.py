@@ -26,6 +26,8 @@ class DrawnToken:
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens with their log-probabilities, best first."""
     grammar: GrammarState = GrammarState.OPEN
+    is_lost: bool = False
+    """Whether it is none: its logits are not finite."""
 
 
 class TokenCounts:

@@ -7,7 +7,9 @@ rows and kinds of penalties it has.
 Shapes: R rows, W words of the vocabulary, E words that are changed, of all rows together.
 """
 
+import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ import torch
 from molink.executor.grammar import GrammarError
 from molink.executor.sampling.history import SequenceHistory
 
-__all__ = ["change", "changes", "forbidden_words"]
+__all__ = ["ForbiddenWords", "change", "changes", "forbidden_words"]
 
 NO_WORDS = np.zeros(0)
 
@@ -23,19 +25,34 @@ PENALTY_LEAST = 1e-6
 """A smaller repetition penalty would make logits infinite, and decides nothing more."""
 
 
+class ForbiddenWords(NamedTuple):
+    """What the grammars of some rows forbid."""
+
+    masks: dict[int, torch.Tensor]
+    """By row, [W] each."""
+    lost: set[int]
+    """Rows whose grammar cannot be followed any further..."""
+    late: set[int]
+    """...and those whose mask is not ready."""
+
+
 def forbidden_words(
-    histories: Sequence[SequenceHistory],
-) -> tuple[dict[int, torch.Tensor], set[int]]:
-    """What grammars forbid, by row, [W] each; and the rows whose grammar cannot be followed any
-    further."""
-    masks, lost = dict[int, torch.Tensor](), set[int]()
+    histories: Sequence[SequenceHistory], wait_s: float | None = None
+) -> ForbiddenWords:
+    """What grammars forbid, as far as it is known within `wait_s`; None: all of it."""
+    found, until = ForbiddenWords({}, set(), set()), time.monotonic() + (wait_s or 0.0)
     for row, history in enumerate(histories):
-        if history.params.grammar:
-            try:
-                masks[row] = _forbidden(history)
-            except GrammarError:
-                lost.add(row)
-    return masks, lost
+        if not history.params.grammar:
+            continue
+        left_s = None if wait_s is None else max(0.0, until - time.monotonic())
+        if left_s is not None and history.constraint and not history.constraint.is_ready(left_s):
+            found.late.add(row)
+            continue
+        try:
+            found.masks[row] = _forbidden(history)
+        except GrammarError:
+            found.lost.add(row)
+    return found
 
 
 def _forbidden(history: SequenceHistory) -> torch.Tensor:

@@ -26,7 +26,12 @@ from molink.executor.cards.streams import uploaded
 from molink.executor.grammar import GrammarState
 from molink.executor.sampling.drawing import draw, draw_settings
 from molink.executor.sampling.history import DrawnToken, SequenceHistory
-from molink.executor.sampling.logit_changes import change, changes, forbidden_words
+from molink.executor.sampling.logit_changes import (
+    ForbiddenWords,
+    change,
+    changes,
+    forbidden_words,
+)
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.request import LOGPROBS_MAX
 
@@ -102,8 +107,11 @@ class Sampling:
         known_tokens: Sequence[int],
         words: int,
         device: torch.device,
+        masks_wait_s: float | None = None,
     ) -> None:
-        self._histories, self._lost = histories, set[int]()
+        """`masks_wait_s`: for which grammars are waited for; None: as long as it takes."""
+        self._histories, self._known_tokens = histories, known_tokens
+        self._masks_wait_s, self._forbidden = masks_wait_s, ForbiddenWords({}, set(), set())
         count = rows_at_once(words, device)
         self._parts = list[_Part]()
         for first in range(0, len(histories), count):
@@ -122,27 +130,43 @@ class Sampling:
     def table(self, logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> torch.Tensor:
         """[R, C] doubles: each row's word, and where log-probabilities are asked for that of the
         word, the likeliest words and theirs; of logits, which stay as they are, and `settings` on
-        their device. Waits for masks of grammars that are not ready."""
+        their device. -1 is the word of logits that are not finite."""
         if not self._histories:
             return logits_RW.new_zeros(0, 1)
-        masks, self._lost = forbidden_words(self._histories)
+        self._forbidden = forbidden_words(self._histories, self._masks_wait_s)
         left, tables = iter(sent), list[torch.Tensor]()
         for part in self._parts:
             of_changes, of_draws = (
                 [next(left) for _ in arrays] for arrays in (part.changes, part.draws)
             )
-            tables.append(_table(part, logits_RW, masks, of_changes, of_draws))
+            tables.append(_table(part, logits_RW, self._forbidden.masks, of_changes, of_draws))
         columns = max(table.shape[1] for table in tables)
         return torch.cat([F.pad(table, (0, columns - table.shape[1])) for table in tables])
 
     def take(self, table_RC: np.ndarray) -> list[DrawnToken]:
-        """The tokens, each added to its history; from the table on the host."""
+        """The tokens, each added to its history, but for those that are late; from the table on
+        the host."""
         rows = zip(self._histories, table_RC.tolist(), strict=True)
-        return [self._token(row, history, columns) for row, (history, columns) in enumerate(rows)]
+        return [
+            self._token(row, history, columns)
+            for row, (history, columns) in enumerate(rows)
+            if row not in self._forbidden.late
+        ]
+
+    def late(self, logits_RW: torch.Tensor) -> list[tuple[SequenceHistory, torch.Tensor, int]]:
+        """Rows whose masks were not ready: each one's history, a copy of its logits [W], and how
+        many tokens are known of it."""
+        return [
+            (self._histories[row], logits_RW[row].clone(), self._known_tokens[row])
+            for row in sorted(self._forbidden.late)
+        ]
 
     def _token(self, row: int, history: SequenceHistory, columns: list[float]) -> DrawnToken:
         token_id, count = int(columns[0]), history.params.logprobs
-        state = GrammarState.FAILED if row in self._lost else history.add(token_id)
+        if token_id < 0:
+            return DrawnToken(history.request_id, 0, is_lost=True)
+        is_followed = row not in self._forbidden.lost
+        state = history.add(token_id) if is_followed else GrammarState.FAILED
         if count is None:
             return DrawnToken(history.request_id, token_id, grammar=state)
         logprob, top = ranked(columns, count)
@@ -166,9 +190,10 @@ def _table(
     logprobs_RW = torch.log_softmax(own_RW, -1) if is_scored else None
     change(own_RW, changes)
     drawn_R1 = draw(own_RW, part.histories, draws)[:, None]
-    if logprobs_RW is None:
-        return drawn_R1.double()
-    return with_logprobs(drawn_R1, logprobs_RW)
+    table_RC = drawn_R1.double() if logprobs_RW is None else with_logprobs(drawn_R1, logprobs_RW)
+    is_lost_R1 = ~logits_RW[first:end].amax(-1, keepdim=True).isfinite()
+    table_RC[:, :1].masked_fill_(is_lost_R1, -1.0)
+    return table_RC
 
 
 # -- log-probabilities ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ that a GPU is handed on its own, and every one that is read from it, costs more 
 Shapes: R rows, W words of the vocabulary.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from molink.executor.sampling.history import DrawnToken, SequenceHistory
+from molink.executor.sampling.late_draws import LateDraw
 from molink.executor.sampling.prompt_scores import (
     PromptRow,
     prompt_rows,
@@ -27,6 +29,9 @@ from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Batch
 
 __all__ = ["TailRows"]
+
+MASKS_WAIT_S = 0.002
+"""For which a step waits for all masks of grammars together that are not ready."""
 
 
 class TailRows(NamedTuple):
@@ -48,7 +53,8 @@ class TailRows(NamedTuple):
         """Those of a batch on the tail."""
         samplers, rows = sampling_rows(batch)
         own = [histories[span.request_id] for span in samplers]
-        sampling = Sampling(own, [span.end for span in samplers], words, device)
+        ends = [span.end for span in samplers]
+        sampling = Sampling(own, ends, words, device, MASKS_WAIT_S)
         scored = prompt_rows(batch, histories)
         return cls(sampling, scored, [*rows, *(one.row for one in scored)])
 
@@ -64,9 +70,9 @@ class TailRows(NamedTuple):
         logits_RW: torch.Tensor,
         sent: Sequence[torch.Tensor],
         read: Callable[[torch.Tensor], torch.Tensor],
-    ) -> tuple[tuple[DrawnToken, ...], tuple[PromptScore, ...]]:
-        """Tokens and scores, of logits and `settings` on their device; `read` copies them from
-        there, once."""
+    ) -> tuple[tuple[DrawnToken, ...], tuple[PromptScore, ...], tuple[LateDraw, ...]]:
+        """Tokens and scores, of logits and `settings` on their device, and what is drawn later;
+        `read` copies them from there, once."""
         assert self.sampling is not None, "only a tail draws"
         (words_R, *of_sampling), count = sent, len(self.sampling)
         drawn, scores = download(
@@ -74,4 +80,5 @@ class TailRows(NamedTuple):
             score_table(logits_RW[count:], words_R),
             read=read,
         )
-        return tuple(self.sampling.take(drawn)), take_scores(scores, self.scored)
+        late = [LateDraw(*one, time.monotonic()) for one in self.sampling.late(logits_RW)]
+        return tuple(self.sampling.take(drawn)), take_scores(scores, self.scored), tuple(late)

@@ -8,7 +8,7 @@ that are ready depart together, the longest waiting first, at most their even sh
 Pure: times are arguments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +20,12 @@ from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.timing.round_tracker import RoundTracker, StageStamp
 from molink_scheduler.timing.steps import DecodeClock, PrefillLoad
 
-__all__ = ["DecodeBatcher", "Departure"]
+__all__ = ["DecodeBatcher", "Departure", "must_leave_it"]
+
+OLDER_PER_BLOCK = 10
+"""A sequence takes a block if one is left for each ten older ones that decode. They end first, so
+it is cheaper that it sits out for some rounds than that it is pushed out when they have none. One
+for four left KV empty, one for twenty let more be pushed out (docs/decisions/0045)."""
 
 
 class Departure(NamedTuple):
@@ -110,3 +115,15 @@ class DecodeBatcher:
                 del ready[request_id]
                 spans.append(sequence.take_span(1))
         return spans
+
+
+def must_leave_it(
+    sequence: Sequence, blocks_left: int, running_count: int, others: Iterable[Sequence]
+) -> bool:
+    """Whether older ones that decode need the last blocks more than a sequence that would leave so
+    many: they are nearer their end."""
+    if blocks_left >= running_count // OLDER_PER_BLOCK:
+        return False
+    order = sequence.request.order
+    older = sum(one.decoding and not one.stopping and one.request.order < order for one in others)
+    return older > 0 and blocks_left < older // OLDER_PER_BLOCK

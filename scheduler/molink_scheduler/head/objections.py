@@ -20,7 +20,7 @@ from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.timing.round_tracker import stamps_objection
 
-__all__ = ["is_awaited", "request_objection", "return_objection"]
+__all__ = ["is_awaited", "request_objection", "return_objection", "token_objection"]
 
 
 def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None) -> str | None:
@@ -67,16 +67,22 @@ def return_objection(
         if sequence is None or sequence.decoding != is_decode or not sequence.awaits(span):
             return f"tokens {span.start} to {span.end} of request {span.request_id} are not awaited"
         token = tokens.pop(span.request_id, None)
-        if (token is not None) != (span.end == len(sequence.known)):
-            return f"request {span.request_id} has a token too many, or lacks one"
-        if token is not None and (objection := _token_objection(token, sequence, limits)):
+        is_last, has_grammar = span.end == len(sequence.known), sequence.request.sampling.grammar
+        if token is None and is_last and not has_grammar:
+            return f"request {span.request_id} lacks a token"
+        if token is None or token.refused:
+            continue
+        if not is_last:
+            return f"request {span.request_id} has a token too many"
+        if (objection := token_objection(token, sequence, limits)) is not None:
             return objection
     return "it has a token of a request that it did not compute" if tokens else None
 
 
-def _token_objection(
+def token_objection(
     token: SampledToken, sequence: Sequence, limits: ModelLimits | None
 ) -> str | None:
+    """Why a token cannot be the sequence's next one; None: it can."""
     if limits is not None and not 0 <= token.token_id < limits.vocabulary_size:
         return f"token {token.token_id} of request {token.request_id} is not in the vocabulary"
     request = sequence.request

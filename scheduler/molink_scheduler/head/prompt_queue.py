@@ -70,6 +70,8 @@ class PromptQueue:
     """Of the head's link, by which spans are cut."""
     _no_room_for: int | None = field(init=False, default=None)
     """The request that did not fit, until something is released: others only grow before that."""
+    _moved_at: dict[int, float] = field(init=False, default_factory=dict)
+    """When rows of each prompt last came back, or the first left, of those with rows under way."""
 
     def __post_init__(self) -> None:
         self.order = PromptOrder(self.settings.ring.own_work_times)
@@ -122,9 +124,20 @@ class PromptQueue:
         """A sequence has given its KV back."""
         self._no_room_for = None
 
-    def returned(self, span: Span) -> None:
+    def waits_s(self, now: float) -> float:
+        """The longest for which rows of a prompt are under way and none has come back."""
+        return now - min(self._moved_at.values(), default=now)
+
+    def returned(self, sequence: Sequence, span: Span, now: float) -> None:
         """A span has come out of the tail."""
         self._tokens_in_flight -= span.tokens
+        elapsed_s = now - self._moved_at.pop(span.request_id)
+        under_way, pending = sequence.in_flight, sequence.tokens_pending > 0
+        self.book.fetches.pace.returned(
+            span.request_id, span.tokens, elapsed_s, under_way=under_way, pending=pending
+        )
+        if under_way:
+            self._moved_at[span.request_id] = now
 
     def next_spans(
         self, now: float, sequences: Collection[Sequence]
@@ -148,7 +161,7 @@ class PromptQueue:
             rows = self._rows_of(sequence, budget) or (0 if spans else budget)
             if not rows or not self._admit(sequence, admissions):
                 break
-            spans.append(self._span_of(sequence, rows))
+            spans.append(self._span_of(sequence, rows, now))
             budget -= spans[-1].tokens
             if not sequence.tokens_pending:
                 self._under_way.remove(sequence)
@@ -163,7 +176,7 @@ class PromptQueue:
             return False
         return self.book.prefix(sequence) is not None
 
-    def _span_of(self, sequence: Sequence, rows: int) -> Span:
+    def _span_of(self, sequence: Sequence, rows: int, now: float) -> Span:
         """Its next rows; replayed ones never come back from the tail, and so are back at once."""
         replays = sequence.replays
         span = sequence.take_span(rows)
@@ -171,6 +184,7 @@ class PromptQueue:
             sequence.returned_tokens = span.end
         else:
             self._tokens_in_flight += span.tokens
+            self._moved_at.setdefault(span.request_id, now)
         return span
 
     @property

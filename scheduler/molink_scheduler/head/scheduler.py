@@ -39,10 +39,15 @@ from molink_scheduler.events import (
     SendRelease,
     StageEvent,
 )
-from molink_scheduler.head.decode_batcher import DecodeBatcher
+from molink_scheduler.head.decode_batcher import DecodeBatcher, must_leave_it
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
-from molink_scheduler.head.objections import is_awaited, request_objection, return_objection
+from molink_scheduler.head.objections import (
+    is_awaited,
+    request_objection,
+    return_objection,
+    token_objection,
+)
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
@@ -58,11 +63,6 @@ __all__ = ["HeadScheduler", "HeadSettings"]
 DECODES_BEFORE_PREFILL_MAX = 8
 """Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
 never starved."""
-
-OLDER_PER_BLOCK = 10
-"""A sequence takes a block if one is left for each ten older ones that decode. They end first, so
-it is cheaper that it sits out for some rounds than that it is pushed out when they have none. One
-for four left KV empty, one for twenty let more be pushed out (docs/decisions/0045)."""
 
 
 @dataclass(slots=True)
@@ -84,8 +84,6 @@ class HeadScheduler:
     """Codec of the activations of batches planned from now on."""
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
-    _prompts_moved_at: dict[int, float] = field(init=False, default_factory=dict)
-    """When rows of each prompt last came back, or the first left, of those with rows under way."""
     _kept: dict[int, int] = field(init=False)
     """Tokens of each request that was kept and has not been submitted again."""
 
@@ -129,7 +127,7 @@ class HeadScheduler:
 
     def prompt_waits_s(self, now: float) -> float:
         """The longest for which rows of a prompt are under way and none has come back."""
-        return now - min(self._prompts_moved_at.values(), default=now)
+        return self.prompts.waits_s(now)
 
     def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """A step on the head's own device ended: learn to size the next one of prefill."""
@@ -229,10 +227,13 @@ class HeadScheduler:
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return self._forget_kept(request_id)
+        self._stop(sequence)
+        return self._settle(sequence)
+
+    def _stop(self, sequence: Sequence) -> None:
         if not sequence.cancelled:
             self.prompts.forecast.ended(sequence, by_itself=False)
         sequence.cancelled = True
-        return self._settle(sequence)
 
     def _forget_kept(self, request_id: int) -> list[BookOrder]:
         """Of a request that does not go on after all; who holds none of it passes that on."""
@@ -243,6 +244,8 @@ class HeadScheduler:
         return [SendRelease(Release(request_id))]
 
     def _return(self, event: BatchReturned, now: float) -> abc.Sequence[BookOrder | Refuse]:
+        if not event.spans:
+            return self._take_late(event)
         if not is_awaited(event, self._sequences):
             return []  # The copy of a return, or nothing that ever left.
         departed = self.decode.departed(event.micro_batch)
@@ -257,27 +260,35 @@ class HeadScheduler:
         for span in event.spans:
             sequence = sequences[span.request_id]
             sequence.returned_tokens = span.end
+            if (token := sampled.get(span.request_id)) is not None and token.refused:
+                sequence.is_cached = False  # Of zeros nothing is found again.
             if is_prefill:
-                self.prompts.returned(span)
-                self._prompt_moved(sequence, span.tokens, now)
+                self.prompts.returned(sequence, span, now)
                 orders += map(SendCacheChange, self.book.computed(sequence))
-            if (token := sampled.get(span.request_id)) is not None:
+            if token is not None:
                 self._take_token(sequence, token)
             if sequence.cancelled or sequence.preempting:
                 orders += self._settle(sequence)
         return orders
 
-    def _prompt_moved(self, sequence: Sequence, rows: int, now: float) -> None:
-        elapsed_s = now - self._prompts_moved_at[sequence.request_id]
-        pace, request_id = self.book.fetches.pace, sequence.request_id
-        under_way, pending = sequence.in_flight, sequence.tokens_pending > 0
-        pace.returned(request_id, rows, elapsed_s, under_way=under_way, pending=pending)
-        if sequence.in_flight:
-            self._prompts_moved_at[sequence.request_id] = now
-        else:
-            del self._prompts_moved_at[sequence.request_id]
+    def _take_late(self, event: BatchReturned) -> list[BookOrder | Refuse]:
+        """Take tokens that come behind their batches; of those that are not awaited any more one
+        was cancelled."""
+        orders: list[BookOrder | Refuse] = []
+        for token in event.sampled:
+            sequence = self._sequences.get(token.request_id)
+            if sequence is None or not sequence.token_is_late:
+                continue
+            if objection := token_objection(token, sequence, self.settings.limits):
+                return [Refuse(objection)]
+            self._take_token(sequence, token)
+            orders += self._settle(sequence)
+        return orders
 
     def _take_token(self, sequence: Sequence, token: SampledToken) -> None:
+        if token.refused:
+            self._stop(sequence)
+            return
         sequence.known.append(token.token_id)
         if token.finished:
             used_up = sequence.generated_tokens >= sequence.request.sampling.max_tokens
@@ -293,6 +304,8 @@ class HeadScheduler:
         which does."""
         if not sequence.stopping or sequence.in_flight:
             return []
+        if sequence.token_is_late and not sequence.cancelled:
+            return []  # Once it is drawn, the coordinator has it too.
         if self.resume.next_fresh and sequence.is_replayed:
             sequence.replay_no_further()
             return []
@@ -335,7 +348,9 @@ class HeadScheduler:
         missing = self.kv.blocks_missing(request_id, tokens)
         if not missing:
             return True
-        sequence.sits_out = self._must_leave_it(sequence, missing)
+        left = self.book.blocks_available - missing
+        running, others = self.running_count, self._sequences.values()
+        sequence.sits_out = must_leave_it(sequence, left, running, others)
         if sequence.sits_out:
             return False
         while missing > self.book.blocks_available:
@@ -347,18 +362,6 @@ class HeadScheduler:
         self.book.grow(request_id, tokens)
         return True
 
-    def _must_leave_it(self, sequence: Sequence, blocks: int) -> bool:
-        """Whether older ones that decode need the last blocks more: they are nearer their end."""
-        left = self.book.blocks_available - blocks
-        if left >= self.running_count // OLDER_PER_BLOCK:
-            return False
-        order = sequence.request.order
-        older = sum(
-            one.decoding and not one.stopping and one.request.order < order
-            for one in self._sequences.values()
-        )
-        return older > 0 and left < older // OLDER_PER_BLOCK
-
     def _last_holder(self) -> Sequence:
         """Of the lowest priority, and of those the newest."""
         holders = (self._sequences[one] for one in self.kv.holders() if one in self._sequences)
@@ -368,10 +371,7 @@ class HeadScheduler:
         spans, admissions = self.prompts.next_spans(now, self._sequences.values())
         if not spans:
             return None
-        run = self._run(PREFILL, -1, spans, tuple(admissions))
-        for span in () if run.batch.replay else spans:
-            self._prompts_moved_at.setdefault(span.request_id, now)
-        return run
+        return self._run(PREFILL, -1, spans, tuple(admissions))
 
     def _run(
         self,

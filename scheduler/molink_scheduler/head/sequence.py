@@ -91,6 +91,12 @@ class Sequence:
         return self.returned_tokens < self.planned_tokens
 
     @property
+    def token_is_late(self) -> bool:
+        """Whether the tail has all known tokens, and keeps the next one until its grammar's mask is
+        there."""
+        return self.returned_tokens == len(self.known)
+
+    @property
     def stopping(self) -> bool:
         """Whether nothing more of it may be planned."""
         return self.cancelled or self.preempting

@@ -249,6 +249,7 @@ def cut_rows(batch: Batch, start: int, end: int) -> Batch:
         spans=tuple(spans),
         admissions=batch.admissions if start == 0 else (),
         snapshots=tuple(one for one in batch.snapshots if (one.request_id, one.tokens) in ends),
+        refused=tuple(one for one in batch.refused if one.request_id in dict(ends)),
     )
 
 
@@ -282,7 +283,9 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
             spans.append(span)
     admissions = tuple(admission for batch in batches for admission in batch.admissions)
     snapshots = tuple(kept for batch in batches for kept in batch.snapshots)
-    return replace(batches[0], spans=tuple(spans), admissions=admissions, snapshots=snapshots)
+    joined = replace(batches[0], spans=tuple(spans), admissions=admissions, snapshots=snapshots)
+    refused = [one for batch in batches[1:] for one in batch.refused]
+    return joined.refusing(refused) if refused else joined
 
 
 def _cut_span(span: Span, first: int, last: int) -> Span:

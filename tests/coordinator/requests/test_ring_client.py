@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.requests import ring_client
+from molink.coordinator.requests import live_sequence, ring_client
 from molink.coordinator.requests.live_sequence import FIRST_TOKEN_WITHIN_S, TOKEN_WITHIN_S
 from molink.coordinator.requests.ring_client import RequestStalledError
 from molink.coordinator.requests.ring_links import (
@@ -13,7 +13,14 @@ from molink.coordinator.requests.ring_links import (
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import InvalidRequestError, LinkFullError, RingError, StageError
+from molink.errors import (
+    FrameError,
+    InvalidRequestError,
+    LinkFullError,
+    RingError,
+    RowsRefusedError,
+    StageError,
+)
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import Arrival, RequestTimeline
 from molink.stage_protocol.progress import StageProgress
@@ -364,3 +371,32 @@ async def test_what_the_head_refuses_ends_that_request_alone():
         s.links.tell(TokenSample(other, 7), TokenSample(other, 8, LENGTH))
         assert await beside == [7, 8]
         assert s.client.unready_reason is None and not any(one.failed for one in s.stages)
+
+
+@pytest.mark.parametrize(
+    ("finish", "said"),
+    [(FinishReason.REFUSED, "send it again"), (FinishReason.OVERFLOWN, "--dtype float32")],
+)
+async def test_what_a_stage_refuses_ends_that_request_alone_whatever_it_still_waits_for(
+    finish, said
+):
+    async with Serving() as s:
+        answer, request_id = await asked(s)
+        beside, other = await asked(s)
+        s.links.tell(TokenSample(request_id, 0, finish), TokenSample(request_id, 0, finish))
+        with pytest.raises(RowsRefusedError, match=said):
+            await answer
+        s.links.tell(TokenSample(request_id, 0, finish), TokenSample(other, 8, LENGTH))
+        assert await beside == [8]
+        assert s.client.unready_reason is None and not any(one.failed for one in s.stages)
+
+
+async def test_what_no_head_could_read_is_refused_before_it_is_sent(monkeypatch):
+    def unreadable(frames, role):
+        raise FrameError("a header of 5000000 bytes, 4194304 is the most")
+
+    monkeypatch.setattr(live_sequence, "decode_message", unreadable)
+    async with Serving() as s:
+        with pytest.raises(InvalidRequestError, match="No ring can read this request: a header of"):
+            await s.ask()
+        assert s.links.sent == []

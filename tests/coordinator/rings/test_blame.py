@@ -197,3 +197,13 @@ def test_whatever_happened_a_calm_day_forgets_it(faults):
     blame.served((), 1.0, now)
     assert not blame._records
     assert not any(blame._partners.values())
+
+
+def test_a_complaint_alone_rests_nobody_and_the_second_ring_finds_the_sender():
+    blame = Blame()
+    assert not blame.complained(between("b", "bad"), 0.0)
+    assert not blame.complained(between("b", "bad"), 1.0), "the same pair again says nothing new"
+    assert not any(blame.is_resting(one, 2.0) for one in ("b", "bad"))
+    assert blame.complained(between("c", "bad"), 100.0), "it has spoilt another one's rows too"
+    assert blame.failed(between("c", "bad"), 100.0) == "bad"
+    assert not any(blame.is_resting(one, 100.0) for one in ("b", "c"))

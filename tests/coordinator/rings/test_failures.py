@@ -15,7 +15,7 @@ from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_progress, ring_supervisor
 from molink.coordinator.rings.blame import REST_FIRST_S, Blame
 from molink.coordinator.rings.ring_supervisor import RingState
-from molink.errors import RingError, StageError
+from molink.errors import RingError, RowsRefusedError, StageError
 from molink.stage_protocol.messages import StageProgress
 from molink_scheduler.routing.line_watch import LYING_MAX
 from tests.coordinator.examples import HERE, PROFILE
@@ -163,6 +163,36 @@ async def test_what_a_stage_refuses_ends_the_ring_and_is_held_against_its_sender
         assert "b has sent c what no stage of a ring sends" in w.service.standbys["b"]
 
 
+def complaining(count: int) -> NodeHealth:
+    """The report of a stage that was sent rows that are no numbers."""
+    stage = HEALTH | {"rows_refused": count}
+    return NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=stage)
+
+
+async def test_bad_rows_cost_no_ring_until_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(ring_supervisor, "SILENCE_PERIOD_S", 0.0)
+    async with world(monkeypatch, size=3) as w:
+        w.join("a", "b", "c", "d")
+        await w.until(lambda: w.serving)
+
+        def noted():
+            events = w.service.events.report(0)["events"]
+            return [one["text"] for one in events if one["kind"] == "rows_refused"]
+
+        (ring,) = w.serving
+        for _ in range(5):  # A ring is watched from the next turns of the loop on.
+            w.say("c", complaining(0))
+            await asyncio.sleep(0)
+        for count in range(1, ring_supervisor.ROWS_REFUSED_MAX):
+            w.say("c", complaining(count))
+            await w.until(lambda count=count: len(noted()) == count)
+            assert w.serving == [ring] and "b" not in w.service.standbys
+        assert "c has refused rows of b that are no numbers" in noted()[0]
+        w.say("c", complaining(ring_supervisor.ROWS_REFUSED_MAX))
+        await w.until(lambda: w.members() == [["a", "c", "d"]])
+        assert "c has refused rows of b" in w.service.standbys["b"]
+
+
 async def test_what_was_refused_in_a_ring_before_says_nothing_of_this_one(monkeypatch):
     async with world(monkeypatch, size=2) as w:
         w.stuck.add("b")
@@ -258,6 +288,35 @@ async def test_a_head_that_lets_requests_lie_makes_way_for_another(monkeypatch, 
         w.join("c")
         await w.until(lambda: w.members() in ([["b", "c"]], [["b"], ["c"]]))
         assert "were left lying while others were served" in w.service.standbys["a"]
+
+
+async def test_a_request_whose_rows_are_refused_tries_one_more_ring_and_no_third(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a", "b", "c")
+        await w.until(lambda: len(w.serving) == 3)
+        answer = asyncio.create_task(collect(w.service.generate(request(1))))
+        for tried in (1, 2):
+            await w.until(lambda tried=tried: sum(bool(one.seen) for one in w.clients) == tried)
+            for one in w.clients:
+                if one.seen and one.tokens.empty() and not hasattr(one, "told"):
+                    one.tokens.put_nowait(RowsRefusedError("Numbers of this request grow."))
+                    one.told = True
+        with pytest.raises(RowsRefusedError, match="Numbers of this request grow"):
+            await answer
+        assert sorted(bool(one.seen) for one in w.clients) == [False, True, True]
+        assert len(w.serving) == 3, "all rings go on"
+
+
+async def test_a_request_whose_rows_are_refused_ends_where_there_is_one_ring(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a")
+        await w.until(lambda: len(w.serving) == 1)
+        answer = asyncio.create_task(collect(w.service.generate(request(1))))
+        await w.until(lambda: w.clients[0].seen)
+        w.clients[0].tokens.put_nowait(RowsRefusedError("Numbers of this request grow."))
+        with pytest.raises(RowsRefusedError):
+            await answer
+        assert len(w.clients[0].seen) == 1 and len(w.serving) == 1
 
 
 async def test_a_ring_sheds_while_a_stage_s_pc_has_too_little_memory(monkeypatch):

@@ -28,7 +28,7 @@ from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.coordinator.rings.take_over import RingKeeper
-from molink.errors import RingError
+from molink.errors import MolinkError, RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.stage_protocol.messages import StageLoaded
@@ -203,7 +203,7 @@ class FakeClient:
         try:
             while True:
                 token = await self.tokens.get()
-                if isinstance(token, RingError):
+                if isinstance(token, MolinkError):
                     raise token
                 if token is None:
                     raise RingError(self.unready_reason)

@@ -13,7 +13,7 @@ from molink.api.chat.answer_grammar import chat_requests
 from molink.api.chat.typed_answer import answer_typed, write_kept
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import Question, schema_question
-from molink.api.headers.request_id import request_id_of
+from molink.api.headers.request_id import kept_id_of
 from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.tools import offered_tools
@@ -42,7 +42,7 @@ async def post_responses(backend: Backend, request: web.Request) -> web.StreamRe
         (job,) = await chat_requests(
             request, body, card, prompt, max_tokens, also=asked, logprobs=logprobs
         )
-        answer_id = f"resp_{request_id_of(request)}"
+        answer_id = f"resp_{kept_id_of(request)}"
         if body.store is not False:
             job = logged(request, job, answer_id, _as_kept(body))
         repeated = _repeated(body, card.sampling) | {"store": job.log is not None}

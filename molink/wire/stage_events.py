@@ -1,0 +1,47 @@
+"""What messages without rows tell the core of a stage that gets them, as its own facts."""
+
+from typing import assert_never
+
+from molink.wire import frames
+from molink_scheduler import events
+
+__all__ = ["REFUSALS", "stage_event"]
+
+REFUSALS = (frames.FinishReason.REFUSED, frames.FinishReason.OVERFLOWN)
+"""With which a sequence ends without a token."""
+
+
+Plain = frames.Order | frames.Forget | frames.BlocksFetched | frames.Sampled
+"""Messages without rows."""
+
+
+def stage_event(message: Plain) -> events.StageEvent:
+    """What such a message tells a stage's core."""
+    match message:
+        case frames.Sampled(batch_class, micro_batch, spans, tokens, stamps):
+            sampled = tuple(
+                events.SampledToken(
+                    one.request_id,
+                    one.token_id,
+                    finished=one.finish is not frames.FinishReason.NONE,
+                    refused=one.finish in REFUSALS,
+                )
+                for one in tokens
+            )
+            return events.BatchReturned(batch_class, micro_batch, spans, sampled, stamps)
+        case frames.Forget(release):
+            return events.ReleaseArrived(release)
+        case frames.ChangeCache(change):
+            return events.CacheChanged(change)
+        case frames.BlocksFetched(fetched):
+            return events.FetchArrived(fetched)
+        case frames.Submit(request):
+            return events.RequestSubmitted(request)
+        case frames.Cancel(request_id):
+            return events.RequestCancelled(request_id)
+        case frames.SetCodec(codec):
+            return events.CodecChosen(codec)
+        case frames.ClearCache():
+            return events.CacheCleared()
+        case _:
+            assert_never(message)
