@@ -24,7 +24,7 @@ import ipaddress
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,16 +60,8 @@ INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 WATCH_PATHS = frozenset({"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH})
 """To be read; whatever is done there is an order."""
 
-OPENED: Mapping[Scope, frozenset[Scope]] = {
-    "inference": frozenset({"inference"}),
-    "watch": frozenset({"watch"}),
-    "admin": frozenset({"inference", "watch", "admin"}),
-}
-"""Scopes of routes by that of a key."""
-
-PROXY_HEADERS = ("Forwarded", "Via", "X-Real-Ip")
-PROXY_HEADERS_BEGIN = "X-Forwarded-"
-"""What proxies add to the requests that they pass on."""
+PROXY_HEADERS = ("Forwarded", "Via", "X-Forwarded-", "X-Real-Ip")
+"""How headers begin that proxies add to the requests that they pass on."""
 
 NO_KEY_YET = """\
 No key opens the API yet, and without one nobody is answered: `molink key create` prints one for a
@@ -99,30 +91,25 @@ class Access:
         """Whether a request without a key may have what is of this scope."""
         if scope == "inference" and self.no_keys:
             return True
-        return scope != "admin" and not (proxied or self.required or self._holds_keys())
-
-    def _holds_keys(self) -> bool:
-        return self.keys is not None and self.keys.holds_keys()
+        holds_keys = self.keys is not None and self.keys.holds_keys()
+        return scope != "admin" and not (proxied or self.required or holds_keys)
 
     @property
     def rules(self) -> str:
         """Who may ask and who may give orders, as a line for the operator."""
-        if self.no_keys:
-            who = "everybody who reaches it"
-        elif self.lets_in("inference", proxied=False):
-            who = "whoever is on this machine, until a key is made"
-        else:
-            who = "whoever has a key"
-        return (
-            f"Who may ask: {who}. Who may give orders: whoever has an admin key, and molink's own "
-            "commands here."
-        )
+        who = "whoever has a key"
+        if self.lets_in("inference", proxied=False):
+            here = "whoever is on this machine, until a key is made"
+            who = "everybody who reaches it" if self.no_keys else here
+        orders = "whoever has an admin key, and molink's own commands here"
+        return f"Who may ask: {who}. Who may give orders: {orders}."
 
     @property
     def hint(self) -> str | None:
         """What the operator should do before anybody can use the API; None: nothing."""
-        is_shut = self.keys is not None and not self.lets_in("inference", proxied=False)
-        return NO_KEY_YET if is_shut and not self.keys.has_usable() else None
+        if self.keys is None or self.lets_in("inference", proxied=False):
+            return None
+        return None if self.keys.has_usable() else NO_KEY_YET
 
 
 @asynccontextmanager
@@ -182,7 +169,7 @@ def _admit(access: Access, request: web.Request) -> None:
     key = _key(access, request, scope)
     if key is None:
         _check_keyless(access, request)
-    elif scope not in OPENED[key.scope]:
+    elif key.scope not in (scope, "admin"):
         raise ApiError(
             f"A key of scope '{key.scope}' does not open {request.path[:NAME_CHARS_SHOWN]}: use "
             f"one that was made with `molink key create --scope {scope}`.",
@@ -263,10 +250,8 @@ def _secret(request: web.Request) -> str:
 
 def _proxy(request: web.Request) -> str | None:
     """The header by which a request shows that a proxy has passed it on; None: it shows none."""
-    for name in request.headers:
-        if (title := name.title()) in PROXY_HEADERS or title.startswith(PROXY_HEADERS_BEGIN):
-            return title
-    return None
+    titles = (name.title() for name in request.headers)
+    return next((title for title in titles if title.startswith(PROXY_HEADERS)), None)
 
 
 def _unauthorised(sentence: str) -> ApiError:

@@ -67,8 +67,7 @@ log = logging.getLogger(__name__)
 class OwnersSite(web.SockSite):
     """SockSite at a socket in the data directory, whose file goes with it.
 
-    Only the account that runs the server may open it: who asks there knows the server, and may make
-    a key by the same right (`cli.own_server`).
+    Only the account that runs the server may open it, which knows it by that (`cli.own_server`).
     """
 
     def __init__(self, runner: web.AppRunner, path: Path) -> None:

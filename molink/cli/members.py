@@ -131,13 +131,11 @@ def remove_node(node: str, data_dir: str | None) -> None:
 def live_nodes(url: str | None, data_dir: str | None) -> dict[str, Mapping[str, Any]] | None:
     """`nodes` of GET /cluster by id; None when this data directory's own coordinator, whose API is
     at `url`, does not answer. Nobody else is asked."""
-    from molink.cli.own_server import is_answered
-    from molink.config.data_dir import api_socket
-    from molink.config.data_dir import data_dir as folder
+    from molink.cli.own_server import own_socket
 
     port = urlsplit(url).port if url else None
-    path = api_socket(folder(DATA_FOLDER, data_dir), port or 0)
-    return asyncio.run(_nodes_at(path)) if is_answered(path) else None
+    path = own_socket(port, data_dir) if port else None
+    return None if path is None else asyncio.run(_nodes_at(path))
 
 
 async def _nodes_at(path: Path) -> dict[str, Mapping[str, Any]] | None:

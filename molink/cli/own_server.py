@@ -11,14 +11,19 @@ import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    suppress,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from molink.cli.tables import DATA_FOLDER
-from molink.config.data_dir import api_socket
-from molink.config.data_dir import data_dir as data_folder
+from molink.config import data_dir as folders
 from molink.errors import MolinkError
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
     from molink.config.settings import ServeSettings, UpSettings
     from molink.control.api_keys.store import ApiKey, KeyStore
 
-__all__ = ["api_tls", "client_of", "is_answered", "own_client"]
+__all__ = ["api_tls", "client_of", "own_client", "own_socket"]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -52,22 +57,18 @@ def api_tls(
     return api_certificate(directory, access.host_names | LOOPBACK).server_context()
 
 
-@asynccontextmanager
-async def client_of(
+def client_of(
     url: str, key: str | None, data_dir: str | None, *, silence_s_max: float | None = None
-) -> AsyncIterator["ApiClient"]:
+) -> AbstractAsyncContextManager["ApiClient"]:
     """A client of the server at `url` with this key; without one, if the server is of this machine
     and of the data directory that is given, or else the user's, with a key of the command's own."""
     from molink.client.api_client import SILENCE_S_MAX, ApiClient
 
     silence_s = silence_s_max or SILENCE_S_MAX
-    path = None if key else _own_socket(url, data_dir)
+    path = None if key else _socket_of(url, data_dir)
     if path is None:
-        async with ApiClient(url, key, silence_s_max=silence_s) as client:
-            yield client
-        return
-    async with own_client(path, silence_s_max=silence_s) as client:
-        yield client
+        return ApiClient(url, key, silence_s_max=silence_s)
+    return own_client(path, silence_s_max=silence_s)
 
 
 @asynccontextmanager
@@ -97,21 +98,22 @@ async def _renew(store: "KeyStore", key: "ApiKey") -> None:
             store.renew(key, time.time())
 
 
-def _own_socket(url: str, data_dir: str | None) -> Path | None:
-    """Where the server of this directory answers its owner, if `url` is its own on loopback."""
+def _socket_of(url: str, data_dir: str | None) -> Path | None:
+    """`own_socket` of the server at `url`, if that is on loopback."""
     from molink.client.api_client import is_loopback, server_url
 
     parts = urlsplit(server_url(url))
     if not is_loopback(parts.hostname or ""):
         return None
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    path = api_socket(data_folder(DATA_FOLDER, data_dir), port)
-    return path if is_answered(path) else None
+    return own_socket(port, data_dir)
 
 
-def is_answered(path: Path) -> bool:
-    """Whether a server listens there: a socket alone may be left from a crash."""
+def own_socket(port: int, data_dir: str | None) -> Path | None:
+    """Where the server of this data directory whose API is at `port` answers its owner; None where
+    none listens: a socket alone may be left from a crash."""
+    path = folders.api_socket(folders.data_dir(DATA_FOLDER, data_dir), port)
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.connect(str(path))
-        return True
-    return False
+        return path
+    return None

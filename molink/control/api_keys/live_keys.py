@@ -71,10 +71,8 @@ class LiveKeys:
     def has_usable(self) -> bool:
         """Whether any key of an operator's opens something."""
         self._refresh()
-        now = self.clock()
-        return any(
-            key.state(now) == "usable" and not key.is_temporary for key in self._known.values()
-        )
+        durable = [key for key in self._known.values() if not key.is_temporary]
+        return any(key.state(self.clock()) == "usable" for key in durable)
 
     def usage(self, key: ApiKey) -> KeyUsage:
         """What was asked with a key and is not written yet: add to it."""
