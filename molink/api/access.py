@@ -1,7 +1,7 @@
 """Who may ask what: keys, and the checks that keep web pages out where none is needed.
 
 What a route asks for is in one table (`scope_of`): an inference key for answers, one to watch for
-what the cluster tells of itself, an admin key for orders and for paths that nobody thought of;
+what the cluster tells of itself, an admin key for orders and for routes that nobody thought of;
 `/health` and the web page are open to everybody. A key opens the same wherever it comes from.
 
 Where a request comes from only takes rights away. Without a key somebody may ask, and watch, on
@@ -201,9 +201,9 @@ def scope_of(method: str, path: str) -> Scope:
 
 
 def _scope(request: web.Request) -> Scope:
-    """By the route that will answer, however its path was written; by the path where none will."""
+    """By the route that will answer, however its path is written. Who may ask may know of none."""
     resource = request.match_info.route.resource
-    return scope_of(request.method, request.path if resource is None else resource.canonical)
+    return "inference" if resource is None else scope_of(request.method, resource.canonical)
 
 
 # -- keys -----------------------------------------------------------------------------------------

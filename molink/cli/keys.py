@@ -155,7 +155,7 @@ def _store_if_any(data_dir: str | None) -> Iterator["KeyStore | None"]:
 def _store_with_keys(key: str, data_dir: str | None) -> Iterator["KeyStore"]:
     with _store_if_any(data_dir) as store:
         if store is None:
-            raise UserError(f"There is no key {key!r:.80}, nor any other: give --data-dir.")
+            raise UserError(f"There is no usable key {key!r:.80}, nor any other: give --data-dir.")
         yield store
 
 

@@ -14,13 +14,13 @@ from tests.api.access.keyed_server import MODEL, PROMPT, ask, bearer, post
 OPEN = ["/health", "/", "/page/main.js"]
 INFERENCE = ["/v1/models", f"/v1/models/{MODEL}", "/ring"]
 WATCH = ["/cluster", "/cluster/requests", "/cluster/events", "/plan"]
-ADMIN = ["/weights/manifest", "/nothing"]
+NOWHERE = ["/weights/manifest", "/nothing"]
 
 
 async def test_what_each_key_opens(server, http):
     keys = {scope: server.key(scope=scope) for scope in ("inference", "watch", "admin")}
     keys = {"none": None} | keys
-    paths = OPEN + INFERENCE + WATCH + ADMIN
+    paths = OPEN + INFERENCE + WATCH + NOWHERE
     opened = {
         name: [p for p in paths if (await ask(http, server, p, key))[0] < 400]
         for name, key in keys.items()
@@ -47,10 +47,9 @@ async def test_refusals_say_what_to_do(server, http):
     status, error = await ask(http, server, "/v1/models")
     assert (status, error["code"]) == (401, "invalid_api_key")
     assert "Authorization: Bearer KEY" in error["message"]
-    for path, scope in (("/cluster", "watch"), ("/nothing", "admin")):
-        status, error = await ask(http, server, path, server.key())
-        assert (status, error["code"]) == (403, "insufficient_permissions")
-        assert f"--scope {scope}" in error["message"]
+    status, error = await ask(http, server, "/cluster", server.key())
+    assert (status, error["code"]) == (403, "insufficient_permissions")
+    assert "--scope watch" in error["message"]
     assert error.keys() == {"message", "type", "param", "code"}
 
 
@@ -129,7 +128,7 @@ async def test_a_key_has_no_more_rights_where_none_is_needed(keyless, http, serv
 )
 async def test_what_is_no_key_opens_nothing(server, http, header):
     server.key()
-    for path in INFERENCE + WATCH + ADMIN:
+    for path in INFERENCE + WATCH + NOWHERE:
         assert (await ask(http, server, path, Authorization=header))[0] == 401
 
 
