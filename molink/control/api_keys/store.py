@@ -124,8 +124,7 @@ class ApiKey:
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
         """The key of a row with `KEY_COLUMNS`."""
-        *others, is_temporary = row
-        return cls(*others, is_temporary=bool(is_temporary))
+        return cls(*row[:-1], bool(row[-1]))
 
     def state(self, now: float) -> KeyState:
         """Whether it opens anything, else why not."""
