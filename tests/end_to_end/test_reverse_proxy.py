@@ -92,7 +92,7 @@ async def test_behind_nginx_a_key_is_needed_and_enough(tiny_llama, tmp_path, hom
 
             async def status(method, path, key=None, base=proxy):
                 headers = {"Authorization": f"Bearer {key}"} if key else {}
-                body = {"paused": True} if "cluster" in path else PROMPT
+                body = {"paused": False} if "cluster" in path else PROMPT
                 asked = {"headers": headers, "json": body if method == "POST" else None}
                 async with session.request(method, base + path, **asked) as answer:
                     return answer.status

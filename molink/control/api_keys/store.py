@@ -124,7 +124,7 @@ class ApiKey:
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
         """The key of a row with `KEY_COLUMNS`."""
-        return cls(*row[:-1], bool(row[-1]))
+        return replace(cls(*row), is_temporary=bool(row[-1]))
 
     def state(self, now: float) -> KeyState:
         """Whether it opens anything, else why not."""
