@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,8 +102,9 @@ def url(service: CountingService) -> Iterator[str]:
 
 
 @contextmanager
-def running(app: web.Application) -> Iterator[str]:
-    """Address of a server of this app, which runs in the block."""
+def running(app: web.Application, data_dir: Path | None = None) -> Iterator[str]:
+    """Address of a server of this app, which runs in the block; with `data_dir` its owner's
+    commands reach it there."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -110,7 +112,7 @@ def running(app: web.Application) -> Iterator[str]:
     def on_loop(coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
-    runner = on_loop(start_api(app, "127.0.0.1", 0))
+    runner = on_loop(start_api(app, "127.0.0.1", 0, data_dir=data_dir))
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:

@@ -242,8 +242,8 @@ function Invoke-Step($Step) {
 
 function Show-Next {
     Write-Host ''
-    Write-Host 'MoLink is installed. Join with the invite that you were given:'
-    Write-Host "    wsl -d $Distribution --exec bash -lc 'molink agent join INVITE'"
+    Write-Host 'MoLink is installed. Join; it asks for the invite that you were given:'
+    Write-Host "    wsl -d $Distribution --exec bash -lc 'molink agent join'"
     Write-Host 'From your next logon on the agent starts by itself; to start it now:'
     Write-Host "    Start-ScheduledTask -TaskName '$TaskName'"
 }

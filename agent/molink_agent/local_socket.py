@@ -6,13 +6,12 @@ permission to do what the owner may do.
 
 import asyncio
 import json
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from molink.control.private_file import private_socket
 from molink.errors import MolinkError, UserError
 
 __all__ = ["SOCKET_NAME", "agent_runs", "answering", "ask_agent"]
@@ -21,8 +20,6 @@ SOCKET_NAME = "agent.sock"
 
 LINE_BYTES_MAX = 2**16
 """A question is a word and a value."""
-
-OWNER_ONLY = 0o600
 
 ANSWER_TIMEOUT_S = 60.0
 """Pausing waits for what runs; it answers before that."""
@@ -33,7 +30,6 @@ Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 @asynccontextmanager
 async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
     """Answer questions at a socket while the block runs. A MolinkError becomes its sentence."""
-    _remove(path)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, ValueError, asyncio.LimitOverrunError):
@@ -42,9 +38,7 @@ async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(
-        serve, sock=_private_socket(path), limit=LINE_BYTES_MAX
-    )
+    server = await asyncio.start_unix_server(serve, sock=private_socket(path), limit=LINE_BYTES_MAX)
     try:
         yield
     finally:
@@ -62,19 +56,6 @@ def read_question(line: bytes) -> Any:
 
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
-
-
-def _private_socket(path: Path) -> socket.socket:
-    """A socket that nobody else may open from its first moment: Linux gives the file that `bind`
-    makes the mode which the socket has by then."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(made.fileno(), OWNER_ONLY)
-        made.bind(str(path))
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 async def _answered(answer: Answer, question: Any) -> dict[str, Any]:

@@ -1,8 +1,12 @@
 """Who may ask what: keys, and the checks that keep web pages out where none is needed.
 
-A key is asked for as soon as the API listens beyond loopback. Inference keys open inference, admin
-keys everything, and `/health` and the web page are open to everybody; a path that nobody thought of
-asks for an admin key.
+What a route asks for is in one table (`scope_of`): an inference key for answers, one to watch for
+what the cluster tells of itself, an admin key for orders and for routes that nobody thought of;
+`/health` and the web page are open to everybody. A key opens the same wherever it comes from.
+
+Where a request comes from only takes rights away. Without a key somebody may ask, and watch, on
+loopback, until a key is made there and if no proxy has passed the request on; with `--no-keys`
+everybody may ask. An order always wants a key.
 
 Without keys, every page in the operator's browser could use an API on loopback: its posts arrive,
 and a page whose name is made to point at 127.0.0.1 (DNS rebinding) reads the answers as well. A
@@ -21,7 +25,7 @@ import math
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,32 +34,38 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from molink.api.callers import CALLER, CALLERS
+from molink.api.cluster_routes import PLAN_PATH
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.cors import CorsRules
 from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS, RING_PATH
+from molink.client.api_client import LOOPBACK_NAMES, is_loopback
 from molink.control.api_keys.live_keys import LiveKeys, RateState, run_live_keys
-from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore
+from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore, Scope
+from molink.errors import UserError
 
 __all__ = [
-    "LOOPBACK_NAMES",
     "Access",
     "access_checked",
     "add_rate_limit_headers",
-    "is_loopback",
     "open_access",
+    "scope_of",
 ]
-
-LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
 """The pages hold nothing of this server; what they ask for is checked like any other request."""
 
 INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
+WATCH_PATHS = frozenset({"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH})
+"""To be read; whatever is done there is an order."""
+
+PROXY_HEADERS = ("Forwarded", "Via", "X-Forwarded-", "X-Real-Ip")
+"""How headers begin that proxies add to the requests that they pass on."""
+
 NO_KEY_YET = """\
 No key opens the API yet, and without one nobody is answered: `molink key create` prints one for a
-user, with --admin for yourself (give it the same --data-dir). `--no-keys` lets in everybody.
+user, with --scope admin for yourself (give it the same --data-dir). `--no-keys` lets everybody ask.
 """
 
 RATE = web.RequestKey("rate", RateState)
@@ -66,28 +76,40 @@ class Access:
     """Rules of one API: who may use it, and under which names it is reached."""
 
     keys: LiveKeys | None = None
-    """None: there are none, and none are needed."""
+    """None: there are none, so nobody may give orders."""
     required: bool = False
-    """Whether nothing but OPEN_PATHS is open without a key."""
+    """Whether a key is asked for though none was made: others than this machine reach it."""
     host_names: frozenset[str] = frozenset()
     """Names of this server besides those of loopback; addresses are always right."""
     now_s: Callable[[], float] = time.monotonic
     cors: CorsRules = field(default_factory=CorsRules)
     """Other origins whose pages may use it."""
+    no_keys: bool = False
+    """Whether everybody may ask for answers, whatever keys there are."""
+
+    def lets_in(self, scope: Scope, *, proxied: bool) -> bool:
+        """Whether a request without a key may have what is of this scope."""
+        if scope == "inference" and self.no_keys:
+            return True
+        holds_keys = self.keys is not None and self.keys.holds_keys()
+        return scope != "admin" and not (proxied or self.required or holds_keys)
+
+    @property
+    def rules(self) -> str:
+        """Who may ask and who may give orders, as a line for the operator."""
+        who = "whoever has a key"
+        if self.lets_in("inference", proxied=False):
+            here = "whoever is on this machine, until a key is made"
+            who = "everybody who reaches it" if self.no_keys else here
+        orders = "whoever has an admin key, and molink's own commands here"
+        return f"Who may ask: {who}. Who may give orders: {orders}."
 
     @property
     def hint(self) -> str | None:
         """What the operator should do before anybody can use the API; None: nothing."""
-        is_shut = self.required and self.keys is not None and not self.keys.has_usable()
-        return NO_KEY_YET if is_shut else None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an API that listens at `host` can only be reached from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in LOOPBACK_NAMES
+        if self.keys is None or self.lets_in("inference", proxied=False):
+            return None
+        return None if self.keys.has_usable() else NO_KEY_YET
 
 
 @asynccontextmanager
@@ -103,17 +125,20 @@ async def open_access(
     """Access to an API that listens at `host` and is reached under `names`, from the pages that
     `cors` allows.
 
-    Keys are read from `data_dir`, where a file for them is made when they are needed or `make` says
-    so. Raises UserError when it cannot be opened.
+    Keys are read from `data_dir`, where a file for them is made. Raises UserError when it cannot be
+    opened; where it cannot be made, only if one is needed or `make` says so.
     """
     machine = socket.gethostname()
     ours = frozenset(name.lower() for name in (*names, machine, f"{machine}.local") if name)
-    required = not no_keys and not is_loopback(host)
-    if not (required or make or KeyStore.exists(data_dir)):
-        yield Access(host_names=ours, cors=cors or CorsRules())
-        return
-    async with run_live_keys(data_dir) as keys:
-        yield Access(keys, required, ours, cors=cors or CorsRules())
+    required = not is_loopback(host)
+    async with AsyncExitStack() as stack:
+        try:
+            keys = await stack.enter_async_context(run_live_keys(data_dir))
+        except UserError:
+            if make or (required and not no_keys) or KeyStore.exists(data_dir):
+                raise
+            keys = None
+        yield Access(keys, required, ours, cors=cors or CorsRules(), no_keys=no_keys)
 
 
 def access_checked(access: Access) -> Middleware:
@@ -140,13 +165,14 @@ async def add_rate_limit_headers(request: web.Request, response: web.StreamRespo
 def _admit(access: Access, request: web.Request) -> None:
     """Raises ApiError: 401 without a key or with a wrong one, 403 where it opens nothing, 415 for
     another content type, 429 over its rate."""
-    key = _key(access, request)
+    scope = _scope(request)
+    key = _key(access, request, scope)
     if key is None:
         _check_keyless(access, request)
-    elif access.required and not key.is_admin and not _is_inference(request.path):
+    elif key.scope not in (scope, "admin"):
         raise ApiError(
-            f"This key opens inference only, not {request.path[:NAME_CHARS_SHOWN]}: use an admin "
-            "key (molink key create --admin).",
+            f"A key of scope '{key.scope}' does not open {request.path[:NAME_CHARS_SHOWN]}: use "
+            f"one that was made with `molink key create --scope {scope}`.",
             status=403,
             code="insufficient_permissions",
         )
@@ -166,22 +192,39 @@ def _admit(access: Access, request: web.Request) -> None:
         _spend(access, access.keys, key, request)
 
 
-def _is_inference(path: str) -> bool:
-    return path.startswith(INFERENCE_PATHS)
+def scope_of(method: str, path: str) -> Scope:
+    """What a key must open for a route, as its application names it, beside OPEN_PATHS."""
+    if path.startswith(INFERENCE_PATHS):
+        return "inference"
+    is_read = method in (hdrs.METH_GET, hdrs.METH_HEAD)
+    return "watch" if is_read and path in WATCH_PATHS else "admin"
+
+
+def _scope(request: web.Request) -> Scope:
+    """By the route that will answer, however its path is written. Who may ask may know of none."""
+    resource = request.match_info.route.resource
+    return "inference" if resource is None else scope_of(request.method, resource.canonical)
 
 
 # -- keys -----------------------------------------------------------------------------------------
 
 
-def _key(access: Access, request: web.Request) -> ApiKey | None:
+def _key(access: Access, request: web.Request, scope: Scope) -> ApiKey | None:
     """The usable key that was sent; None: none was, and none is needed."""
-    secret = _secret(request)
-    if not access.required and not secret.startswith(KEY_PREFIX):
-        return None
+    secret, proxy = _secret(request), _proxy(request)
+    if not secret.startswith(KEY_PREFIX):
+        if access.lets_in(scope, proxied=proxy is not None):
+            return None
+        if proxy is not None:
+            raise _unauthorised(
+                f"This request came through a proxy ({proxy}) and without a key: send "
+                "'Authorization: Bearer KEY' with one of `molink key create`."
+            )
     if not secret:
+        what = "An order wants an admin key" if scope == "admin" else "This server wants a key"
         raise _unauthorised(
-            "This server wants a key: send 'Authorization: Bearer KEY' or 'X-Api-Key: KEY' "
-            "(molink: --key)."
+            f"{what} (molink key create --scope {scope}): send 'Authorization: Bearer KEY' or "
+            "'X-Api-Key: KEY' (molink: --key)."
         )
     key = access.keys.find(secret) if access.keys is not None else None
     if key is None:
@@ -203,6 +246,12 @@ def _secret(request: web.Request) -> str:
     if kind.lower() == "bearer":
         return secret.strip()
     return request.headers.get("X-Api-Key", "").strip()
+
+
+def _proxy(request: web.Request) -> str | None:
+    """The header by which a request shows that a proxy has passed it on; None: it shows none."""
+    titles = (name.title() for name in request.headers)
+    return next((title for title in titles if title.startswith(PROXY_HEADERS)), None)
 
 
 def _unauthorised(sentence: str) -> ApiError:

@@ -82,7 +82,7 @@ def create_app(
         access_checked(access),
     ]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
-    app[CALLERS] = Callers(access.keys, access.required, shares_cache)
+    app[CALLERS] = Callers(access.keys, shares_cache)
     app[STRICT] = strict
     if live is not None:
         app[LIVE] = live

@@ -110,7 +110,6 @@ class Callers:
     """Those with requests under way, by name."""
 
     keys: LiveKeys | None = None
-    keys_required: bool = False
     shares_cache: bool = False
     """Whether users of different keys share cached KV."""
     budget: BodyBudget = field(default_factory=BodyBudget)
@@ -125,7 +124,7 @@ class Callers:
             if key is not None and self.keys is not None:
                 caller.key_id, caller.usage = key.key_id, self.keys.usage(key)
                 caller.priority = key.priority
-                if self.keys_required and not key.is_admin:
+                if key.scope != "admin":
                     caller.priority_best = key.priority
         return caller
 

@@ -11,11 +11,14 @@ import random
 import socket
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from ssl import SSLContext
 
 from aiohttp import web
 
 from molink.api.connections import IDLE_S, ConnectionGuard, ConnectionLimits, GuardedSite
+from molink.config.data_dir import api_socket
+from molink.control.private_file import private_socket
 from molink.errors import UserError
 from molink.transport.sockets import raise_file_limit
 
@@ -56,6 +59,25 @@ class FewRecords(logging.Filter):
 
 FEW_RECORDS = FewRecords()
 """One of the process, as its loggers are."""
+
+
+log = logging.getLogger(__name__)
+
+
+class OwnersSite(web.SockSite):
+    """SockSite at a socket in the data directory, whose file goes with it.
+
+    Only the account that runs the server may open it, which knows it by that (`cli.own_server`).
+    """
+
+    def __init__(self, runner: web.AppRunner, path: Path) -> None:
+        super().__init__(runner, private_socket(path))
+        self._path = path
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        await super().stop()
+        self._path.unlink(missing_ok=True)
 
 
 def check_port_free(host: str, port: int, option: str = "--port") -> None:
@@ -101,10 +123,11 @@ async def start_api(
     *,
     limits: ConnectionLimits | None = None,
     idle_s: float = IDLE_S,
+    data_dir: Path | None = None,
 ) -> web.AppRunner:
     """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
     `port` is 0; `option` is the one that chooses it. With `tls` it is HTTPS. `limits` None: what
-    this process has descriptors for."""
+    this process has descriptors for. Its owner's commands reach it in `data_dir`, too."""
     for library in ("aiohttp.server", "asyncio"):
         logging.getLogger(library).addFilter(FEW_RECORDS)
     runner = web.AppRunner(
@@ -123,7 +146,18 @@ async def start_api(
     except (OSError, OverflowError) as error:
         await runner.cleanup()
         raise UserError(_why_not(error, host, port, option)) from error
+    if data_dir is not None:
+        await _listen_to_owner(runner, data_dir)
     return runner
+
+
+async def _listen_to_owner(runner: web.AppRunner, data_dir: Path) -> None:
+    """Serve the same at the data directory's socket, where one can be made."""
+    path = api_socket(data_dir, runner.addresses[0][1])
+    try:
+        await OwnersSite(runner, path).start()
+    except OSError as error:
+        log.warning("Commands on this machine need --key: %s cannot be made (%s).", path, error)
 
 
 def _why_not(error: Exception, host: str, port: int, option: str = "--port") -> str:

@@ -12,6 +12,7 @@ import click
 
 from molink.cli.client import url_option
 from molink.cli.options import key_option
+from molink.cli.tables import data_dir_option
 from molink.errors import UserError
 from molink.quick_imports import quick_imports
 
@@ -37,13 +38,19 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--replay", type=_file, metavar="FILE", help="Instead: step through what --record wrote."
 )
+@data_dir_option
 def dashboard(
-    url: str, key: str | None, read_only: bool, record: Path | None, replay: Path | None
+    url: str,
+    key: str | None,
+    read_only: bool,
+    record: Path | None,
+    replay: Path | None,
+    data_dir: str | None,
 ) -> None:
     """Watch a cluster: its ring, nodes, requests, links and events; ? shows the keys.
 
-    It is a client of the API, needs an admin key where keys are asked for, and shows lines instead
-    of a screen where there is no terminal.
+    It is a client of the API and needs a key to watch, for orders an admin's, but for a server of
+    your own on this machine. Where there is no terminal it shows lines instead of a screen.
     """
     if replay is not None:
         if record is not None:
@@ -52,23 +59,27 @@ def dashboard(
         return
     if key is not None and not (key.isascii() and key.isprintable()):
         raise UserError("the key has characters that no key has: copy it again, whole")
-    asyncio.run(_live(url, key, read_only=read_only, record=record))
+    asyncio.run(_live((url, key, data_dir), read_only=read_only, record=record))
 
 
-async def _live(url: str, key: str | None, *, read_only: bool, record: Path | None) -> None:
-    """Until somebody ends it. Raises UserError when there is no server that lets us in."""
+async def _live(
+    server: tuple[str, str | None, str | None], *, read_only: bool, record: Path | None
+) -> None:
+    """Watch the server of this URL, with the key or as the owner of the data directory, until
+    somebody ends it. Raises UserError when there is none that lets us in."""
     with quick_imports():
-        from molink.client.api_client import ApiClient, server_url
+        from molink.cli.own_server import client_of
+        from molink.client.api_client import server_url
         from molink.dashboard.actions import Actions
         from molink.dashboard.poller import Poller
         from molink.dashboard.recording import Recorder
         from molink.dashboard.sources import LiveSource
 
     async with AsyncExitStack() as stack:
-        client = ApiClient(url, key, silence_s_max=SILENCE_S_MAX)
+        client = client_of(*server, silence_s_max=SILENCE_S_MAX)
         poller = Poller(await stack.enter_async_context(client))
         first = await poller.first()
-        where = server_url(url)
+        where = server_url(server[0])
         recorder = stack.enter_context(Recorder(record, where)) if record is not None else None
         source = LiveSource(poller, where, first, recorder)
         if _has_terminal():

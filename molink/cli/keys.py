@@ -25,7 +25,7 @@ from molink.cli.tables import (
 from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink.control.api_keys.store import KeyRecord, KeyStore
+    from molink.control.api_keys.store import KeyRecord, KeyStore, Scope
 
 __all__ = ["key"]
 
@@ -45,8 +45,14 @@ def key() -> None:
 @click.option("--rate", metavar="R/min", help="Requests a minute; without it no limit.")
 @click.option("--expires", metavar="30d", help="12h, 30d: until when; without it never.")
 @click.option(
-    "--admin", "is_admin", is_flag=True, help="Open /cluster and /plan too, not inference alone."
+    "--scope",
+    type=click.Choice(["inference", "watch", "admin"]),
+    default="inference",
+    show_default=True,
+    help="inference: answers; watch: read /cluster, /metrics and /plan; admin: everything, and "
+    "orders.",
 )
+@click.option("--admin", "is_admin", is_flag=True, help="Short for --scope admin.")
 @click.option(
     "--priority",
     type=int,
@@ -58,6 +64,7 @@ def create_key(
     name: str,
     rate: str | None,
     expires: str | None,
+    scope: "Scope",
     is_admin: bool,
     priority: int,
     data_dir: str | None,
@@ -68,7 +75,7 @@ def create_key(
         made, secret = store.create(
             time.time(),
             name=name,
-            is_admin=is_admin,
+            scope="admin" if is_admin else scope,
             rate_per_min=None if rate is None else _rate_per_min(rate),
             expires_s=expires_s,
             priority=priority,
@@ -88,16 +95,23 @@ def list_keys(as_json: bool, data_dir: str | None) -> None:
     show_rows(rows, as_json, "There are no keys: molink key create makes one.")
 
 
+@key.command("rotate")
+@click.argument("key", metavar="ID|NAME")
+@data_dir_option
+def rotate_key(key: str, data_dir: str | None) -> None:
+    """Print a new secret for a key; the one until now is good for a day more."""
+    with _store_with_keys(key, data_dir) as store:
+        rotated, secret = store.rotate(key, time.time())
+    click.echo(secret)
+    click.echo(f"{SHOWN_ONCE} The secret until now of {rotated.key_id} ends in a day.", err=True)
+
+
 @key.command("revoke")
 @click.argument("key", metavar="ID|NAME")
 @data_dir_option
 def revoke_key(key: str, data_dir: str | None) -> None:
     """Refuse every further request with this key; answers under way are finished."""
-    with _store_if_any(data_dir) as store:
-        if store is None:
-            raise UserError(
-                f"There is no usable key {key!r:.80}, nor any other: give the server's --data-dir."
-            )
+    with _store_with_keys(key, data_dir) as store:
         gone = store.revoke(key, time.time())
     click.echo(f"Key {gone.key_id} is revoked.")
 
@@ -137,13 +151,21 @@ def _store_if_any(data_dir: str | None) -> Iterator["KeyStore | None"]:
         yield store
 
 
+@contextmanager
+def _store_with_keys(key: str, data_dir: str | None) -> Iterator["KeyStore"]:
+    with _store_if_any(data_dir) as store:
+        if store is None:
+            raise UserError(f"There is no usable key {key!r:.80}, nor any other: give --data-dir.")
+        yield store
+
+
 def _fields(record: "KeyRecord", now: float) -> dict[str, Any]:
     key, usage = record.key, record.usage
     return {
         "id": key.key_id,
         "name": key.name,
         "state": key.state(now),
-        "opens": "everything" if key.is_admin else "inference",
+        "scope": key.scope,
         "rate": None if key.rate_per_min is None else f"{key.rate_per_min}/min",
         "priority": key.priority,
         "requests": usage.requests,

@@ -5,14 +5,13 @@ one that runs notices what they wrote. What the nodes do now only a running coor
 list of nodes asks it, and does without if none answers.
 """
 
-import json
-import sqlite3
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import click
 
@@ -25,7 +24,7 @@ from molink.cli.tables import (
     local_time,
     show_rows,
 )
-from molink.errors import MolinkError
+from molink.errors import UserError
 from molink.printable import printable_line
 
 if TYPE_CHECKING:
@@ -36,9 +35,6 @@ __all__ = ["invite", "live_nodes", "node"]
 
 ANSWER_WITHIN_S = 3.0
 """A coordinator on this machine answers in milliseconds; a list is printed without it, too."""
-
-ANSWER_BYTES_MAX = 64 * 2**20
-"""Some 4 KB for each of the nodes that a coordinator takes at most."""
 
 
 @click.group(cls=SentenceGroup, invoke_without_command=True)
@@ -103,8 +99,7 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
     have lines of their own (`pc` is the id of the PC that they belong to)."""
     with _registry(data_dir) as registry:
         records, url = registry.list_nodes(), registry.api_url
-    with _own_key(data_dir) as key:
-        live = live_nodes(url, key) if records else {}
+    live = live_nodes(url, data_dir) if records else {}
     rows = [_node_fields(one, live or {}) for one in records]
     if not as_json:
         rows = [_node_row(row) for row in rows]
@@ -133,45 +128,24 @@ def remove_node(node: str, data_dir: str | None) -> None:
         )
 
 
-@contextmanager
-def _own_key(data_dir: str | None) -> Iterator[str | None]:
-    """A key for the coordinator on this machine, for the time of the block: who may write its
-    files needs nobody's leave. None where none can be made, as on a full disk."""
-    from molink.config.data_dir import data_dir as folder
-    from molink.control.api_keys.store import KeyStore
+def live_nodes(url: str | None, data_dir: str | None) -> dict[str, Mapping[str, Any]] | None:
+    """`nodes` of GET /cluster by id; None when this data directory's own coordinator, whose API is
+    at `url`, does not answer. Nobody else is asked."""
+    from molink.cli.own_server import own_socket
 
-    directory = folder(DATA_FOLDER, data_dir)
-    if not KeyStore.exists(directory):
-        yield None
-        return
-    with ExitStack() as stack:
-        secret = None
-        with suppress(MolinkError, sqlite3.Error):
-            store = stack.enter_context(closing(KeyStore.open(directory)))
-            secret = stack.enter_context(store.temporary_admin(time.time()))
-        yield secret
-
-
-def live_nodes(url: str | None, key: str | None = None) -> dict[str, Mapping[str, Any]] | None:
-    """`nodes` of GET /cluster by id; None when no coordinator answers. On loopback first: from
-    inside, a public name often leads nowhere."""
     port = urlsplit(url).port if url else None
-    for base in (f"http://127.0.0.1:{port}", url) if port else (url,):
-        found = _nodes_at(f"{base}/cluster", key) if base else None
-        if found is not None:
-            return found
-    return None
+    path = own_socket(port, data_dir) if port else None
+    return None if path is None else asyncio.run(_nodes_at(path))
 
 
-def _nodes_at(address: str, key: str | None) -> dict[str, Mapping[str, Any]] | None:
-    if not address.startswith(("http://", "https://")):
-        return None
-    request = Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
+async def _nodes_at(path: Path) -> dict[str, Mapping[str, Any]] | None:
+    from molink.cli.own_server import own_client
+
     try:
-        with urlopen(request, timeout=ANSWER_WITHIN_S) as answer:
-            report = json.loads(answer.read(ANSWER_BYTES_MAX))
+        async with own_client(path, silence_s_max=ANSWER_WITHIN_S) as client:
+            report = await client.get("/cluster")
         return {str(node["id"]): node for node in report["nodes"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (UserError, KeyError, TypeError):
         return None
 
 

@@ -156,8 +156,22 @@ _RING_OPTIONS = (
 
 _ACCESS_OPTIONS = (
     click.option(
-        "--no-keys", is_flag=True, help="Ask nobody for a key, although others can reach the API."
+        "--no-keys",
+        is_flag=True,
+        help="Let everybody who reaches the API ask without a key; orders need one all the same.",
     ),
+    click.option(
+        "--api-tls",
+        is_flag=True,
+        help="HTTPS for the API, with a certificate that is made for it, or one of yours.",
+    ),
+    click.option(
+        "--api-tls-cert",
+        default="",
+        metavar="FILE",
+        help="PEM: the certificate that users are shown, and those of its authorities.",
+    ),
+    click.option("--api-tls-key", default="", metavar="FILE", help="PEM: its private key."),
     click.option(
         "--allowed-host",
         "allowed_hosts",

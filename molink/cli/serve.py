@@ -108,18 +108,19 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free
+    from molink.cli.own_server import api_tls
     from molink.cli.tables import DATA_FOLDER
     from molink.cli.terminal import show_news, until_loaded
     from molink.config.data_dir import data_dir
     from molink.coordinator.local.start import start_local
 
     check_port_free(settings.host, settings.port)
-    cors = CorsRules.of(settings.cors_origins)
+    cors, directory = CorsRules.of(settings.cors_origins), data_dir(DATA_FOLDER)
     async with AsyncExitStack() as stack:
         access = await stack.enter_async_context(
             open_access(
                 settings.host,
-                data_dir(DATA_FOLDER),
+                directory,
                 settings.allowed_hosts,
                 no_keys=settings.no_keys,
                 make=False,
@@ -131,8 +132,11 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
         await stack.enter_async_context(watching.recording(cluster, metrics))
         await until_loaded(cluster, settings.nodes, shown=watching.shows_progress)
         app = users_app(settings, cluster, access, metrics)
-        runner = await start_api(app, settings.host, settings.port)
+        tls = api_tls(settings, directory, access)
+        runner = await start_api(app, settings.host, settings.port, tls, data_dir=directory)
         stack.push_async_callback(runner.cleanup)
         shown = watching.status_line()
-        shown.result(f"ready http://{settings.host}:{runner.addresses[0][1]}")
+        scheme = "http" if tls is None else "https"
+        shown.result(f"ready {scheme}://{settings.host}:{runner.addresses[0][1]}")
+        shown.hint(access.rules)
         await show_news(cluster.news, shown, after_start=not watching.is_json)

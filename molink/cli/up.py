@@ -183,7 +183,8 @@ async def _serve(
         _announce(coordinator.registry, settings, port, shown)
         if access.hint is not None:
             shown.hint(access.hint)
-        ready_url = f"http://{settings.public_host}:{port}" if wait else None
+        shown.hint(access.rules)
+        ready_url = settings.api_url(port) if wait else None
         await _show(cluster, ready_url, shown)
 
 
@@ -248,12 +249,14 @@ async def _start_users_api(
     """Answer users and operators; ended with the stack."""
     from molink.api import start_api
     from molink.api.cluster_routes import add_plan_route
+    from molink.cli.own_server import api_tls
     from molink.cli.serve import users_app
 
-    cluster = coordinator.cluster
+    cluster, data_dir = coordinator.cluster, settings.data_dir
     app = users_app(settings, cluster, access, metrics)
     add_plan_route(app, cluster.service.model.name, coordinator.plan)
-    runner = await start_api(app, settings.host, port)
+    tls = api_tls(settings, data_dir, access)
+    runner = await start_api(app, settings.host, port, tls, data_dir=data_dir)
     stack.push_async_callback(runner.cleanup)
     stack.callback(cluster.live.freeze)  # Answers that this cuts short go on at the next start.
 
@@ -264,7 +267,7 @@ def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "S
     from molink.errors import MolinkError
 
     uses = max(INVITE_USES_MIN, settings.min_nodes)
-    shown.result(f"listening http://{settings.public_host}:{port}")
+    shown.result(f"listening {settings.api_url(port)}")
     try:
         invite = registry.make_invite(INVITE_S, uses, "", time.time(), at_start=True)
     except MolinkError as error:  # Too many are usable, or the disk is full: others may still do.

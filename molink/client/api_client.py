@@ -5,9 +5,11 @@ raw bytes and parsed once; the command line's `generate` and `chat` use the same
 Failures come out as UserError with one sentence: the server's own where it gave one.
 """
 
+import ipaddress
 import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +18,17 @@ import aiohttp
 
 from molink.errors import UserError
 
-__all__ = ["ApiClient", "RefusedError", "ServedModel", "server_sentence", "server_url"]
+__all__ = [
+    "LOOPBACK_NAMES",
+    "ApiClient",
+    "RefusedError",
+    "ServedModel",
+    "is_loopback",
+    "server_sentence",
+    "server_url",
+]
+
+LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 CONNECT_S_MAX = 10.0
 """A server that does not answer the handshake by then is not there."""
@@ -60,21 +72,41 @@ def server_url(url: str) -> str:
     return whole
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens at `host` can only be reached from its own machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK_NAMES
+
+
 class ApiClient:
     """HTTP client of one server, over connections that are kept."""
 
     def __init__(
-        self, url: str, key: str | None = None, *, silence_s_max: float = SILENCE_S_MAX
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        silence_s_max: float = SILENCE_S_MAX,
+        socket: Path | None = None,
     ) -> None:
-        """`key` is of the server's API; None where it wants none."""
+        """`key` is of the server's API; None where it wants none. With `socket` the server is
+        asked there, not at its URL."""
         self._url = server_url(url)
         self._silence_s_max = silence_s_max
+        self._socket = socket
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def __aenter__(self) -> "ApiClient":
+        connector: aiohttp.BaseConnector
+        if self._socket is None:
+            connector = aiohttp.TCPConnector(limit=0)
+        else:
+            connector = aiohttp.UnixConnector(str(self._socket))
         self._session = aiohttp.ClientSession(
             headers=self._headers,
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=connector,
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_S_MAX, sock_read=self._silence_s_max
             ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["data_dir", "only_one", "state_dir"]
+__all__ = ["api_socket", "data_dir", "only_one", "state_dir"]
 
 
 def data_dir(name: str, given: str | None = None) -> Path:
@@ -23,6 +23,11 @@ def data_dir(name: str, given: str | None = None) -> Path:
     except RuntimeError:
         raise UserError("This user has no home folder: give --data-dir.") from None
     return Path(root) / name
+
+
+def api_socket(directory: Path, port: int) -> Path:
+    """Where the server of this data directory that listens at `port` answers its owner, too."""
+    return directory / f"api-{port}.sock"
 
 
 def state_dir() -> Path:

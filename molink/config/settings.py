@@ -84,7 +84,12 @@ class ServeSettings:
     upload_mbps: float | None = None
     """Cap on everything that each node uploads."""
     no_keys: bool = False
-    """Whether nobody needs a key of the API, wherever it listens."""
+    """Whether nobody needs a key to ask for answers, wherever the API listens."""
+    api_tls: bool = False
+    """Whether the API is HTTPS."""
+    api_tls_cert: str = ""
+    """PEM files for it; empty: a certificate that is made."""
+    api_tls_key: str = ""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which the API is reached without a key."""
     cors_origins: tuple[str, ...] = ()
@@ -131,6 +136,7 @@ class ServeSettings:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
         _check_cache("--cache-ram-gb", self.cache_ram_gb)
         _check_cache("--cache-disk-gb", self.cache_disk_gb)
+        _check_api_tls(self.api_tls, self.api_tls_cert, self.api_tls_key)
         _check_names(self.served_model_names)
         _check_queue(self.queue_s)
         targets_of(self.ttft_target_s, self.tpot_target_ms)
@@ -179,7 +185,12 @@ class UpSettings:
     tls_ca: str = ""
     """Who signed the certificate; empty: an authority that every system trusts."""
     no_keys: bool = False
-    """Whether nobody needs a key of the API, wherever it listens."""
+    """Whether nobody needs a key to ask for answers, wherever the API listens."""
+    api_tls: bool = False
+    """Whether the API is HTTPS."""
+    api_tls_cert: str = ""
+    """PEM files for it; empty: a certificate that is made."""
+    api_tls_key: str = ""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which the API is reached without a key, besides `public_host`."""
     cors_origins: tuple[str, ...] = ()
@@ -253,6 +264,7 @@ class UpSettings:
         ):
             if tokens is not None:
                 _check(option, tokens, least, most)
+        _check_api_tls(self.api_tls, self.api_tls_cert, self.api_tls_key)
         _check_names(self.served_model_names)
         _check_queue(self.queue_s)
         targets_of(self.ttft_target_s, self.tpot_target_ms)
@@ -264,6 +276,10 @@ class UpSettings:
         if self.weights_mbps is not None and not 0 < self.weights_mbps < math.inf:
             raise UserError(f"--weights-mbps must be above 0, got {self.weights_mbps:g}.")
         _check_share(self.audit_share)
+
+    def api_url(self, port: int) -> str:
+        """Where users reach the API, at the port that was found for it."""
+        return f"http{'s' * self.api_tls}://{self.public_host}:{port}"
 
     @property
     def weights_bytes_per_s(self) -> float | None:
@@ -290,6 +306,13 @@ def _check_names(names: tuple[str, ...]) -> None:
                 f"--served-model-name takes 1 to {MODEL_NAME_CHARS_MAX} printable characters, "
                 f"got {name!r:.80}."
             )
+
+
+def _check_api_tls(is_on: bool, certificate: str, key: str) -> None:
+    if bool(certificate) != bool(key) or (certificate and not is_on):
+        raise UserError(
+            "--api-tls-cert and --api-tls-key belong together, and to --api-tls: give all or none."
+        )
 
 
 def _check_cache(option: str, size_gb: float) -> None:

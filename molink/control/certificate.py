@@ -4,9 +4,13 @@ Its own is what a home needs: no name, no authority, nothing to renew. Agents ar
 sealed answer to their join and accept no other, so it is worth as much as the coordinator's key. It
 signs nothing but itself, holds for ever, and is good at any address. A pin of the key alone was
 rejected: Python's TLS checks certificates, and one that never changes needs no second way.
+
+What users are shown is another one: their programs compare the names in it, which may change.
 """
 
+import ipaddress
 import ssl
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,9 +23,9 @@ from molink.control.addresses import ServerTrust, TlsFiles
 from molink.control.private_file import read_private, write_private
 from molink.errors import UserError
 
-__all__ = ["operators_certificate", "own_certificate"]
+__all__ = ["api_certificate", "operators_certificate", "own_certificate"]
 
-FILE_NAME = "tls.pem"
+FILE_NAME, API_FILE_NAME = "tls.pem", "api-tls.pem"
 """In the data directory: certificate and key together, so that a power cut cannot part them."""
 
 SUBJECT = "MoLink coordinator"
@@ -51,6 +55,33 @@ def own_certificate(data_dir: Path) -> TlsFiles:
     return TlsFiles(str(path), str(path), files.pinned)
 
 
+def api_certificate(data_dir: Path, names: Collection[str]) -> TlsFiles:
+    """A certificate for the users' API at these names and addresses, made on first use and again
+    when a name is new. Raises UserError when its file cannot be read or written, or is damaged."""
+    path = data_dir / API_FILE_NAME
+    files = TlsFiles(str(path), str(path))
+    wanted = {known for name in names if (known := _general_name(name)) is not None}
+    if read_private(path) is None or not wanted <= _names_in(files):
+        write_private(path, _new_certificate(wanted))
+    return files
+
+
+def _general_name(name: str) -> x509.GeneralName | None:
+    """As certificates hold it; None for a name that is none there."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name) if name.isascii() else None
+
+
+def _names_in(files: TlsFiles) -> set[x509.GeneralName]:
+    try:
+        extensions = x509.load_pem_x509_certificate(files.chain().encode()).extensions
+    except ValueError:
+        raise UserError(f"{files.certificate} is damaged: delete it, another is made.") from None
+    return set(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+
+
 def operators_certificate(certificate: str, key: str, ca: str, host: str) -> TlsFiles:
     """A certificate that the operator gave, for agents that connect to `host`.
 
@@ -77,12 +108,12 @@ def operators_certificate(certificate: str, key: str, ca: str, host: str) -> Tls
     return files
 
 
-def _new_certificate() -> str:
+def _new_certificate(names: Collection[x509.GeneralName] = ()) -> str:
     """Certificate and key as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SUBJECT)])
     public = key.public_key()
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -92,8 +123,10 @@ def _new_certificate() -> str:
         .not_valid_after(NOT_AFTER)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .sign(key, hashes.SHA256())
     )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    certificate = builder.sign(key, hashes.SHA256())
     secret = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

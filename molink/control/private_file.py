@@ -1,4 +1,4 @@
-"""Files that hold secrets: a key pair, the answer to a join.
+"""Files that hold secrets: a key pair, the answer to a join; and sockets of one account.
 
 They are replaced as a whole, so that a power cut leaves the old one or the new one, and made so
 that only their owner may read them. A file that every user may read is refused rather than
@@ -7,13 +7,14 @@ group may read it, because Kubernetes gives every file of a volume to a group at
 """
 
 import os
+import socket
 import stat
 import tempfile
 from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["PRIVATE_BYTES_MAX", "read_private", "write_private"]
+__all__ = ["PRIVATE_BYTES_MAX", "private_socket", "read_private", "write_private"]
 
 PRIVATE_BYTES_MAX = 64 * 1024
 """Twenty times what we write; a larger file is not ours."""
@@ -65,6 +66,23 @@ def write_private(path: Path, text: str) -> None:
         raise UserError(
             f"{path} cannot be written ({error.strerror}): choose another folder or make room."
         ) from None
+
+
+def private_socket(path: Path) -> socket.socket:
+    """A Unix socket in the place of what is there, which nobody else may open from its first
+    moment: Linux gives the file that `bind` makes the mode which the socket has by then.
+
+    Raises OSError where none can be made.
+    """
+    path.unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(made.fileno(), OWNER_ONLY)
+        made.bind(str(path))
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _write_durably(path: Path, text: str) -> None:

@@ -108,7 +108,7 @@ async def start_coordinator(
             ControlHub.open(broker, registry, book, services, suspensions)
         )
         registry.url = f"https://{settings.public_host}:{agents_port}"
-        registry.api_url = f"http://{settings.public_host}:{api_port}"
+        registry.api_url = settings.api_url(api_port)
         relay = services.relay
         cluster = run_cluster(
             await stack.enter_async_context(background_tasks()),

@@ -62,11 +62,17 @@ def admin():
 
 
 @pytest.fixture
-async def client(admin):
-    app = create_app(FakeService())
-    add_admin_routes(app, admin)
-    async with TestClient(TestServer(app)) as one:
-        yield one
+async def client(admin, tmp_path):
+    """It sends an admin key with each request."""
+    with closing(KeyStore.open(tmp_path)) as store:
+        made, secret = store.create(time.time(), scope="admin")
+    async with run_live_keys(tmp_path) as keys:
+        app = create_app(FakeService(), Access(keys))
+        add_admin_routes(app, admin)
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with TestClient(TestServer(app), headers=headers) as one:
+            one.key_id = made.key_id
+            yield one
 
 
 async def post(client, path, body=None, **more):
@@ -80,7 +86,7 @@ async def post(client, path, body=None, **more):
 async def test_orders_about_a_node(client, admin, order):
     status, told = await post(client, f"/cluster/nodes/{NODE}/{order}")
     assert (status, told) == (200, {"done": order})
-    assert admin.given == [(order, NODE, "127.0.0.1")]
+    assert admin.given == [(order, NODE, client.key_id)]
 
 
 async def test_another_order_is_not_there(client):
@@ -100,12 +106,12 @@ async def test_more_seconds_than_a_float_holds_are_refused_like_others_out_of_ra
 
 async def test_the_intake(client, admin):
     assert await post(client, "/cluster/intake", {"paused": True}) == (200, {"paused": True})
-    assert admin.given == [("intake", True, "127.0.0.1")]
+    assert admin.given == [("intake", True, client.key_id)]
 
 
 async def test_the_caches(client, admin):
     assert await post(client, "/cluster/cache/clear") == (200, {"rings": 2})
-    assert admin.given == [("clear", "127.0.0.1")]
+    assert admin.given == [("clear", client.key_id)]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +156,8 @@ async def test_failures_are_sentences(client, admin, failure, status):
 
 async def test_a_web_page_cannot_give_orders(client, admin):
     path = "/cluster/intake"
-    page = {"Origin": "http://evil.example"}
-    assert (await post(client, path, {"paused": True}, headers=page))[0] == 403
+    page = {"Origin": "http://evil.example", "Authorization": ""}
+    assert (await post(client, path, {"paused": True}, headers=page))[0] == 401
     plain = {"Content-Type": "text/plain"}
     assert (await post(client, path, {"paused": True}, headers=plain))[0] == 415
     assert not admin.given
@@ -160,13 +166,16 @@ async def test_a_web_page_cannot_give_orders(client, admin):
 async def test_only_an_admin_key_opens_them(tmp_path, admin):
     with closing(KeyStore.open(tmp_path)) as store:
         _, user = store.create(time.time(), name="user")
-        made, boss = store.create(time.time(), name="boss", is_admin=True)
+        made, boss = store.create(time.time(), name="boss", scope="admin")
     async with run_live_keys(tmp_path) as keys:
         app = create_app(FakeService(), Access(keys, required=True))
         add_admin_routes(app, admin)
         async with TestClient(TestServer(app)) as client:
             for secret, status in ((None, 401), (user, 403), (boss, 200)):
                 headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-                found, _ = await post(client, "/cluster/intake", {"paused": True}, headers=headers)
+                found, told = await post(
+                    client, "/cluster/intake", {"paused": True}, headers=headers
+                )
                 assert found == status
+                assert found == 200 or "--scope admin" in told["error"]["message"]
     assert admin.given == [("intake", True, made.key_id)]

@@ -153,8 +153,7 @@ async def test_what_is_not_stored_is_not_found(client, service):
 async def test_only_the_key_that_asked_reads_an_answer(tmp_path, service, serve, live, http):
     with closing(KeyStore.open(tmp_path)) as store:
         mine, other, admin = (
-            store.create(1.0, name=name, is_admin=name == "admin")[1]
-            for name in ("mine", "other", "admin")
+            store.create(1.0, scope=scope)[1] for scope in ("inference", "inference", "admin")
         )
         keys = LiveKeys(KeyStore.open(tmp_path), clock=lambda: 1.0)
         url = await serve(service, access=Access(keys, required=True), live=live)

@@ -20,6 +20,7 @@ OPTIONS = {
         "--host --port --link --hosts --nodes --standby --no-shadow --layers --dtype --device "
         "--threads --max-model-len --kv-tokens --kv --micro-batches --policy --upload-mbps --wire "
         "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
+        "--api-tls --api-tls-cert --api-tls-key "
         "--tool-parser --cache-ram-gb --cache-disk-gb "
         "--reasoning-parser --log-format --trace-file --otlp --quiet --cors-origin --strict "
         "--shared-cache --queue-s --routing --ttft-target-s --tpot-target-ms --served-model-name "
@@ -31,24 +32,24 @@ OPTIONS = {
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--audit-share --weights-mbps --data-dir --dtype --kv --max-model-len --micro-batches "
         "--policy --wire --span-tokens --replay-log-gb --no-prefix-cache --standby --no-shadow "
-        "--no-keys "
+        "--no-keys --api-tls --api-tls-cert --api-tls-key "
         "--allowed-host --tool-parser "
         "--reasoning-parser --log-format --trace-file --otlp --quiet "
         "--cors-origin --strict --shared-cache --queue-s --routing --ttft-target-s "
         "--tpot-target-ms --served-model-name "
         "--generation-config"
     ),
-    "dashboard": "--url --key --read-only --record --replay",
+    "dashboard": "--url --key --read-only --record --replay --data-dir",
     "demo": "--chat --prompt --quiet --json",
     "import": "--out --weights --group --config --quiet --json",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
-        "--json --key --kv --weights"
+        "--json --key --kv --weights --data-dir"
     ),
     "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",
     "cache": "",
-    "cache clear": "--url --key",
+    "cache clear": "--url --key --data-dir",
     "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
@@ -58,9 +59,10 @@ OPTIONS = {
     "invite list": "--json --data-dir",
     "invite revoke": "--data-dir",
     "key": "",
-    "key create": "--name --rate --expires --admin --priority --data-dir",
+    "key create": "--name --rate --expires --scope --admin --priority --data-dir",
     "key list": "--json --data-dir",
     "key revoke": "--data-dir",
+    "key rotate": "--data-dir",
     "node": "",
     "node list": "--json --data-dir",
     "node remove": "--data-dir",

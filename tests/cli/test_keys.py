@@ -1,4 +1,4 @@
-"""`molink key`, and the key that `molink node list` makes for itself."""
+"""`molink key`: who gets one, what it opens, and its end."""
 
 import json
 import sqlite3
@@ -9,9 +9,6 @@ from click.testing import CliRunner
 from molink.cli.main import cli
 from molink.control.api_keys.live_keys import LiveKeys
 from molink.control.api_keys.store import KEY_PREFIX, KeyStore, KeyUsage
-from molink.control.identity import KeyPair
-from molink.control.messages.joining import request_to_join
-from molink.control.registry.registry import Registry
 from molink.errors import UserError
 
 
@@ -37,7 +34,7 @@ def test_a_key_is_shown_once():
     assert secret.startswith(KEY_PREFIX) and "\n" not in secret
     assert secret not in made.stderr and "again" in made.stderr
     (row,) = listed()
-    assert (row["name"], row["state"], row["opens"]) == ("anna", "usable", "inference")
+    assert (row["name"], row["state"], row["scope"]) == ("anna", "usable", "inference")
     assert (row["rate"], row["requests"], row["last_used"]) == ("60/min", 0, None)
     for shown in (run("list").output, json.dumps(row)):
         assert secret not in shown
@@ -58,10 +55,31 @@ def test_a_list_shows_the_priority_of_each(priority):
     assert listed()[0]["priority"] == int(priority)
 
 
-def test_a_running_server_knows_it(home):
+@pytest.mark.parametrize(
+    ("words", "scope"),
+    [
+        ((), "inference"),
+        (("--scope", "inference"), "inference"),
+        (("--scope", "watch"), "watch"),
+        (("--scope", "admin"), "admin"),
+        (("--admin",), "admin"),
+    ],
+)
+def test_a_running_server_knows_it_and_what_it_opens(home, words, scope):
     running = LiveKeys(KeyStore.open(home))
-    secret = run("create", "--admin").stdout.strip()
-    assert running.find(secret).is_admin
+    secret = run("create", *words).stdout.strip()
+    assert running.find(secret).scope == scope == listed()[0]["scope"]
+    running.store.close()
+
+
+def test_a_rotated_key_is_known_by_both_secrets(home):
+    first = run("create", "--name", "anna").stdout.strip()
+    running = LiveKeys(KeyStore.open(home))
+    rotated = run("rotate", "anna")
+    second = rotated.stdout.strip()
+    assert "ends in a day" in rotated.stderr and second not in rotated.stderr
+    assert running.find(first).key_id == running.find(second).key_id
+    assert running.find(first).expires is not None and running.find(second).expires is None
     running.store.close()
 
 
@@ -72,7 +90,7 @@ def test_a_list_has_what_was_used(home):
     store.close()
     (row,) = listed()
     assert (row["requests"], row["prompt_tokens"], row["answer_tokens"]) == (2, 30, 400)
-    assert (row["opens"], row["last_used"][:3]) == ("everything", "197")
+    assert (row["scope"], row["last_used"][:3]) == ("admin", "197")
 
 
 def test_revoking(tmp_path):
@@ -92,6 +110,7 @@ def test_revoking(tmp_path):
         (("create", "--priority", "2147483648"), "A key's priority is -2147483647 to 2147483647"),
         (("create", "--expires", "soon"), "--expires takes a length of time"),
         (("revoke", "nobody"), "no usable key 'nobody'"),
+        (("rotate", "nobody"), "no usable key 'nobody'"),
     ],
 )
 def test_what_cannot_be_done_is_said(words, sentence):
@@ -106,24 +125,3 @@ def test_a_folder_that_was_mistyped_is_not_made(tmp_path):
     with pytest.raises(UserError, match="nor any other"):
         CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
     assert not elsewhere.exists()
-
-
-def test_a_list_of_nodes_needs_no_key_to_be_typed(home, monkeypatch):
-    """The one that it makes opens everything while it asks, and nothing afterwards."""
-    seen = []
-    registry = Registry.open(home)
-    registry.api_url = "http://10.0.0.1:8000"
-    invite = registry.make_invite(60, 1, "", 0.0, "https://10.0.0.1:8003")
-    registry.admit(KeyPair.generate().public, request_to_join(invite, "attic", "0.1", 0.0), 1.0)
-    registry.close()
-    run("create")
-    running = LiveKeys(KeyStore.open(home))
-
-    def ask(url, key):
-        seen.append((key, running.find(key).is_admin))
-
-    monkeypatch.setattr("molink.cli.members.live_nodes", ask)
-    CliRunner().invoke(cli, ("node", "list"), catch_exceptions=False)
-    ((key, was_admin),) = seen
-    assert was_admin and running.find(key) is None
-    running.store.close()

@@ -2,24 +2,27 @@
 
 import json
 import sqlite3
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 
-from molink.cli import members
 from molink.cli.main import cli
 from molink.cli.members import live_nodes
 from molink.cli.tables import duration_s, local_time
-from molink.config.data_dir import data_dir
+from molink.config.data_dir import api_socket, data_dir
+from molink.control.api_keys.live_keys import LiveKeys
 from molink.control.api_keys.store import KEY_PREFIX, KeyStore
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import request_to_join
+from molink.control.private_file import private_socket
 from molink.control.registry.registry import Registry
 from molink.errors import UserError
+from tests.scripted_server import running
 
 URL, API_URL = "https://10.0.0.1:8003", "http://10.0.0.1:8000"
 BODY = {"nodes": [{"id": "a", "state": "serving"}]}
@@ -190,42 +193,65 @@ def test_a_given_folder_counts_before_the_users_own(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def coordinator():
-    """Answers with what a test puts there; yields its port."""
+def coordinator(home):
+    """Of this data directory: answers with what a test puts there, and notes as whom it is asked;
+    it runs while `listening` does."""
 
-    class Answers(BaseHTTPRequestHandler):
-        body = json.dumps(BODY).encode()
+    class Coordinator:
+        answer, keys = BODY, []
 
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(self.body)
+        @contextmanager
+        def listening(self, data_dir=home):
+            async def get(request):
+                self.keys.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
+                return web.json_response(self.answer)
 
-        def log_message(self, *arguments):
-            pass
+            app = web.Application()
+            app.router.add_get("/cluster", get)
+            with running(app, data_dir) as url:
+                yield f"http://name.invalid:{urlsplit(url).port}"
 
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield Answers, server.server_address[1]
-        server.shutdown()
-
-
-def test_the_coordinator_of_this_machine_is_asked_whatever_its_public_name(coordinator):
-    _, port = coordinator
-    assert live_nodes(f"http://name.invalid:{port}") == {"a": BODY["nodes"][0]}
+    home.mkdir(exist_ok=True)
+    return Coordinator()
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"nodes": [{}]}', b'{"model": "demo"}'])
+def test_the_coordinator_of_this_directory_is_asked_whatever_its_public_name(coordinator, home):
+    with coordinator.listening() as url:
+        assert live_nodes(url, None) == {"a": BODY["nodes"][0]}
+    (key,) = coordinator.keys
+    keys = LiveKeys(KeyStore.open(home))
+    assert key.startswith(KEY_PREFIX) and keys.find(key) is None, "it ends with the command"
+    keys.store.close()
+
+
+def test_whoever_else_listens_at_its_port_is_not_asked(coordinator, home, tmp_path):
+    with coordinator.listening(tmp_path) as url:
+        assert live_nodes(url, None) is None
+        private_socket(api_socket(home, urlsplit(url).port)).close()
+        assert live_nodes(url, None) is None, "a socket that was left is no proof"
+    assert coordinator.keys == []
+
+
+@pytest.mark.parametrize("body", ["", [], {"nodes": [{}]}, {"model": "demo"}])
 def test_what_is_no_coordinator_is_none(coordinator, body):
-    answers, port = coordinator
-    answers.body = body
-    assert live_nodes(f"http://127.0.0.1:{port}") is None
+    coordinator.answer = body
+    with coordinator.listening() as url:
+        assert live_nodes(url, None) is None
 
 
 @pytest.mark.parametrize("url", [None, "", "http://127.0.0.1:9", "file:///etc/passwd"])
 def test_nobody_answers(url):
-    assert live_nodes(url) is None
+    assert live_nodes(url, None) is None
+
+
+def test_where_no_key_can_be_made_the_coordinator_is_asked_without(coordinator, monkeypatch):
+    def full(*arguments, **options):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(KeyStore, "temporary_admin", full)
+    with coordinator.listening() as url:
+        assert live_nodes(url, None) == {"a": BODY["nodes"][0]}
+    assert coordinator.keys == [""]
 
 
 def test_names_from_afar_are_printed_without_what_a_terminal_obeys(capsys):
@@ -233,17 +259,3 @@ def test_names_from_afar_are_printed_without_what_a_terminal_obeys(capsys):
 
     show_rows([{"name": "attic\x1b[2J\u202e", "reason": "a\nb"}], as_json=False, nothing="")
     assert capsys.readouterr().out.splitlines()[1] == "attic\ufffd[2J\ufffd  a b"
-
-
-def test_where_no_key_can_be_made_the_coordinator_is_asked_without(home, monkeypatch):
-    folder = data_dir(members.DATA_FOLDER, None)
-    KeyStore.open(folder).close()
-    with members._own_key(None) as key:
-        assert key.startswith(KEY_PREFIX)
-
-    def full(*arguments, **options):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(KeyStore, "create", full)
-    with members._own_key(None) as key:
-        assert key is None

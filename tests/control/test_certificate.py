@@ -2,11 +2,17 @@
 host."""
 
 import ssl
+from pathlib import Path
 
 import pytest
 
 from molink.control.addresses import ServerTrust, TlsFiles
-from molink.control.certificate import _try_handshake, operators_certificate, own_certificate
+from molink.control.certificate import (
+    _try_handshake,
+    api_certificate,
+    operators_certificate,
+    own_certificate,
+)
 from molink.errors import UserError
 from tests.certificates import Authority
 
@@ -86,3 +92,28 @@ def test_a_damaged_or_open_file_is_refused(tmp_path):
     path.chmod(0o600)
     with pytest.raises(UserError, match="is damaged: put back a copy"):
         own_certificate(tmp_path)
+
+
+def test_users_are_shown_a_certificate_for_the_names_that_they_use(tmp_path):
+    own_certificate(tmp_path)
+    names = {"ring.example.org", "192.168.1.20", "::1", "straße.example"}
+    files = api_certificate(tmp_path, names)
+    assert Path(files.certificate).stat().st_mode & 0o777 == 0o600
+    trust = ServerTrust(authority=files.chain())
+    for host in ("ring.example.org", "192.168.1.20", "::1"):
+        assert accepts(trust, files, host)
+    assert not accepts(trust, files, "other.example.org") and not accepts(ServerTrust(), files)
+    before = Path(files.certificate).read_bytes()
+    assert api_certificate(tmp_path, {"192.168.1.20"}) == files
+    assert Path(files.certificate).read_bytes() == before, "who trusts it need not do so again"
+    api_certificate(tmp_path, names | {"new.example.org"})
+    assert Path(files.certificate).read_bytes() != before
+    assert accepts(ServerTrust(authority=files.chain()), files, "new.example.org")
+
+
+def test_a_damaged_certificate_for_users_says_what_to_do(tmp_path):
+    files = api_certificate(tmp_path, {"localhost"})
+    path = Path(files.certificate)
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(UserError, match="is damaged: delete it"):
+        api_certificate(tmp_path, {"localhost"})

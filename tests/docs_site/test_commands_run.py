@@ -58,9 +58,6 @@ class Story:
         server = reader.running.get("server") or self.operator.running["server"]
         if invites := [line for line in server.lines if line.startswith("molink agent join")]:
             reader.filled_in["INVITE"] = invites[0].split()[-1]
-            if "ADMIN_KEY" not in reader.filled_in:
-                told = reader.type("molink key create --admin")
-                reader.filled_in["ADMIN_KEY"] = re.findall(r"molink-sk-\S+", told)[0]
             if "agent" in reader.running:
                 server.line_with(ANSWERED)
 

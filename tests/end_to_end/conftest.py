@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,16 @@ class Server:
         return self.process.wait(timeout=30)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def data_home(tmp_path_factory) -> Iterator[Path]:
+    """The user's data are these tests' own: whoever runs them may have keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("data")
+        patch.setenv("XDG_DATA_HOME", str(home))
+        patch.delenv("MOLINK_API_KEY", raising=False)
+        yield home
+
+
 def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, **options):
     line = command_line(*arguments, waits=True)
     return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, **options)
@@ -57,7 +68,7 @@ def serving(model: str, *options: str, waits: bool = False, forks: bool = True):
     reader.start()
     try:
         line = process.stdout.readline()
-        assert line.startswith("ready http://"), (line, server.stderr)
+        assert line.startswith("ready http"), (line, server.stderr)
         server.url = line.split()[1]
         yield server
     finally:

@@ -53,7 +53,9 @@ async def test_a_next_turn_begins_with_what_is_cached(tools, tiny_server, chosen
     shown = (await tools.get(tiny_server.url, "/cluster"))["prefix_cache"]
     assert shown["requests"] >= 4 and shown["recent_hit_rate"] > 0 and shown["tiers"] is None
     status, _ = await tools.post(tiny_server.url, "/cluster/cache/clear", {})
-    assert status == 200
+    assert status == 401
+    told = await asyncio.to_thread(tools.run_molink, "cache", "clear", "--url", tiny_server.url)
+    assert told.stdout == "The prefix cache of 1 ring is cleared.\n", told.stderr
     answers.append(await tools.post(tiny_server.url, "/generate", turn))
     assert answers[-1][1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert len({str(told["token_ids"]) for _, told in answers}) == 1

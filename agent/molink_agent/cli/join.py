@@ -83,6 +83,7 @@ def join(
     from molink_agent.daemon.membership import join_cluster
     from molink_agent.data_files import AgentOptions
 
+    os.environ.pop("MOLINK_INVITE", None)  # No probe and no stage inherits it.
     where = directory(data_dir)
     parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -131,7 +132,6 @@ def _become_run(where: "Path") -> None:
     """Go on as `molink agent run` in this same process, whose arguments, which every user of this
     PC may read, then hold no invite."""
     program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
-    os.environ.pop("MOLINK_INVITE", None)
     sys.stdout.flush()
     command = [sys.executable, *program, "agent", "run", "--data-dir", str(where)]
     os.execv(sys.executable, command)

@@ -89,8 +89,9 @@ def openapi_document(app: web.Application) -> dict[str, Any]:
                 "key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "From `molink key create`. Inference needs any key, what shows "
-                    "or changes the cluster an admin's; a server on loopback needs none.",
+                    "description": "From `molink key create`. What shows the cluster needs one of "
+                    "scope `watch`, what changes it one of scope `admin`; a server on loopback for "
+                    "which no key was made needs none but for orders.",
                 }
             },
         },

@@ -1,5 +1,6 @@
 """`molink plan`: which PCs would hold which layers, and what that would give, without doing it."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import click
 from molink.cli.command_line import shown_option
 from molink.cli.models.importing import GROUP
 from molink.cli.options import auto_or_count, key_option, kv_option
+from molink.cli.tables import data_dir_option
 from molink.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,9 +23,6 @@ CONTEXT_TOKENS_MAX = 131_072
 """As much KV as a stage offers at most, for one user."""
 
 TPOT_MS_MAX = 60_000.0
-
-ERROR_BYTES_MAX = 2**16
-"""Of a refusal: one sentence."""
 
 PLAN_TIMEOUT_S = 30.0
 """A plan of a hundred PCs takes two seconds."""
@@ -77,6 +76,7 @@ PLAN_TIMEOUT_S = 30.0
     help="Plan a folder with plain weights as `molink import --weights` would round it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@data_dir_option
 def plan(
     model: str | None,
     nodes_path: Path | None,
@@ -91,6 +91,7 @@ def plan(
     kv_dtype: "KvDtype",
     weights: "WeightBits | None",
     as_json: bool,
+    data_dir: str | None,
 ) -> None:
     """Show how MODEL would be spread over a set of PCs, and forecast what they would do with it.
 
@@ -110,7 +111,7 @@ def plan(
     if url is not None:
         if model is not None or nodes_path is not None:
             raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
-        name, found = _ask_coordinator(url, key, split)
+        name, found = asyncio.run(_ask_coordinator(url, key, split, data_dir))
     elif model is None or nodes_path is None:
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
     else:
@@ -166,34 +167,24 @@ def _make_plan(
     return read_node_file(nodes_path).plan(planned, goal, split, rings_max)
 
 
-def _ask_coordinator(url: str, key: str | None, split: str | None) -> "tuple[str, Plan]":
+async def _ask_coordinator(
+    url: str, key: str | None, split: str | None, data_dir: str | None
+) -> "tuple[str, Plan]":
     """The plan of a running coordinator, and its model."""
-    import json
-    from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
-
-    from molink.client.api_client import server_sentence
+    from molink.cli.own_server import client_of
     from molink.errors import FrameError
     from molink.wire.schema import Rules, Schema
     from molink_scheduler.placement import Plan
 
-    address = f"{url.rstrip('/')}/plan{f'?split={split}' if split else ''}"
+    async with client_of(url, key, data_dir, silence_s_max=PLAN_TIMEOUT_S) as client:
+        fields = await client.get(f"/plan{f'?split={split}' if split else ''}")
     try:
-        if not address.startswith(("http://", "https://")):
-            raise ValueError("it begins with neither http:// nor https://")
-        request = Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
-        with urlopen(request, timeout=PLAN_TIMEOUT_S) as answer:
-            fields = json.load(answer)
         if "shortage" in fields:
             raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")
         return str(fields["model"]), Schema(Plan, Rules()).read(fields["plan"])
-    except HTTPError as error:
-        raise UserError(server_sentence(error.code, error.read(ERROR_BYTES_MAX))) from None
-    except (URLError, OSError, ValueError, TypeError, KeyError, FrameError) as error:
-        why = getattr(error, "reason", error)  # Of a URLError; its own text is made for programs.
+    except (TypeError, KeyError, FrameError):
         raise UserError(
-            f"No coordinator answers at {address} ({getattr(why, 'strerror', None) or why}): give "
-            "the URL that `molink up` printed."
+            f"What answers at {url} is no coordinator: give the URL that `molink up` printed."
         ) from None
 
 

@@ -49,6 +49,8 @@ class LiveKeys:
     """Only read; usage is written over a connection of its own."""
     clock: Callable[[], float] = time.time
     _known: dict[bytes, ApiKey] = field(default_factory=dict)
+    _holds_keys: bool = True
+    """Also while the file could not be read yet: then nobody is let in without a key."""
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _usage: dict[str, KeyUsage] = field(default_factory=dict)
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))
@@ -61,11 +63,16 @@ class LiveKeys:
         self._refresh()
         return self._known.get(digest_of(secret))
 
-    def has_usable(self) -> bool:
-        """Whether any key opens something."""
+    def holds_keys(self) -> bool:
+        """Whether an operator has ever made a key here, usable or not; a command's own is none."""
         self._refresh()
-        now = self.clock()
-        return any(key.state(now) == "usable" for key in self._known.values())
+        return self._holds_keys
+
+    def has_usable(self) -> bool:
+        """Whether any key of an operator's opens something."""
+        self._refresh()
+        durable = [key for key in self._known.values() if not key.is_temporary]
+        return any(key.state(self.clock()) == "usable" for key in durable)
 
     def usage(self, key: ApiKey) -> KeyUsage:
         """What was asked with a key and is not written yet: add to it."""
@@ -103,6 +110,7 @@ class LiveKeys:
         with self._reading:
             if self.store.changed_elsewhere():
                 self._known = self.store.by_digest()
+                self._holds_keys = not all(key.is_temporary for key in self._known.values())
                 ids = {key.key_id for key in self._known.values()}
                 self._buckets = {name: one for name, one in self._buckets.items() if name in ids}
 

@@ -9,11 +9,12 @@ about hashes that he cannot choose.
 """
 
 import hashlib
+import math
 import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,16 @@ from molink.control.sqlite_file import open_database
 from molink.errors import UserError
 from molink_scheduler.request import PRIORITY_MAX
 
-__all__ = ["KEY_PREFIX", "ApiKey", "KeyRecord", "KeyState", "KeyStore", "KeyUsage", "digest_of"]
+__all__ = [
+    "KEY_PREFIX",
+    "ApiKey",
+    "KeyRecord",
+    "KeyState",
+    "KeyStore",
+    "KeyUsage",
+    "Scope",
+    "digest_of",
+]
 
 KEY_PREFIX = "molink-sk-"
 """Lets people, and programs that look for secrets in published files, recognise a key."""
@@ -44,7 +54,10 @@ KEEP_ENDED_S = 30 * 24 * 3600.0
 """Expired and revoked keys stay in the list for so long, with what they have used."""
 
 TEMPORARY_S = 60.0
-"""For one question to a server on the same machine, though its command be killed."""
+"""A command's own key outlives it by so long where it is killed; one that goes on renews it."""
+
+ROTATED_S = 24 * 3600.0
+"""Who has the old secret of a key that was rotated has so long to be given the new one."""
 
 MIGRATIONS = (
     """
@@ -64,13 +77,24 @@ MIGRATIONS = (
     )
     """,
     "ALTER TABLE keys ADD COLUMN priority INTEGER NOT NULL DEFAULT 0",
+    """
+    ALTER TABLE keys ADD COLUMN scope TEXT NOT NULL DEFAULT 'inference';
+    UPDATE keys SET scope = 'admin' WHERE is_admin;
+    ALTER TABLE keys DROP COLUMN is_admin;
+    ALTER TABLE keys ADD COLUMN is_temporary INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE keys ADD COLUMN old_digest BLOB;
+    ALTER TABLE keys ADD COLUMN old_until REAL
+    """,
 )
 """Times are seconds since 1970; NULL: no limit, or not yet."""
 
-KEY_COLUMNS = "id, name, is_admin, rate_per_min, created, expires, revoked, priority"
+KEY_COLUMNS = "id, name, scope, rate_per_min, created, expires, revoked, priority, is_temporary"
 USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
 
 KeyState = Literal["usable", "expired", "revoked"]
+
+Scope = Literal["inference", "watch", "admin"]
+"""What a key opens: answers; what the cluster tells of itself, to read; everything, orders too."""
 
 
 def digest_of(secret: str) -> bytes:
@@ -85,8 +109,7 @@ class ApiKey:
     key_id: str
     name: str
     """For the operator; empty: none."""
-    is_admin: bool
-    """Whether it opens everything, not inference alone."""
+    scope: Scope
     rate_per_min: int | None
     """Requests that it may send; None: no limit."""
     created: float
@@ -95,12 +118,13 @@ class ApiKey:
     priority: int = 0
     """Of its requests that do not say one, and the best that the others may have unless the key is
     an admin's; lower goes first."""
+    is_temporary: bool = False
+    """Whether a command has made it for itself, rather than an operator for somebody."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
         """The key of a row with `KEY_COLUMNS`."""
-        key_id, name, is_admin, *others = row
-        return cls(key_id, name, bool(is_admin), *others)
+        return replace(cls(*row), is_temporary=bool(row[-1]))
 
     def state(self, now: float) -> KeyState:
         """Whether it opens anything, else why not."""
@@ -172,7 +196,7 @@ class KeyStore:
         now: float,
         *,
         name: str = "",
-        is_admin: bool = False,
+        scope: Scope = "inference",
         rate_per_min: int | None = None,
         expires_s: float | None = None,
         priority: int = 0,
@@ -182,55 +206,78 @@ class KeyStore:
         Raises UserError when a value is out of range or a usable key has the name.
         """
         _check_wishes(name, rate_per_min, expires_s, priority)
-        secret = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         expires = None if expires_s is None else now + expires_s
-        row = (secrets.token_hex(4), name, is_admin, rate_per_min, now, expires, None, priority)
+        row = (secrets.token_hex(4), name, scope, rate_per_min, now, expires, None, priority, False)
         with self._transaction() as db:
+            # A file that has held a key holds one for ever: here another takes its place.
             db.execute(
                 "DELETE FROM keys WHERE coalesce(revoked, expires) < ?", (now - KEEP_ENDED_S,)
             )
             _check_room(_keys(db), name, now)
-            db.execute(
-                f"INSERT INTO keys ({KEY_COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, digest_of(secret)),
-            )
+            secret = _insert(db, row)
         return ApiKey.of_row(row), secret
 
     def revoke(self, which: str, now: float) -> ApiKey:
         """End the key of this id or name. Raises UserError when there is none."""
         with self._transaction() as db:
-            named = [one for one in _keys(db) if one.name == which and one.state(now) == "usable"]
-            found = [one for one in _keys(db) if one.key_id == which] or named
-            if not found:
-                raise UserError(f"There is no usable key {which!r:.80}: see molink key list.")
+            key = _key(db, which, now)
             db.execute(
-                "UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?",
-                (now, found[0].key_id),
+                "UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?", (now, key.key_id)
             )
-        return found[0]
+        return key
+
+    def rotate(self, which: str, now: float) -> tuple[ApiKey, str]:
+        """The usable key of this id or name, and a new secret for it. The secret until now is good
+        for a day more, one before that no longer. Raises UserError when there is none."""
+        secret = _new_secret()
+        with self._transaction() as db:
+            key = _key(db, which, now)
+            if key.state(now) != "usable":
+                raise UserError(f"The key {which!r:.80} is {key.state(now)}: make a new one.")
+            db.execute(
+                "UPDATE keys SET old_digest = digest, old_until = ?, digest = ? WHERE id = ?",
+                (now + ROTATED_S, digest_of(secret), key.key_id),
+            )
+        return key, secret
 
     @contextmanager
-    def temporary_admin(self, now: float) -> Iterator[str]:
-        """Secret of an admin key that is gone after the block, and within a minute in any case."""
-        key, secret = self.create(now, is_admin=True, expires_s=TEMPORARY_S)
+    def temporary_admin(self, now: float) -> Iterator[tuple[ApiKey, str]]:
+        """An admin key and its secret, gone after the block, and a minute after it was made or
+        renewed last in any case."""
+        row = (secrets.token_hex(4), "", "admin", None, now, now + TEMPORARY_S, None, 0, True)
+        with self._transaction() as db:
+            db.execute("DELETE FROM keys WHERE is_temporary AND expires < ?", (now,))
+            secret = _insert(db, row)
         try:
-            yield secret
+            yield ApiKey.of_row(row), secret
         finally:
-            with self._transaction() as db:
-                db.execute("DELETE FROM keys WHERE id = ?", (key.key_id,))
+            with suppress(sqlite3.Error), self._transaction() as db:
+                db.execute("DELETE FROM keys WHERE id = ?", (row[0],))
+
+    def renew(self, key: ApiKey, now: float) -> None:
+        """Let a temporary key open what it opens for a minute from now."""
+        with self._transaction() as db:
+            db.execute("UPDATE keys SET expires = ? WHERE id = ?", (now + TEMPORARY_S, key.key_id))
 
     def list_keys(self) -> list[KeyRecord]:
         """Keys that have not ended long ago, oldest first."""
-        query = f"SELECT {KEY_COLUMNS}, {USAGE_COLUMNS} FROM keys ORDER BY created, rowid"
+        query = f"SELECT {USAGE_COLUMNS}, {KEY_COLUMNS} FROM keys ORDER BY created, rowid"
         with self._transaction() as db:
             rows = db.execute(query).fetchall()
-        return [KeyRecord(ApiKey.of_row(row[:8]), KeyUsage(*row[8:])) for row in rows]
+        return [KeyRecord(ApiKey.of_row(row[4:]), KeyUsage(*row[:4])) for row in rows]
 
     def by_digest(self) -> dict[bytes, ApiKey]:
-        """All keys by the hash of their secret."""
+        """All keys by the hash of their secret; by an old secret one that expires with it."""
+        query = f"SELECT digest, old_digest, old_until, {KEY_COLUMNS} FROM keys"
         with self._lock:
-            rows = self._connection.execute(f"SELECT digest, {KEY_COLUMNS} FROM keys").fetchall()
-        return {row[0]: ApiKey.of_row(row[1:]) for row in rows}
+            rows = self._connection.execute(query).fetchall()
+        found = {}
+        for digest, old_digest, old_until, *row in rows:
+            found[digest] = key = ApiKey.of_row(row)
+            if old_digest is not None:
+                until = min(old_until, math.inf if key.expires is None else key.expires)
+                found[old_digest] = replace(key, expires=until)
+        return found
 
     def changed_elsewhere(self) -> bool:
         """Whether others have written since the last call, and at the first; costs microseconds."""
@@ -262,6 +309,29 @@ class KeyStore:
 
 def _keys(db: sqlite3.Connection) -> list[ApiKey]:
     return [ApiKey.of_row(row) for row in db.execute(f"SELECT {KEY_COLUMNS} FROM keys")]
+
+
+def _key(db: sqlite3.Connection, which: str, now: float) -> ApiKey:
+    """The key of this id, or else the usable one of this name. Raises UserError for none."""
+    named = [one for one in _keys(db) if one.name == which and one.state(now) == "usable"]
+    found = [one for one in _keys(db) if one.key_id == which] or named
+    if not found:
+        raise UserError(f"There is no usable key {which!r:.80}: see molink key list.")
+    return found[0]
+
+
+def _new_secret() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def _insert(db: sqlite3.Connection, row: Sequence[Any]) -> str:
+    """The secret of a new row with `KEY_COLUMNS`."""
+    secret = _new_secret()
+    places = ", ".join("?" * (len(row) + 1))
+    db.execute(
+        f"INSERT INTO keys ({KEY_COLUMNS}, digest) VALUES ({places})", (*row, digest_of(secret))
+    )
+    return secret
 
 
 def _check_wishes(

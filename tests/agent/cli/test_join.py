@@ -37,12 +37,23 @@ def test_an_agent_that_goes_on_holds_no_invite(tmp_path, monkeypatch, program):
     became = []
     monkeypatch.setattr(sys, "argv", ["molink", *words])
     monkeypatch.setattr(sys, "orig_argv", ["python", *program, *words])
-    monkeypatch.setenv("MOLINK_INVITE", "molink1-secret")
     monkeypatch.setattr(os, "execv", lambda path, command: became.append((path, command)))
     commands._become_run(tmp_path)
     expected = [sys.executable, *program, "agent", "run", "--data-dir", str(tmp_path)]
     assert became == [(sys.executable, expected)]
-    assert "MOLINK_INVITE" not in os.environ
+
+
+def test_what_an_agent_starts_inherits_no_invite(tmp_path, monkeypatch):
+    seen = []
+
+    def parse(text):
+        seen.append((text, os.environ.get("MOLINK_INVITE")))
+        raise UserError("enough")
+
+    monkeypatch.setattr("molink.control.messages.invites.Invite.parse", parse)
+    environment = {"MOLINK_INVITE": "molink1-secret"}
+    CliRunner().invoke(main, ["join", "--data-dir", str(tmp_path)], env=environment)
+    assert seen == [("molink1-secret", None)]
 
 
 def test_a_card_that_torch_cannot_use_keeps_the_pc_from_joining(tmp_path, monkeypatch):

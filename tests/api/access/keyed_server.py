@@ -25,8 +25,9 @@ class Server:
     def key(self, **wishes) -> str:
         return self.store.create(self.unix_s, **wishes)[1]
 
-    async def start(self, service, *, required: bool = True) -> None:
-        access = Access(self.keys, required, frozenset({"home.example"}), lambda: self.now_s)
+    async def start(self, service, *, required: bool = True, no_keys: bool = False) -> None:
+        names = frozenset({"home.example"})
+        access = Access(self.keys, required, names, lambda: self.now_s, no_keys=no_keys)
         self.app = create_app(service, access)
         add_plan_route(self.app, MODEL, self._plan)
         self.runner = await start_api(self.app, "127.0.0.1", 0)

@@ -13,28 +13,31 @@ from tests.api.access.keyed_server import MODEL, PROMPT, ask, bearer, post
 
 OPEN = ["/health", "/", "/page/main.js"]
 INFERENCE = ["/v1/models", f"/v1/models/{MODEL}", "/ring"]
-ADMIN = [
-    *("/cluster", "/cluster/requests", "/cluster/events", "/plan"),
-    *("/weights/manifest", "/nothing"),
-]
+WATCH = ["/cluster", "/cluster/requests", "/cluster/events", "/plan"]
+NOWHERE = ["/weights/manifest", "/nothing"]
 
 
 async def test_what_each_key_opens(server, http):
-    keys = {"none": None, "inference": server.key(), "admin": server.key(is_admin=True)}
+    keys = {scope: server.key(scope=scope) for scope in ("inference", "watch", "admin")}
+    keys = {"none": None} | keys
+    paths = OPEN + INFERENCE + WATCH + NOWHERE
     opened = {
-        name: [p for p in OPEN + INFERENCE + ADMIN if (await ask(http, server, p, key))[0] < 400]
+        name: [p for p in paths if (await ask(http, server, p, key))[0] < 400]
         for name, key in keys.items()
     }
     assert opened == {
         "none": OPEN,
         "inference": OPEN + INFERENCE,
-        "admin": OPEN + INFERENCE + ADMIN[:4],
+        "watch": OPEN + WATCH,
+        "admin": OPEN + INFERENCE + WATCH,
     }
-    assert [(await post(http, server, key))[0] for key in keys.values()] == [401, 200, 200]
+    statuses = [(await post(http, server, key))[0] for key in keys.values()]
+    assert statuses == [401, 200, 403, 200]
 
 
-async def test_metrics_are_for_admin_keys(server, http):
-    for key, status in ((None, 401), (server.key(), 403), (server.key(is_admin=True), 200)):
+async def test_metrics_are_for_keys_that_watch(server, http):
+    opened = {"inference": 403, "watch": 200, "admin": 200}
+    for key, status in ((None, 401), *((server.key(scope=s), n) for s, n in opened.items())):
         headers = bearer(key) if key is not None else {}
         async with http.get(f"{server.url}/metrics", headers=headers) as response:
             assert response.status == status
@@ -46,12 +49,15 @@ async def test_refusals_say_what_to_do(server, http):
     assert "Authorization: Bearer KEY" in error["message"]
     status, error = await ask(http, server, "/cluster", server.key())
     assert (status, error["code"]) == (403, "insufficient_permissions")
-    assert "--admin" in error["message"]
+    assert "--scope watch" in error["message"]
     assert error.keys() == {"message", "type", "param", "code"}
 
 
+PERSONS = {"user": "inference", "admin": "admin"}
+
+
 async def test_only_an_admin_goes_before_others(server, http, service):
-    asked = {name: server.key(is_admin=name == "admin") for name in ("user", "admin")}
+    asked = {name: server.key(scope=scope) for name, scope in PERSONS.items()}
     seen = {}
     for name, key in asked.items():
         for priority in (-1, 0, 1):
@@ -90,7 +96,7 @@ async def test_a_keys_priority_is_its_requests_default_and_best(server, http, se
 
 
 async def test_an_admins_key_has_a_default_and_no_best(server, http, service):
-    headers = bearer(server.key(is_admin=True, priority=5))
+    headers = bearer(server.key(scope="admin", priority=5))
     for said in ({}, {"priority": None}, {"priority": 0}, {"priority": -9}):
         body = PROMPT | said
         async with http.post(f"{server.url}/generate", json=body, headers=headers) as response:
@@ -100,11 +106,20 @@ async def test_an_admins_key_has_a_default_and_no_best(server, http, service):
 
 async def test_without_keys_everybody_may_go_first(keyless, http, service):
     body = PROMPT | {"priority": -5}
-    for headers in ({}, bearer(keyless.key())):
-        async with http.post(f"{keyless.url}/generate", json=body, headers=headers) as response:
-            assert response.status == 200
+    async with http.post(f"{keyless.url}/generate", json=body) as response:
+        assert response.status == 200
+    assert [request.priority for request in service.requests] == [-5]
+
+
+async def test_a_key_has_no_more_rights_where_none_is_needed(keyless, http, service):
+    headers = bearer(keyless.key(priority=7))
+    async with http.post(
+        f"{keyless.url}/generate", json=PROMPT | {"priority": -5}, headers=headers
+    ) as response:
+        assert response.status == 403
     assert (await post(http, keyless, keyless.key(priority=7)))[0] == 200
-    assert [request.priority for request in service.requests] == [-5, -5, 7]
+    assert [request.priority for request in service.requests] == [7]
+    assert (await ask(http, keyless, "/cluster", keyless.key()))[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -113,7 +128,7 @@ async def test_without_keys_everybody_may_go_first(keyless, http, service):
 )
 async def test_what_is_no_key_opens_nothing(server, http, header):
     server.key()
-    for path in INFERENCE + ADMIN:
+    for path in INFERENCE + WATCH + NOWHERE:
         assert (await ask(http, server, path, Authorization=header))[0] == 401
 
 

@@ -25,9 +25,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from molink.api import create_app, start_api
+from molink.api.access import Access
 from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
 from molink.api.openapi.document import openapi_document
+from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyUsage
 from molink_scheduler.placement import Shortage
 from tests.api.conftest import FakeService
 from tests.api.test_admin import FakeAdmin
@@ -44,8 +46,29 @@ CHECKS = [
 ]
 
 
+KEY = ApiKey("k1", "", "admin", None, 0.0, None, None)
+
+
+class OneKey:
+    """The keys of a server that has one, an admin's without a rate."""
+
+    clock = staticmethod(lambda: 1.0)
+
+    def holds_keys(self) -> bool:
+        return False
+
+    def find(self, secret: str) -> ApiKey | None:
+        return KEY if secret == f"{KEY_PREFIX}admin" else None
+
+    def spend(self, key: ApiKey, now_s: float) -> None:
+        return None
+
+    def usage(self, key: ApiKey) -> KeyUsage:
+        return KeyUsage()
+
+
 def app_of() -> web.Application:
-    app = create_app(FakeService())
+    app = create_app(FakeService(), Access(OneKey()))
     add_plan_route(app, "tiny/model", no_plan)
     add_admin_routes(app, FakeAdmin())
     return app
@@ -97,6 +120,7 @@ OPERATIONS = operations()
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_answers_are_as_the_document_says(url, label, mode):
     session = requests.Session()
+    session.headers["Authorization"] = f"Bearer {KEY_PREFIX}admin"
 
     @settings(
         max_examples=EXAMPLES,

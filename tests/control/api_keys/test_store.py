@@ -9,6 +9,7 @@ from molink.control.api_keys.store import (
     KEY_PREFIX,
     KEYS_MAX,
     MIGRATIONS,
+    ROTATED_S,
     TEMPORARY_S,
     KeyStore,
     KeyUsage,
@@ -47,8 +48,8 @@ def test_no_two_keys_are_alike(store):
 
 
 def test_a_key_is_what_was_wished_for(store):
-    key, _ = store.create(NOW, name="ben", is_admin=True, rate_per_min=60, expires_s=10)
-    assert (key.name, key.is_admin, key.rate_per_min) == ("ben", True, 60)
+    key, _ = store.create(NOW, name="ben", scope="admin", rate_per_min=60, expires_s=10)
+    assert (key.name, key.scope, key.rate_per_min) == ("ben", "admin", 60)
     assert [key.state(NOW + after_s) for after_s in (0, 9.9, 10)] == ["usable", "usable", "expired"]
     endless, _ = store.create(NOW)
     assert endless.state(NOW * 1e6) == "usable"
@@ -63,19 +64,21 @@ def test_a_key_has_a_priority(store, priority):
     assert store.list_keys()[0].key == key
 
 
-def test_keys_of_an_older_file_have_the_usual_priority(tmp_path):
-    older = open_database(tmp_path / "keys.sqlite", MIGRATIONS[:1])
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_keys_of_an_older_file_open_what_they_did(tmp_path, version):
+    older = open_database(tmp_path / "keys.sqlite", MIGRATIONS[:version])
     with older:
-        older.execute(
+        older.executemany(
             "INSERT INTO keys (id, digest, name, is_admin, created, requests) "
-            "VALUES ('a1', x'00', 'anna', 1, ?, 3)",
-            (NOW,),
+            "VALUES (?, ?, ?, ?, ?, 3)",
+            [("a1", b"1", "anna", 1, NOW), ("b2", b"2", "ben", 0, NOW)],
         )
     older.close()
     store = KeyStore.open(tmp_path)
-    (record,) = store.list_keys()
-    assert (record.key.name, record.key.is_admin, record.key.priority) == ("anna", True, 0)
-    assert record.usage.requests == 3
+    record, other = store.list_keys()
+    assert (record.key.name, record.key.scope, record.key.priority) == ("anna", "admin", 0)
+    assert (other.key.name, other.key.scope, other.key.is_temporary) == ("ben", "inference", False)
+    assert record.usage.requests == 3 and set(store.by_digest()) == {b"1", b"2"}
     assert store.create(NOW, priority=5)[0].priority == 5
     store.close()
 
@@ -139,10 +142,50 @@ def test_usage_is_added_up(store):
 
 
 def test_a_temporary_key_is_gone_afterwards(store):
-    with store.temporary_admin(NOW) as secret:
+    with store.temporary_admin(NOW) as (made, secret):
         key = store.by_digest()[digest_of(secret)]
-        assert key.is_admin and key.state(NOW + TEMPORARY_S) == "expired"
+        assert key == made and (key.scope, key.is_temporary) == ("admin", True)
+        assert key.state(NOW + TEMPORARY_S) == "expired"
+        store.renew(key, NOW + 50)
+        renewed = store.by_digest()[digest_of(secret)]
+        assert renewed.state(NOW + TEMPORARY_S) == "usable"
+        assert renewed.state(NOW + 50 + TEMPORARY_S) == "expired"
     assert store.list_keys() == []
+
+
+def test_what_killed_commands_leave_is_cleared_by_the_next(store):
+    left = store.temporary_admin(NOW)
+    left.__enter__()
+    with store.temporary_admin(NOW + TEMPORARY_S - 1):
+        assert len(store.list_keys()) == 2
+    with store.temporary_admin(NOW + TEMPORARY_S + 1) as (key, _):
+        assert [one.key for one in store.list_keys()] == [key]
+
+
+def test_a_rotated_key_has_two_secrets_for_a_day(store):
+    key, first = store.create(NOW, name="anna", scope="watch", priority=3)
+    rotated, second = store.rotate("anna", NOW)
+    assert rotated == key and second != first and second.startswith(KEY_PREFIX)
+    found = store.by_digest()
+    assert found[digest_of(second)] == key
+    old = found[digest_of(first)]
+    assert old == replace(key, expires=NOW + ROTATED_S)
+    assert [record.key for record in store.list_keys()] == [key]
+    _, third = store.rotate(key.key_id, NOW + 1)
+    assert set(store.by_digest()) == {digest_of(second), digest_of(third)}
+    store.revoke("anna", NOW + 2)
+    assert {one.state(NOW + 3) for one in store.by_digest().values()} == {"revoked"}
+
+
+def test_a_rotated_key_expires_as_before(store):
+    key, first = store.create(NOW, expires_s=60)
+    _, second = store.rotate(key.key_id, NOW + 1)
+    for secret in (first, second):
+        assert store.by_digest()[digest_of(secret)].expires == NOW + 60
+    with pytest.raises(UserError, match="is expired"):
+        store.rotate(key.key_id, NOW + 60)
+    with pytest.raises(UserError, match="no usable key"):
+        store.rotate("nobody", NOW)
 
 
 def test_there_is_an_end_to_keys(store, monkeypatch):

@@ -35,6 +35,14 @@ def test_sums_outlive_the_coordinator(tmp_path):
     ledger.close()
 
 
+def test_only_its_owner_reads_it(tmp_path):
+    ledger = Ledger.open(tmp_path)
+    with ledger.together():
+        ledger.add("a", "anna", Contribution(10.0, 7, 100))
+        assert {file.stat().st_mode & 0o077 for file in tmp_path.iterdir()} == {0}
+    ledger.close()
+
+
 def test_what_was_added_before_a_failure_is_not_kept(tmp_path):
     ledger = Ledger.open(tmp_path)
     with pytest.raises(ZeroDivisionError), ledger.together():

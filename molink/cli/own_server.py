@@ -1,0 +1,119 @@
+"""Servers of this machine's user: their TLS, and orders to them without a key that is typed.
+
+Each listens at a socket in its data directory, too, which only its owner may open: who
+answers there has proven itself, which no port of loopback does. And who may write the directory's
+keys may have one: a command makes itself an admin key, which ends with it, or a minute after it was
+killed. It is sent to that socket and nowhere else.
+"""
+
+import asyncio
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    suppress,
+)
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from molink.cli.tables import DATA_FOLDER
+from molink.config import data_dir as folders
+from molink.errors import MolinkError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from molink.api.access import Access
+    from molink.client.api_client import ApiClient
+    from molink.config.settings import ServeSettings, UpSettings
+    from molink.control.api_keys.store import ApiKey, KeyStore
+
+__all__ = ["api_tls", "client_of", "own_client", "own_socket"]
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+RENEWAL_S = 20.0
+"""A key that is in use is renewed three times before it would end."""
+
+
+def api_tls(
+    settings: "ServeSettings | UpSettings", directory: Path, access: "Access"
+) -> "SSLContext | None":
+    """What an API presents itself with; None: it is plain HTTP. Raises UserError for files that
+    cannot be used."""
+    from molink.control.addresses import TlsFiles
+    from molink.control.certificate import api_certificate
+
+    if not settings.api_tls:
+        return None
+    if settings.api_tls_cert:
+        return TlsFiles(settings.api_tls_cert, settings.api_tls_key).server_context()
+    return api_certificate(directory, access.host_names | LOOPBACK).server_context()
+
+
+def client_of(
+    url: str, key: str | None, data_dir: str | None, *, silence_s_max: float | None = None
+) -> AbstractAsyncContextManager["ApiClient"]:
+    """A client of the server at `url` with this key; without one, if the server is of this machine
+    and of the data directory that is given, or else the user's, with a key of the command's own."""
+    from molink.client.api_client import SILENCE_S_MAX, ApiClient
+
+    silence_s = silence_s_max or SILENCE_S_MAX
+    path = None if key else _socket_of(url, data_dir)
+    if path is None:
+        return ApiClient(url, key, silence_s_max=silence_s)
+    return own_client(path, silence_s_max=silence_s)
+
+
+@asynccontextmanager
+async def own_client(path: Path, *, silence_s_max: float) -> AsyncIterator["ApiClient"]:
+    """A client of the server that listens at this socket of a data directory. It has an admin key
+    of the command's own, or none where none can be made, as on a full disk."""
+    from molink.client.api_client import ApiClient
+    from molink.control.api_keys.store import KeyStore
+    from molink.tasks import background_tasks
+
+    with ExitStack() as stack:
+        secret = None
+        with suppress(MolinkError, sqlite3.Error):
+            store = stack.enter_context(closing(KeyStore.open(path.parent)))
+            key, secret = stack.enter_context(store.temporary_admin(time.time()))
+        client = ApiClient("http://localhost", secret, silence_s_max=silence_s_max, socket=path)
+        async with background_tasks() as tasks, client:
+            if secret is not None:
+                tasks.create_task(_renew(store, key))
+            yield client
+
+
+async def _renew(store: "KeyStore", key: "ApiKey") -> None:
+    while True:
+        await asyncio.sleep(RENEWAL_S)
+        with suppress(sqlite3.Error):  # The disk is full: it may have room before the key ends.
+            store.renew(key, time.time())
+
+
+def _socket_of(url: str, data_dir: str | None) -> Path | None:
+    """`own_socket` of the server at `url`, if that is on loopback."""
+    from molink.client.api_client import is_loopback, server_url
+
+    parts = urlsplit(server_url(url))
+    if not is_loopback(parts.hostname or ""):
+        return None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return own_socket(port, data_dir)
+
+
+def own_socket(port: int, data_dir: str | None) -> Path | None:
+    """Where the server of this data directory whose API is at `port` answers its owner; None where
+    none listens: a socket alone may be left from a crash."""
+    path = folders.api_socket(folders.data_dir(DATA_FOLDER, data_dir), port)
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(path))
+        return path
+    return None
