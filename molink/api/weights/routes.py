@@ -88,7 +88,7 @@ class WeightsRoutes:
         if "gzip" not in request.headers.get(hdrs.ACCEPT_ENCODING, ""):
             return web.Response(body=manifest, content_type="application/json")
         if self._packed is None:
-            self._packed = asyncio.create_task(asyncio.to_thread(gzip.compress, manifest))
+            self._packed = asyncio.create_task(asyncio.to_thread(gzip.compress, manifest, mtime=0))
         return web.Response(
             body=await asyncio.shield(self._packed),
             content_type="application/json",

@@ -229,8 +229,7 @@ class AgentStage:
         return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)
 
     def fail(self, reason: str, about: str = "") -> StageError:
-        """Hold a failure against its node, and against the neighbour `about`; the error to
-        raise."""
+        """Hold a failure against its node and the neighbour `about`; the error to raise."""
         self.failure = StageFailure(self.node.node_id, reason, about)
         return StageError(reason)
 
@@ -318,9 +317,7 @@ class AgentStage:
         if loaded.state_slots == 0:
             raise self.fail(f"{self.name} has room for the states of no request.")
         if work is not None and loaded.kv_dtype != work.kv_dtype:
-            raise self.fail(
-                f"{self.name} does not keep KV as {work.kv_dtype}: update MoLink there."
-            )
+            raise self.fail(f"{self.name} keeps no KV as {work.kv_dtype}: update MoLink there.")
         if self.assignment.stage == 0 and loaded.coordinator_port is None:
             raise self.fail(f"{self.name} does not listen for the coordinator.")
         return loaded

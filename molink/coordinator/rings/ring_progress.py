@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from molink.coordinator.requests.ring_client import Served
 from molink.stage_protocol.messages import StageProgress
 from molink_scheduler.head.settings import PREFILL_TOKENS_IN_FLIGHT_MAX
+from molink_scheduler.routing.line_watch import LYING_MAX
 
 __all__ = ["PATIENCE_MIN_S", "ForecastPace", "RingProgress", "Stuck"]
 
@@ -66,6 +67,13 @@ class Stuck:
     """Its number."""
     about: int | None = None
     """Number of the stage with which it failed; None: it failed by itself."""
+
+    @classmethod
+    def letting_lie(cls, stages: int) -> "Stuck":
+        """A ring of so many stages of which users hear nothing while others do: its head does not
+        begin them, or its tail keeps their tokens."""
+        reason = f"{LYING_MAX} requests were left lying while others were served"
+        return cls(reason, stages - 1, 0) if stages > 1 else cls(reason, 0)
 
 
 @dataclass(slots=True)

@@ -29,7 +29,6 @@ from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
 from molink.stage_protocol.messages import StageProgress
 from molink.tasks import background_tasks, gathered, unless
-from molink_scheduler.routing.line_watch import LYING_MAX
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 
 __all__ = ["RingState", "RingSupervisor"]
@@ -337,7 +336,7 @@ class RingSupervisor:
             has_other = partial(self.service.has_other, client)
             client.give_up_stalled(now, has_other, stages[-1])
             if client.prospects.watch.is_habit(now):
-                raise self._stuck(_letting_lie(len(stages)))
+                raise self._stuck(Stuck.letting_lie(len(stages)))
             short = [one for one in self.stages if one.health and one.health.host_is_short]
             client.short_of_memory = short[0].name if short else ""
             if short:
@@ -398,10 +397,3 @@ class RingSupervisor:
     async def _let_go(self, node: Node, guard: ErrorGuard) -> None:
         with guard:
             await self.stand_by(node, self.epoch)
-
-
-def _letting_lie(stages: int) -> Stuck:
-    """What is wrong with a ring of so many stages of which users hear nothing while others do: its
-    head does not begin them, or its tail keeps their tokens."""
-    reason = f"{LYING_MAX} requests were left lying while others were served"
-    return Stuck(reason, stages - 1, 0) if stages > 1 else Stuck(reason, 0)
