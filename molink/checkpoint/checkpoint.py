@@ -52,6 +52,9 @@ SMALL_FILES = (
 are ours.
 """
 
+SMALL_BYTES_MAX, SMALL_FILES_MAX = 64 * 2**20, 256
+"""Of these together: twice as much as the largest vocabulary, and many more than any model has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -122,12 +125,13 @@ def open_checkpoint(model: str, cache: Path | None = None) -> Checkpoint:
     return Checkpoint(model, folder, model, cache)
 
 
-def open_hub_checkpoint(hub_id: str, cache: Path) -> Checkpoint:
+def open_hub_checkpoint(hub_id: str, cache: Path, bytes_max: int | None = None) -> Checkpoint:
     """A model of the hub that somebody else has named: never a directory of this PC. Raises
-    CheckpointError when there is none, or it is no hub id."""
+    CheckpointError when there is none, it is no hub id, or all but its weights is more than
+    `bytes_max`."""
     if HUB_ID.fullmatch(hub_id) is None or ".." in hub_id:
         raise CheckpointError("The model that was asked for is no hub id such as owner/name.")
-    folder = model_folder(_fetch_small_files(hub_id, cache), hub_id)
+    folder = model_folder(_fetch_small_files(hub_id, cache, bytes_max), hub_id)
     return Checkpoint(hub_id, folder, hub_id, cache)
 
 
@@ -185,19 +189,31 @@ def _unindexed_files(directory: Path, name: str) -> list[str]:
 # -- the hub --------------------------------------------------------------------------------------
 
 
-def _fetch_small_files(hub_id: str, cache: Path | None) -> Path:
+def _fetch_small_files(hub_id: str, cache: Path | None, bytes_max: int | None = None) -> Path:
+    """The folder of all but the weights. What is in it is asked before a byte of it comes."""
     from huggingface_hub import snapshot_download
 
+    answers, most = _hub_answers(), min(SMALL_BYTES_MAX, bytes_max or SMALL_BYTES_MAX)
+    options = {"local_files_only": not answers, **_kept_in(cache)}
+    wanted = list(SMALL_FILES)
     try:
-        directory = snapshot_download(
-            hub_id,
-            allow_patterns=list(SMALL_FILES),
-            local_files_only=not _hub_answers(),
-            **_kept_in(cache),
-        )
+        if answers:
+            found = snapshot_download(hub_id, allow_patterns=wanted, dry_run=True, **options)
+            wanted = [one.filename for one in found if _is_used(one.filename)]
+            size = sum(one.file_size or 0 for one in found if one.filename in wanted)
+            if size > most or len(wanted) > SMALL_FILES_MAX:
+                raise CheckpointError(
+                    f"{hub_id} has {len(wanted)} files of {size / 2**20:.0f} MiB beside its "
+                    f"weights; {SMALL_FILES_MAX} and {most / 2**20:.0f} MiB are the most"
+                )
+        return Path(snapshot_download(hub_id, allow_patterns=wanted, **options))
     except (OSError, ValueError) as error:
         raise CheckpointError(_hub_message(hub_id, error)) from error
-    return Path(directory)
+
+
+def _is_used(name: str) -> bool:
+    """Whether a file of a repository is the model's, and not an example's or another form's."""
+    return "/" not in name or name.startswith("additional_chat_templates/")
 
 
 def _download(hub_id: str, name: str, options: dict[str, Any]) -> Path:

@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import Any
 
 from molink.checkpoint.description import ALIASES
-from molink.checkpoint.model_config import text_settings
-from molink.errors import UserError
+from molink.checkpoint.model_config import LAYERS_MAX, text_settings
+from molink.errors import CheckpointError, UserError
 
 __all__ = [
     "ADDED_POSITIONS",
@@ -182,10 +182,13 @@ class ShardPlan:
 
 
 def shape_of(config: Mapping[str, Any]) -> WeightsLayout:
-    """The layout that a parsed config.json states."""
+    """The layout that a parsed config.json states. Raises CheckpointError for more layers than any
+    model has: they are counted one by one."""
     facts = text_settings(config)
     names = ("num_hidden_layers", *ALIASES["num_hidden_layers"])
     counts = [facts[name] for name in names if isinstance(facts.get(name), int)]
+    if counts and counts[0] > LAYERS_MAX:
+        raise CheckpointError(f"the config names {counts[0]} layers: {LAYERS_MAX} are the most")
     tied = facts.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     return WeightsLayout(counts[0] if counts else None, tied if isinstance(tied, bool) else None)
 
@@ -245,7 +248,7 @@ def _layer_list(names: Iterable[str], layers_total: int | None) -> str | None:
     numbers: dict[str, set[int]] = {}
     for name in names:
         steps = name.split(".")
-        at = next((index for index, step in enumerate(steps) if step.isdecimal()), None)
+        at = next((index for index, step in enumerate(steps) if _is_layer(step)), None)
         if at is not None:
             prefix = "".join(f"{step}." for step in steps[:at])
             numbers.setdefault(prefix, set()).add(int(steps[at]))
@@ -254,6 +257,11 @@ def _layer_list(names: Iterable[str], layers_total: int | None) -> str | None:
     whole = set(range(layers_total))
     lists = [prefix for prefix, found in numbers.items() if whole and whole <= found]
     return lists[0] if len(lists) == 1 else None
+
+
+def _is_layer(step: str) -> bool:
+    """Whether a step of a tensor's name is the number of a layer."""
+    return step.isdecimal() and len(step) <= len(str(LAYERS_MAX))
 
 
 def _home(name: str | None, root: str | None) -> Home:
@@ -265,7 +273,7 @@ def _home(name: str | None, root: str | None) -> Home:
         return Place.SHARED
     if name.startswith(root):
         number = name[len(root) :].split(".", 1)[0]
-        return int(number) if number.isdecimal() else Place.SHARED
+        return int(number) if _is_layer(number) else Place.SHARED
     around = "".join(f"{step}." for step in root.split(".")[:-2])
     steps = name.removeprefix(around).split(".")
     if OUTPUT_MATRICES & set(steps):

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -79,7 +80,10 @@ def test_a_hub_model_is_fetched_shard_by_shard(tmp_path, monkeypatch):
     cache.mkdir()
     fetched = []
 
-    def snapshot(hub_id, *, allow_patterns, local_files_only):
+    def snapshot(hub_id, *, allow_patterns, local_files_only, dry_run=False):
+        if dry_run:
+            found = (path for pattern in allow_patterns for path in remote.glob(pattern))
+            return [SimpleNamespace(filename=one.name, file_size=1) for one in found]
         for pattern in allow_patterns:
             for path in remote.glob(pattern):
                 shutil.copy(path, cache)

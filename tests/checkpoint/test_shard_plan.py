@@ -13,7 +13,7 @@ from molink.checkpoint.shard_plan import (
     plan_shards,
     shape_of,
 )
-from molink.errors import UserError
+from molink.errors import CheckpointError, UserError
 from molink.executor.weights import StagePart, build_stage_class, load_model_config, needed_tensors
 from tests.executor.tiny_models import ARCHITECTURES, LAYERS, save_tiny
 
@@ -115,3 +115,13 @@ def test_the_shape_under_its_other_names():
     assert shape_of({"n_layer": 3}) == WeightsLayout(3, None)
     text = {"num_hidden_layers": 5}
     assert shape_of({"text_config": text, "tie_word_embeddings": True}) == WeightsLayout(5, True)
+
+
+def test_a_config_of_a_thousand_million_layers_is_refused_before_they_are_counted():
+    with pytest.raises(CheckpointError, match="names 1000000000 layers: 10000 are the most"):
+        shape_of({"num_hidden_layers": 10**9})
+
+
+def test_a_name_with_thousands_of_digits_is_no_layer():
+    names = [f"model.layers.{'9' * 5000}.a", "model.layers.0.a"]
+    assert homes_of_tensors(names, 1) == {names[0]: Place.SHARED, names[1]: 0}

@@ -54,7 +54,9 @@ async def fetch_from_hub(
     source: HubSource, layers: range, directory: Path, limits: WeightsLimits, progress: Progress
 ) -> Path:
     """As `ensure_weights` from the hub."""
-    checkpoint = await in_thread(open_hub_checkpoint, source.model, directory / "hub")
+    checkpoint = await in_thread(
+        open_hub_checkpoint, source.model, directory / "hub", limits.disk_bytes_max
+    )
     shape = shape_of(checkpoint.config())
     names = await in_thread(_files_of, checkpoint, shape, layers)
     sizes = {name: await in_thread(_size, checkpoint, name) for name in names}

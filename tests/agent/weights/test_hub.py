@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import huggingface_hub
 import pytest
 
 from molink.checkpoint import checkpoint
-from molink.errors import WeightsError
+from molink.errors import CheckpointError, WeightsError
 from molink_agent.weights import HubSource, ensure_weights
 from tests.agent.weights.stored import needed_of, tensors_in
 from tests.agent.weights.weights_server import LAYERS, QUICK, write_model
@@ -26,10 +27,16 @@ class Hub:
         self.damaged = 0
         """Of the next weight files fetched."""
 
-    def snapshot_download(self, hub_id, *, allow_patterns, local_files_only, cache_dir):
-        for pattern in allow_patterns:
-            for path in self.remote.glob(pattern):
-                self._cache(Path(cache_dir), path.name, path.read_bytes())
+    def snapshot_download(
+        self, hub_id, *, allow_patterns, local_files_only, cache_dir, dry_run=False
+    ):
+        names = {path.relative_to(self.remote) for path in self.remote.rglob("*")}
+        found = [one for one in sorted(names) if any(one.match(each) for each in allow_patterns)]
+        if dry_run:
+            sizes = ((one, (self.remote / one).stat().st_size) for one in found)
+            return [SimpleNamespace(filename=str(one), file_size=size) for one, size in sizes]
+        for one in found:
+            self._cache(Path(cache_dir), str(one), (self.remote / one).read_bytes())
         return str(Path(cache_dir) / "snapshots" / "c0ffee")
 
     def hf_hub_download(
@@ -80,6 +87,21 @@ async def test_whole_files_of_its_layers_come_and_only_its_tensors_are_named(hub
     hub.fetched.clear()
     assert await ensure_weights(SOURCE, range(2, 4), home, QUICK) == found
     assert hub.fetched == []
+
+
+async def test_what_is_beside_the_weights_has_a_bound(hub, home):
+    """A repository may hold anything, and a coordinator may name any."""
+    write_model(hub.remote)
+    (hub.remote / "examples").mkdir()
+    (hub.remote / "examples" / "padding.json").write_bytes(b" " * 300_000)
+    await ensure_weights(SOURCE, range(LAYERS), home, QUICK)
+    assert not list(home.rglob("padding.json")), "what is not the model's is not fetched"
+    (hub.remote / "padding.json").write_bytes(b" " * 300_000)
+    with pytest.raises(CheckpointError, match="beside its weights; 256 and 0 MiB are the most"):
+        await ensure_weights(
+            SOURCE, range(LAYERS), home / "small", replace(QUICK, disk_bytes_max=200_000)
+        )
+    assert not list((home / "small").rglob("*.json"))
 
 
 async def test_verifying_what_is_there_is_progress_too(hub, home):
