@@ -16,6 +16,9 @@ __all__ = ["WITH_CONFIG", "GgufModel"]
 
 WITH_CONFIG = "name the folder of the original model with --config"
 
+NUMBER_MAX = 2**31 - 1
+"""Largest number of layers, heads, widths, tokens or the like."""
+
 
 @dataclass(frozen=True)
 class GgufModel:
@@ -84,9 +87,10 @@ class GgufModel:
         return value  # type: ignore[no-any-return]
 
     def number(self, key: str) -> int:
-        """A positive whole number. Raises CheckpointError for anything else."""
+        """A positive whole number. Raises CheckpointError for anything else, and for what no model
+        has as many of as `NUMBER_MAX`."""
         value = self.find(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= NUMBER_MAX:
             raise self._unusable(key)
         return value
 

@@ -57,7 +57,7 @@ def rope_parameters(model: GgufModel, size: int) -> dict[str, Any]:
 def _llama3(model: GgufModel, factors: np.ndarray, theta: float, size: int) -> dict[str, Any]:
     """The settings that give the factors by which the file divides frequencies."""
     factor = round(float(factors.max()), FACTOR_DIGITS)
-    for original in LLAMA3_LENGTHS if factor > 1 else ():
+    for original in LLAMA3_LENGTHS if factor > 1 and (size + 1) // 2 == len(factors) else ():
         settings = {
             "rope_type": "llama3",
             "rope_theta": theta,

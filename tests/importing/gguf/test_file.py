@@ -149,6 +149,17 @@ WHOLE = [
         ),
         ({"llama.rope.dimension_count": "abc"}, WHOLE, "no usable llama.rope.dimension_count"),
         ({"llama.rope.freq_base": math.nan}, WHOLE, "no usable llama.rope.freq_base"),
+        ({"llama.context_length": Typed(10, 2**63)}, WHOLE, "no usable llama.context_length"),
+        (
+            {"llama.rope.dimension_count": Typed(10, 4 * 10**9)},
+            [*WHOLE, plain("rope_freqs.weight", 2)],
+            "no usable llama.rope.dimension_count",
+        ),
+        (
+            {"llama.rope.dimension_count": 2 * 10**9},
+            [*WHOLE, Tensor("rope_freqs.weight", (2,), 0, np.float32([8, 8]).tobytes())],
+            "rotary frequencies.*--config",
+        ),
         ({"llama.attention.head_count": 3}, WHOLE, "8 rows for 3 heads"),
         ({"llama.embedding_length": 16}, WHOLE, "no embeddings of 16"),
         ({"llama.rope.scaling.type": "odd"}, WHOLE, "--config"),
