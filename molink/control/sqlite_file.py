@@ -4,9 +4,15 @@
 its number, so that a crash leaves a file of the old version or of the new. A published step never
 changes: a new table is a new step. A file that has taken more steps than this build knows is left
 as it is.
+
+A damaged file that only holds what may be lost is put aside and begun anew. One that may not, an
+emptied one too, is never taken for new: members, keys and who may ask would be forgotten without a
+word. Of those a copy is kept, of the last start that was on another day.
 """
 
+import logging
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,23 +20,87 @@ from molink.errors import UserError
 
 __all__ = ["BUSY_S", "cannot_open", "open_database"]
 
+log = logging.getLogger(__name__)
+
 BUSY_S = 5.0
 """A command waits so long for the coordinator's transaction, which takes milliseconds."""
 
 OWNER_ONLY = 0o600
 
+COPY_S = 86_400.0
+"""Age at which a copy is made anew."""
+
+BEGUN_WITHIN_S, LOOK_S = 1.0, 0.05
+"""For which an empty file is perhaps one that another process makes just now."""
+
+DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+class _DamagedError(Exception):
+    """Raised when a file is there and is no whole database; its text is a clause."""
+
 
 def open_database(
-    path: Path,
-    migrations: Sequence[str],
-    busy_s: float = BUSY_S,
-    otherwise: str = "give another --data-dir",
+    path: Path, migrations: Sequence[str], busy_s: float = BUSY_S, *, may_be_lost: bool = False
 ) -> sqlite3.Connection:
     """The file, made or brought up to date where needed; transactions are the caller's.
 
     May be used by several threads, one at a time. Raises UserError when it cannot be opened, is of
-    a newer MoLink, or is no such file; `otherwise` is what helps where its disk and owner are well.
+    a newer MoLink, or is damaged; one that `may_be_lost` is put aside then, and begun anew.
     """
+    try:
+        if may_be_lost:
+            return _opened(path, migrations, busy_s)
+        _refuse_emptied(path)
+        connection = _opened(path, migrations, busy_s)
+        _keep_copy(connection, path)
+        return connection
+    except _DamagedError as damage:
+        if not may_be_lost:
+            raise UserError(
+                f"{path} is damaged ({damage}): put {_copy_of(path)} in its place, or a copy of "
+                "yours. It is not begun anew, as members and keys would be forgotten."
+            ) from None
+        _put_aside(path, str(damage))
+        return _opened(path, migrations, busy_s)
+
+
+def _refuse_emptied(path: Path) -> None:
+    until = time.monotonic() + BEGUN_WITHIN_S
+    while path.exists() and not path.stat().st_size:
+        if time.monotonic() > until:
+            raise _DamagedError("it is empty")
+        time.sleep(LOOK_S)
+
+
+def _put_aside(path: Path, why: str) -> None:
+    aside = path.with_name(f"{path.name}.damaged-{time.time():.0f}")
+    for part in ("", "-wal", "-shm"):
+        if (one := path.with_name(path.name + part)).exists():
+            one.rename(aside.with_name(aside.name + part))
+    log.warning("%s is damaged (%s): it is kept as %s and begun anew", path, why, aside.name)
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.copy")
+
+
+def _keep_copy(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy the file, unless that was done today. A full disk is no reason not to start."""
+    copy = _copy_of(path)
+    new = copy.with_suffix(".new")
+    try:
+        if copy.exists() and time.time() - copy.stat().st_mtime < COPY_S:
+            return
+        new.unlink(missing_ok=True)
+        new.touch(mode=OWNER_ONLY)
+        connection.execute("VACUUM INTO ?", (str(new),))
+        new.replace(copy)
+    except (OSError, sqlite3.Error) as error:
+        log.warning("no copy of %s is kept: %s", path, error)
+
+
+def _opened(path: Path, migrations: Sequence[str], busy_s: float) -> sqlite3.Connection:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=OWNER_ONLY)
@@ -38,13 +108,15 @@ def open_database(
             path, timeout=busy_s, isolation_level=None, check_same_thread=False
         )
     except (OSError, sqlite3.Error) as error:
-        raise cannot_open(path, error, otherwise) from None
+        raise cannot_open(path, error) from None
     try:
         _prepare(connection, path, migrations)
     except sqlite3.Error as error:
         connection.close()
-        raise cannot_open(path, error, otherwise) from None
-    except UserError:
+        if (getattr(error, "sqlite_errorname", "") or "").startswith(DAMAGE):
+            raise _DamagedError(str(error)) from None
+        raise cannot_open(path, error) from None
+    except (UserError, _DamagedError):
         connection.close()
         raise
     return connection
@@ -52,6 +124,9 @@ def open_database(
 
 def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
     connection.row_factory = sqlite3.Row
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise _DamagedError(str(found).splitlines()[0][:100])
     connection.execute("PRAGMA journal_mode = WAL")
     # A node that was let in must still be in after a power cut.
     connection.execute("PRAGMA synchronous = FULL")
@@ -80,9 +155,8 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def cannot_open(path: Path, error: OSError | sqlite3.Error, otherwise: str) -> UserError:
+def cannot_open(path: Path, error: OSError | sqlite3.Error) -> UserError:
     """What to say of a file that cannot be used, with what helps."""
     return UserError(
-        f"{path} cannot be opened ({error}): check its owner and whether its disk is full, or "
-        f"{otherwise}."
+        f"{path} cannot be opened ({error}): check its owner and whether its disk is full."
     )

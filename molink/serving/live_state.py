@@ -120,14 +120,14 @@ class LiveState:
         """The file in a data folder, made where there is none; what is too old, or of another
         model, is dropped. Raises UserError when it cannot be opened."""
         path = data_dir / FILE_NAME
-        db = open_database(path, MIGRATIONS)
+        db = open_database(path, MIGRATIONS, may_be_lost=True)
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA secure_delete = ON")
         _begin_anew(db, model, now)
         _prune(db, now)
         last = db.execute("SELECT max(number) FROM answers").fetchone()[0] or 0
         writer = StateWriter(db, _prune)
-        return cls(path, open_database(path, MIGRATIONS), writer, model, last + 1)
+        return cls(path, open_database(path, MIGRATIONS, may_be_lost=True), writer, model, last + 1)
 
     def close(self) -> None:
         """Write what waits, and close the file."""

@@ -50,3 +50,47 @@ def test_a_file_of_a_newer_version_is_refused_in_a_sentence_and_left_as_it_is(tm
         f"{tmp_path / name} was written by a newer MoLink: update this one."
     )
     assert version_of(tmp_path / name) == len(migrations) + 1
+
+
+def damaged(path, how):
+    whole = path.read_bytes()
+    spoilt = {"cut": whole[: len(whole) // 2], "emptied": b"", "garbage": b"no database" * 900}
+    path.write_bytes(spoilt[how])
+    for part in ("-wal", "-shm"):
+        path.with_name(path.name + part).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "garbage"])
+@pytest.mark.parametrize("name", ["ledger.sqlite", "live.sqlite"])
+def test_a_damaged_file_that_may_be_lost_is_put_aside(tmp_path, name, how, caplog):
+    _, opened = FILES[name]
+    opened(tmp_path).close()
+    damaged(tmp_path / name, how)
+    opened(tmp_path).close()
+    aside = [path for path in tmp_path.iterdir() if ".damaged-" in path.name]
+    assert len(aside) == (0 if how == "emptied" else 1) == len(caplog.records)
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "garbage"])
+@pytest.mark.parametrize("name", ["registry.db", "keys.sqlite"])
+def test_a_damaged_file_that_may_not_be_lost_is_never_begun_anew(tmp_path, name, how):
+    """Whoever was a member would be forgotten, or everybody let in, without a word."""
+    _, opened = FILES[name]
+    opened(tmp_path).close()
+    damaged(tmp_path / name, how)
+    left = (tmp_path / name).read_bytes()
+    with pytest.raises(
+        UserError, match=rf"{name} is damaged \(.*\): put .*{name}\.copy in"
+    ) as told:
+        opened(tmp_path)
+    assert "--data-dir" not in str(told.value) and (tmp_path / name).read_bytes() == left
+    copy = tmp_path / f"{name}.copy"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    copy.replace(tmp_path / name)
+    opened(tmp_path).close()
+
+
+def test_a_full_disk_keeps_no_copy_and_starts(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    Registry.open(tmp_path).close()
+    assert "no copy of" in caplog.text

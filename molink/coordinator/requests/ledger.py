@@ -60,8 +60,6 @@ MIGRATIONS = (
 )
 """Files of before steps were counted have the first table already."""
 
-DISPOSABLE = "move it away; it only holds what each PC has given"
-
 
 @dataclass(slots=True)
 class Ledger:
@@ -78,14 +76,14 @@ class Ledger:
     def open(cls, data_dir: Path) -> "Ledger":
         """Made on first use. Raises UserError when it cannot be used."""
         path = data_dir / LEDGER_FILE
-        db = open_database(path, MIGRATIONS, LOCKED_S, DISPOSABLE)
+        db = open_database(path, MIGRATIONS, LOCKED_S, may_be_lost=True)
         try:
             db.execute("PRAGMA synchronous=NORMAL")  # A power cut may take what came last.
             names = "node_id, uptime_s, token_layers, bytes_sent"
             rows = list(db.execute(f"SELECT {names} FROM contribution"))
         except sqlite3.Error as error:
             db.close()
-            raise cannot_open(path, error, DISPOSABLE) from None
+            raise cannot_open(path, error) from None
         return cls(db, {row[0]: Contribution(row[1], row[2], row[3]) for row in rows})
 
     def close(self) -> None:

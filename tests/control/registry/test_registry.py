@@ -44,7 +44,7 @@ def test_everything_outlives_a_restart(registry, tmp_path):
 
 def test_the_file_is_private_and_holds_no_secret_of_an_invite(registry, tmp_path):
     secret = make(registry).secret.value
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4, "two logs, and the copy"
     assert all(file.stat().st_mode & 0o077 == 0 for file in tmp_path.iterdir())
     content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert secret not in content and secret.hex().encode() not in content

@@ -99,7 +99,7 @@ def test_a_folder_without_a_registry_is_told_and_left_empty(tmp_path):
 
 def test_a_file_that_is_none_or_of_a_newer_version_is_refused(tmp_path):
     (tmp_path / "registry.db").write_bytes(b"no database" * 100)
-    with pytest.raises(UserError, match="cannot be opened"):
+    with pytest.raises(UserError, match="is damaged"):
         Registry.open(tmp_path)
     (tmp_path / "registry.db").unlink()
     open_database(tmp_path / "registry.db", (*MIGRATIONS, "CREATE TABLE more (a)")).close()
