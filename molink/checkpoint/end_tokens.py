@@ -75,5 +75,7 @@ def _turn_end(tokenizer: Any) -> int | None:
 
 
 def _added_tokens(tokenizer: Any) -> dict[str, int]:
-    """Ids of the tokens that stand for themselves, by their text."""
-    return {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
+    """Ids of the tokens that stand for themselves, by their text; a tokenizer of no known form
+    tells none."""
+    found = getattr(tokenizer, "added_tokens_decoder", {})
+    return {str(token): number for number, token in found.items()}

@@ -8,7 +8,7 @@ told.
 
 from dataclasses import dataclass
 
-from molink.wire import frames
+from molink.wire import protocol
 
 __all__ = ["PROTOCOL_HEADER", "UNTOLD", "Protocols", "own_protocols"]
 
@@ -46,5 +46,5 @@ class Protocols:
 
 def own_protocols() -> Protocols:
     """The numbers that this build speaks."""
-    newest = frames.PROTOCOL_VERSION
-    return Protocols(min(frames.PROTOCOL_MIN, newest), newest)
+    newest = protocol.PROTOCOL_VERSION
+    return Protocols(min(protocol.PROTOCOL_MIN, newest), newest)

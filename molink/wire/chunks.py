@@ -24,7 +24,8 @@ from typing import Any
 import msgpack
 
 from molink.errors import FrameError
-from molink.wire.frames import ANYBODY, HEADER_BYTES_MAX, PROTOCOL_VERSION, check_protocol
+from molink.wire import protocol
+from molink.wire.frames import ANYBODY, HEADER_BYTES_MAX, check_protocol
 
 __all__ = [
     "Ack",
@@ -76,7 +77,7 @@ class ChunkHeader:
             self.transfer_bytes,
             self.header_bytes,
         )
-        packed: bytes = msgpack.packb((PROTOCOL_VERSION, CHUNK, fields))
+        packed: bytes = msgpack.packb((protocol.PROTOCOL_VERSION, CHUNK, fields))
         return packed
 
 
@@ -117,25 +118,25 @@ LinkFrame = ChunkHeader | Ack | LinkHello | Welcome | Missing
 
 def encode_hello(stream: int = 0) -> bytes:
     """One frame that asks whether somebody listens."""
-    packed: bytes = msgpack.packb((PROTOCOL_VERSION, HELLO, (stream,)))
+    packed: bytes = msgpack.packb((protocol.PROTOCOL_VERSION, HELLO, (stream,)))
     return packed
 
 
 def encode_ack(sequences: Sequence[int]) -> bytes:
     """One frame that acknowledges chunks."""
-    packed: bytes = msgpack.packb((PROTOCOL_VERSION, ACK, sequences))
+    packed: bytes = msgpack.packb((protocol.PROTOCOL_VERSION, ACK, sequences))
     return packed
 
 
 def encode_welcome(first: int) -> bytes:
     """One frame that answers a hello."""
-    packed: bytes = msgpack.packb((PROTOCOL_VERSION, WELCOME, (first,)))
+    packed: bytes = msgpack.packb((protocol.PROTOCOL_VERSION, WELCOME, (first,)))
     return packed
 
 
 def encode_missing(first: int) -> bytes:
     """One frame that says which chunk is missing."""
-    packed: bytes = msgpack.packb((PROTOCOL_VERSION, MISSING, (first,)))
+    packed: bytes = msgpack.packb((protocol.PROTOCOL_VERSION, MISSING, (first,)))
     return packed
 
 

@@ -30,6 +30,7 @@ import msgpack
 import numpy as np
 
 from molink.errors import FrameError
+from molink.wire import protocol
 from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.elements import TensorHeader
 from molink.wire.headers import unpacked
@@ -45,8 +46,6 @@ __all__ = [
     "FROM_STAGE",
     "FROM_TAIL",
     "HEADER_BYTES_MAX",
-    "PROTOCOL_MIN",
-    "PROTOCOL_VERSION",
     "SAMPLES_MAX",
     "TOKEN_ID",
     "Activations",
@@ -191,14 +190,6 @@ class Sampled:
 Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache
 Message = Order | Activations | Forget | BlocksFetched | Sampled
 
-PROTOCOL_VERSION = 8
-"""Raised with every change of the schema, of frames or of the control plane, that builds before it
-would not understand."""
-
-PROTOCOL_MIN = PROTOCOL_VERSION
-"""The oldest number that this build speaks, too. Frames are written in PROTOCOL_VERSION, which an
-older build does not read: below it only once all of a ring write its oldest member's number."""
-
 HEADER_BYTES_MAX = 4 * 2**20
 """A prompt of 500,000 tokens fits: nobody's model is longer yet."""
 
@@ -241,14 +232,15 @@ _SET_CODEC, _CLEAR_CACHE = Schema(SetCodec, RULES), Schema(ClearCache, RULES)
 
 def check_protocol(number: int) -> None:
     """Raises FrameError for a number of the protocol that this build does not speak."""
-    if not PROTOCOL_MIN <= number <= PROTOCOL_VERSION:
-        raise FrameError(f"peer speaks protocol {number}, this is {PROTOCOL_VERSION}: update")
+    if not protocol.PROTOCOL_MIN <= number <= protocol.PROTOCOL_VERSION:
+        own = protocol.PROTOCOL_VERSION
+        raise FrameError(f"peer speaks protocol {number}, this is {own}: update")
 
 
 def encode_message(message: Message, epoch: int) -> list[bytes | memoryview]:
     """The frames of one message: the header, and for activations the buffer."""
     kind, fields, buffers = _fields_of(message)
-    return [msgpack.packb([PROTOCOL_VERSION, kind, epoch, fields]), *buffers]
+    return [msgpack.packb([protocol.PROTOCOL_VERSION, kind, epoch, fields]), *buffers]
 
 
 @dataclass(frozen=True, slots=True)

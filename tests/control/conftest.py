@@ -9,7 +9,7 @@ from molink.control.broker.broker import open_broker
 from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import CoordinatorPresence, NodeHealth, NodeState, Presence
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from tests.control.raw_client import RawClient
 
 PASSWORD = "a-random-token-of-a-node"

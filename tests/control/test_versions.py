@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from molink.control.messages.joining import JoinRequest
 from molink.control.messages.payloads import Assignment, CoordinatorPresence, Presence
 from molink.control.versions import UNTOLD, Protocols, own_protocols
-from molink.wire import frames
+from molink.wire import protocol
 
 NUMBERS = st.integers(0, 2**31)
 
@@ -24,23 +24,23 @@ def test_a_number_outside_the_range_says_in_one_sentence_who_is_to_update(one, o
 
 
 def test_a_build_works_with_itself_and_not_with_those_that_told_no_number():
-    assert own_protocols().trouble(frames.PROTOCOL_VERSION) == ""
+    assert own_protocols().trouble(protocol.PROTOCOL_VERSION) == ""
     assert "update" in own_protocols().trouble(UNTOLD)
 
 
 def test_until_rings_write_their_oldest_member_s_number_a_build_speaks_one():
-    assert frames.PROTOCOL_MIN == frames.PROTOCOL_VERSION
+    assert protocol.PROTOCOL_MIN == protocol.PROTOCOL_VERSION
 
 
 def test_a_build_with_another_number_speaks_that_one_alone(monkeypatch):
-    monkeypatch.setattr(frames, "PROTOCOL_VERSION", 5)
+    monkeypatch.setattr(protocol, "PROTOCOL_VERSION", 5)
     assert own_protocols() == Protocols(5, 5)
 
 
 def test_a_build_speaks_older_numbers_from_its_least_on(monkeypatch):
-    monkeypatch.setattr(frames, "PROTOCOL_MIN", frames.PROTOCOL_VERSION - 2)
+    monkeypatch.setattr(protocol, "PROTOCOL_MIN", protocol.PROTOCOL_VERSION - 2)
     speaks = own_protocols()
-    told = [bool(speaks.trouble(frames.PROTOCOL_VERSION - back)) for back in range(-1, 4)]
+    told = [bool(speaks.trouble(protocol.PROTOCOL_VERSION - back)) for back in range(-1, 4)]
     assert told == [True, False, False, False, True]
 
 

@@ -8,7 +8,7 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from molink_scheduler.placement import ModelCost
 
 HERE = Presence(

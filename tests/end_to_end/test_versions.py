@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from tests.end_to_end.clusters import cluster, free_ports, running
 
 BODY = {"prompt_token_ids": [1, 5, 9], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -24,8 +24,8 @@ BODY = {"prompt_token_ids": [1, 5, 9], "max_tokens": 8, "temperature": 0, "ignor
 OPTIONS = ("--broker", "embedded", "--dtype", "float32")
 
 NUMBERED = """
-from molink.wire import frames
-frames.PROTOCOL_VERSION = frames.PROTOCOL_MIN = {number}
+from molink.wire import protocol
+protocol.PROTOCOL_VERSION = protocol.PROTOCOL_MIN = {number}
 """
 
 SILENT = """
@@ -72,8 +72,8 @@ def release(folder: Path) -> tuple[int, dict[str, str]]:
     place = folder / "release"
     with tarfile.open(fileobj=io.BytesIO(tree)) as archive:
         archive.extractall(place, filter="data")
-    frames = (place / "molink/wire/frames.py").read_text()
-    (number,) = re.findall(r"^PROTOCOL_VERSION = (\d+)$", frames, re.MULTILINE)
+    texts = [path.read_text() for path in (place / "molink/wire").glob("*.py")]
+    (number,) = re.findall(r"^PROTOCOL_VERSION = (\d+)$", "\n".join(texts), re.MULTILINE)
     rooms = (place, *(place / name for name in ("agent", "scheduler", "sim")))
     path = os.pathsep.join(map(str, rooms))
     return int(number), {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

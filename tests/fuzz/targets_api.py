@@ -11,10 +11,11 @@ from molink.api.access import Access, _admit
 from molink.api.body import _checked
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat, chat_prompt
+from molink.api.chat.answer_grammar import chat_requests
 from molink.api.errors import ApiError
 from molink.api.generate import _job_of
 from molink.api.grammars.fields import GRAMMARS, grammar_question
-from molink.api.openai import chat, completions
+from molink.api.openai import completions
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import prompt_list, tokens_of_prompt
@@ -79,7 +80,7 @@ async def _chat(data: bytes) -> None:
     body = _checked(bytearray(data), ChatBody)
     grammar_question(body)
     prompt = await chat_prompt(conversation_of(body), CARD, ChatFormat())
-    chat._requests(prompt, body, CARD, ANY_GRAMMAR, 0)
+    await chat_requests(ASKING, body, CARD, prompt, 1)
 
 
 def _weights_range(data: bytes) -> None:

@@ -19,7 +19,7 @@ from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.topics import ALL_TOPICS
 from molink.control.versions import PROTOCOL_HEADER
 from molink.errors import ControlError, JoinRefusedError, RingError
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon.membership import Membership
 from molink_agent.data_files import Known
 from tests.api.conftest import FakeService

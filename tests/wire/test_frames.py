@@ -9,12 +9,12 @@ from molink.errors import FrameError
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import (
     HEADER_BYTES_MAX,
-    PROTOCOL_VERSION,
     Activations,
     Message,
     decode_message,
     encode_message,
 )
+from molink.wire.protocol import PROTOCOL_VERSION
 from molink_scheduler.batch import Batch, BatchClass, Span
 
 

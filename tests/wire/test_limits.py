@@ -20,7 +20,6 @@ from molink.wire.frames import (
     FROM_TAIL,
     HEADER_BYTES_MAX,
     HEADERS_BYTES_MAX,
-    PROTOCOL_VERSION,
     SAMPLED,
     SAMPLES_MAX,
     SUBMIT,
@@ -38,6 +37,7 @@ from molink.wire.frames import (
     encode_message,
 )
 from molink.wire.headers import ARRAYS_MAX
+from molink.wire.protocol import PROTOCOL_VERSION
 from molink_scheduler.batch import (
     ADMITTED_BULK_BYTES_MAX,
     Admission,

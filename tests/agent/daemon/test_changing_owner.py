@@ -20,7 +20,7 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon import process
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.step_times import StepTimes

@@ -14,7 +14,7 @@ from molink.control.messages.payloads import (
 )
 from molink.control.versions import UNTOLD
 from molink.errors import JoinRefusedError
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon import device_node
 from molink_agent.daemon.device_node import (
     ABANDONED_S,

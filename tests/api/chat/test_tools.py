@@ -254,7 +254,8 @@ async def test_eighty_tools_with_long_descriptions_can_be_demanded(client, servi
     assert "What the tool does" not in service.requests[-1].sampling.grammar
 
 
-async def test_tools_that_are_too_many_are_not_looked_at_one_by_one(client, monkeypatch):
+async def test_tools_that_are_too_many_are_not_looked_at_one_by_one(client, service, monkeypatch):
+    service.card = replace(card(), model_len_max=10**7)
     asked = []
     whole = GrammarChecker.grammar
 

@@ -33,7 +33,7 @@ from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.checkpoint.weights_manifest import WeightsManifest
 from molink.control.versions import PROTOCOL_HEADER
 from molink.errors import CheckpointError
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 
 BLOCK = 100
 TOKEN = {"Authorization": "Bearer right", PROTOCOL_HEADER: str(PROTOCOL_VERSION)}

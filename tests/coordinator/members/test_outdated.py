@@ -17,7 +17,7 @@ from molink.control.versions import UNTOLD, own_protocols
 from molink.coordinator.members.hub import UP_TO_DATE
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.requests.cluster_report import nodes_report
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from tests.coordinator.examples import HERE, PROFILE, WORK
 from tests.coordinator.members.test_hub import world
 

@@ -5,7 +5,7 @@ import asyncio
 from molink.control.messages.payloads import NodeWish, StageFact
 from molink.control.versions import UNTOLD
 from molink.coordinator.members.stage_watch import StageFailure
-from molink.wire.frames import PROTOCOL_VERSION
+from molink.wire.protocol import PROTOCOL_VERSION
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.rings.world import world
 

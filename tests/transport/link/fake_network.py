@@ -91,6 +91,7 @@ class FakeNetwork:
     def __post_init__(self) -> None:
         self.events: list = []
         self.ids = itertools.count()
+        self.greetings = 0
         self.pumped_at = -1.0
         self.received: deque = deque()
         self.thread = LinkThread([], self.arrived.append)
@@ -147,6 +148,9 @@ class FakeNetwork:
             return None
         self.heard, frames = self.received.popleft()
         return frames
+
+    def greeted(self) -> None:
+        self.greetings += 1
 
     def refuse(self, error: Exception) -> None:
         self.frames_refused += 1
