@@ -71,6 +71,9 @@ TOO_LONG = (
 """Words for a prompt that is too long: clients of OpenAI's API look for the first sentence, and
 shorten the conversation themselves."""
 
+TPOT_S_MIN = 1e-9
+"""A target below it is none that could be met; in seconds it could be rounded to zero."""
+
 TOP_P_MIN = 1e-9
 """What 0 means: the likeliest token alone."""
 
@@ -292,7 +295,7 @@ def _deadline_at(timeout_s: float | None) -> float | None:
 
 def _targets(body: SamplingBody) -> Targets:
     tpot_ms = body.tpot_target_ms
-    return Targets(body.ttft_target_s, None if tpot_ms is None else tpot_ms / 1000)
+    return Targets(body.ttft_target_s, None if tpot_ms is None else max(TPOT_S_MIN, tpot_ms / 1000))
 
 
 def _logit_bias(body: SamplingBody, card: ModelCard) -> tuple[tuple[int, float], ...]:

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 
 from molink.executor.attention.attention_math import AttentionVariant
 from molink.executor.attention.kv_pool import KvPool
-from molink.executor.cpu.native_attention import AttentionKernels, _agrees, kernels_for
+from molink.executor.cpu.native_attention import AttentionKernels, _agrees, _kernels, kernels_for
 from molink.executor.cpu.native_kernel import native_library
 from molink.executor.cpu.norms import RootMeanSquareNorm, norm_trouble
 from molink.executor.cpu.packed_linear import OnednnLinear, PackedLinear, product_trouble
@@ -174,7 +174,9 @@ def wrong_attention(change):
             changed = change(window, variant)
             return AttentionKernels.attend(self, query_THA, layer, batch, *changed)
 
-    return Wrong(native_library())
+    right = _kernels()  # Says what the library's functions take, too.
+    assert right is not None
+    return Wrong(right.library)
 
 
 @native

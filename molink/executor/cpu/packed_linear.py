@@ -246,7 +246,9 @@ def product_trouble(
         F.linear(x.to(kind), matrix.to(kind), None if added is None else added.to(kind))
         for kind in (wide, dtype)
     )
-    terms = F.linear(x.to(wide).square(), squares.to(wide)).sqrt()
+    # A kernel may begin with the bias, to which each sum of a group is then added.
+    first = None if added is None else added.to(wide).square()
+    terms = F.linear(x.to(wide).square(), squares.to(wide), first).sqrt()
     reference = Reference(truth, library, slack=SUMS * summed(inputs) * terms)
     return reference.trouble_of(lambda x: layer(x)[..., some], x)
 
