@@ -59,7 +59,8 @@ def open_database(
         if not may_be_lost:
             raise UserError(
                 f"{path} is damaged ({damage}): put {_copy_of(path)} in its place, or a copy of "
-                "yours. It is not begun anew, as members and keys would be forgotten."
+                f"yours, and remove {path.name}-wal and {path.name}-shm, which belong to the "
+                "damaged one. It is not begun anew, as members and keys would be forgotten."
             ) from None
         _put_aside(path, str(damage))
         return _opened(path, migrations, busy_s)

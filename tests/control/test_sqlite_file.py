@@ -83,6 +83,7 @@ def test_a_damaged_file_that_may_not_be_lost_is_never_begun_anew(tmp_path, name,
         UserError, match=rf"{name} is damaged \(.*\): put .*{name}\.copy in"
     ) as told:
         opened(tmp_path)
+    assert f"remove {name}-wal and {name}-shm" in str(told.value)
     assert "--data-dir" not in str(told.value) and (tmp_path / name).read_bytes() == left
     copy = tmp_path / f"{name}.copy"
     assert copy.stat().st_mode & 0o777 == 0o600

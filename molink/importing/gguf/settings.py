@@ -302,7 +302,7 @@ def latent(model: GgufModel, settings: Settings) -> Settings:
 
 
 def granite_positions(model: GgufModel, settings: Settings) -> Settings:
-    """Whether heads rotate."""
+    """Kind of positions of Granite's heads: rotary ones, or none."""
     rotates = model.find("rope.scaling.finetuned") is not False
     return {"position_embedding_type": "rope" if rotates else "nope"}
 
