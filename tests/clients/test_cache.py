@@ -1,10 +1,12 @@
 """Clients are installed once, in folders of their own, and named when they cannot be had."""
 
-import subprocess
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from tools.clients import __main__ as main
+from tools.clients import cache
 from tools.clients.cache import CACHE_VARIABLE, NotInstalledError, install
 
 
@@ -13,13 +15,12 @@ def commands(monkeypatch, tmp_path):
     """What would be run; each ends well, unless it holds `broken`."""
     ran = []
 
-    def run(command, **_):
+    def status(command, _):
         ran.append(command)
-        status = int(any("broken" in word for word in command))
-        return subprocess.CompletedProcess(command, status, "", "no such version")
+        return int(any("broken" in word for word in command)), "no such version"
 
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(cache, "_status", status)
     return ran
 
 
@@ -51,3 +52,11 @@ def test_what_cannot_be_had_is_named_and_no_failure(commands, capsys, monkeypatc
     monkeypatch.setattr("sys.argv", ["clients", "x"])
     assert main.main() == 0
     assert capsys.readouterr().out.startswith("not run broken==1")
+
+
+def test_an_installation_that_takes_too_long_ends_with_its_children(monkeypatch, tmp_path):
+    monkeypatch.setattr(cache, "INSTALL_S_MAX", 2)
+    with pytest.raises(NotInstalledError, match="timed out after 2 s"):
+        cache._run(["sh", "-c", "sleep 600 & echo $! > child; wait"], tmp_path)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "child").read_text())).wait(10)

@@ -6,8 +6,10 @@ when the installation has come to its end.
 """
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +101,26 @@ def _python(folder: Path, packages: tuple[str, ...]) -> list[list[str]]:
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S_MAX, check=False
-        )
+        status, said = _status(command, folder)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalledError(f"could not be installed: {error}") from error
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise NotInstalledError(f"could not be installed: {said[-1] if said else command[0]}")
+    if status:
+        lines = said.strip().splitlines()
+        raise NotInstalledError(f"could not be installed: {lines[-1] if lines else command[0]}")
+
+
+def _status(command: list[str], folder: Path) -> tuple[int, str]:
+    """Status of a command and what it said; when it takes too long, or this program is ended, all
+    that it has started ends with it: pip works in a child, which would go on."""
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            status = process.wait(INSTALL_S_MAX)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        said.seek(0)
+        return status, said.read()
