@@ -1,8 +1,10 @@
 """The runner with a small agent and a small library in the place of real ones."""
 
+import json
 import signal
 import subprocess
 import sys
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tools.clients.agents import Agent
 from tools.clients.cache import Installed
 from tools.clients.libraries import Library
 from tools.clients.model import ScriptedModel, Trouble
-from tools.clients.server import running
+from tools.clients.server import in_front_of, running
 from tools.clients.session import FINAL
 from tools.clients.sessions import run_first_prompt, run_library, run_session, scratch
 
@@ -60,8 +62,16 @@ def test_who_does_not_ask_again_fails_where_the_model_does():
 @pytest.mark.parametrize(
     ("fault", "told", "why"),
     [
-        ("has none", "11 requests, 0 too long; it said: Half of the garden is done.", ""),
-        ("asks too much", "1 requests, 1 too long; it said: it was refused: ", ""),
+        (
+            "has none",
+            "11 requests, 0 too long, 0.0 s without a byte at most; it said: Half of the garden",
+            "",
+        ),
+        (
+            "asks too much",
+            "1 requests, 1 too long, 0.0 s without a byte at most; it said: it was refused: ",
+            "",
+        ),
         ("is refused", "1 requests, 0 too long", "400: 'temperature'"),
     ],
 )
@@ -69,6 +79,21 @@ def test_only_a_refusal_fails_a_first_prompt_to_another_server(tmp_path, fault, 
     with running(ScriptedModel(tmp_path)) as server:
         result = run_first_prompt(agent(fault), CLIENT, server.url)
     assert told in result.tried and why in result.why and result.passed == (not why)
+
+
+def test_how_long_a_stream_was_silent_is_told(tmp_path):
+    model = ScriptedModel(tmp_path, Trouble(is_silent_at=0, silence_s=0.5))
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    body = {"messages": [{"role": "user", "content": "go"}], "tools": [tool], "stream": True}
+    with running(model) as server, in_front_of(server.url) as shown:
+        request = urllib.request.Request(
+            f"{shown.url}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert b"[DONE]" in answer.read()
+    assert 0.5 <= shown.requests.silence_s < 60
 
 
 def test_a_library_s_trials_are_told():

@@ -44,13 +44,16 @@ def main() -> int:
         "--real", action="store_true", help="agents alone, a first prompt to a published model"
     )
     parser.add_argument(
+        "--patience", type=float, metavar="N", default=1.0, help="agents have so many times as long"
+    )
+    parser.add_argument(
         "--within", type=float, metavar="S", help="begin none after so many seconds"
     )
     asked = parser.parse_args()
     clients = in_time(chosen(set(asked.names), big=asked.big), asked.within)
     results = over_ring if asked.ring else with_real_model if asked.real else scripted
     failed = 0
-    for result in results(clients):
+    for result in results(clients, asked.patience):
         print(result.line(), flush=True)
         failed += not result.passed and not result.not_run
     return int(failed > 0)
@@ -83,34 +86,38 @@ def tried(client: AnyClient, run: Callable[[AnyClient, Installed], Result]) -> R
     return run(client, installed)
 
 
-def scripted(clients: Iterable[Client]) -> Iterator[Result]:
+def scripted(clients: Iterable[Client], patience: float) -> Iterator[Result]:
     """The results of clients before the scripted model alone."""
 
     def run(client: Client, installed: Installed) -> Result:
         if isinstance(client, Library):
             return run_library(client, installed)
         trouble = Trouble(FAILS_AT if client.retries else None, IS_SILENT_AT)
-        return run_session(client, installed, trouble)
+        return run_session(client, installed, trouble, patience=patience)
 
     return (tried(client, run) for client in clients)
 
 
-def over_ring(clients: Iterable[Client]) -> Iterator[Result]:
+def over_ring(clients: Iterable[Client], patience: float) -> Iterator[Result]:
     """The results of agents whose ring loses a stage in each session."""
+
+    def run(agent: Agent, installed: Installed) -> Result:
+        return run_session(agent, installed, Trouble(), ring.write, patience)
+
     with served_ring() as ring:
         for agent in agents_of(clients):
             ring.begin()
-            result = tried(agent, lambda one, at: run_session(one, at, Trouble(), ring.write))
-            told = f"{result.tried}, a stage killed: {ring.pause_s:.1f} s of silence"
+            result = tried(agent, run)
+            told = f"{result.tried}, a stage killed: {ring.pause_s:.1f} s until the next word"
             why = result.why or ("" if ring.pause_s else "no stage was killed")
             yield replace(result, tried=told, why=why)
 
 
-def with_real_model(clients: Iterable[Client]) -> Iterator[Result]:
+def with_real_model(clients: Iterable[Client], patience: float) -> Iterator[Result]:
     """The results of agents that ask Qwen2.5-Coder 0.5B, on a ring of three stages."""
     with served(str(real_model()), "--served-model-name", MODEL_NAME) as url:
         for agent in agents_of(clients):
-            yield tried(agent, lambda one, at: run_first_prompt(one, at, url))
+            yield tried(agent, lambda one, at: run_first_prompt(one, at, url, patience))
 
 
 def real_model() -> Path:

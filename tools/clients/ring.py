@@ -29,7 +29,7 @@ KILLED_ANSWER, KILLED_AFTER_PIECES = 6, 5
 TOKENS_MAX = 1500
 """More than the longest answer has."""
 
-ANSWER_S_MAX = 180
+ANSWER_S_MAX = 600
 
 
 @dataclass

@@ -42,6 +42,8 @@ class Requests:
     """Method, path, status and sentence of each 4xx and 5xx of a POST."""
     ignored: set[str] = field(default_factory=set)
     """Names of fields that were passed over."""
+    silence_s: float = 0.0
+    """Longest time without a byte in a stream, from its request on; a proxy notes it."""
 
     def forgive(self, told: Sequence[str]) -> int:
         """Forget the refusals with one of these words, which were provoked; how many they were."""
@@ -53,12 +55,17 @@ class Requests:
     async def noting(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware around all others."""
         self.count += request.method == "POST"  # Before the answer: a client may go away meanwhile.
+        request[NOTED] = self
         response = await handler(request)
         if request.method == "POST":
             self.ignored.update(response.headers.get("X-MoLink-Ignored", "").split(", "))
             if response.status >= 400:
                 self.refused.append(f"{request.path} {response.status}: {_sentence(response)}")
         return response
+
+
+NOTED = web.RequestKey("noted", Requests)
+"""Where a request has the list that it stands in."""
 
 
 def _sentence(response: web.StreamResponse) -> str:
@@ -98,6 +105,8 @@ def in_front_of(url: str) -> Iterator[Server]:
 
 async def _passed_on(url: str, request: web.Request) -> web.StreamResponse:
     headers = {name: value for name, value in request.headers.items() if name not in OF_ONE_HOP}
+    noted = request[NOTED]
+    heard_at = time.monotonic()
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), auto_decompress=False) as session,
         session.request(
@@ -109,7 +118,12 @@ async def _passed_on(url: str, request: web.Request) -> web.StreamResponse:
             return web.Response(status=answer.status, headers=told, body=await answer.read())
         response = web.StreamResponse(status=answer.status, headers=told)
         await response.prepare(request)
+        is_stream = answer.content_type == "text/event-stream"
         async for piece in answer.content.iter_any():
+            now = time.monotonic()
+            if is_stream:
+                noted.silence_s = max(noted.silence_s, now - heard_at)
+            heard_at = now
             await response.write(piece)
         return response
 

@@ -15,7 +15,7 @@ from tools.clients.libraries import Library
 from tools.clients.model import MODEL_NAME, ScriptedModel, Trouble, Writer, at_once
 from tools.clients.report import Result
 from tools.clients.script import DONE, HALF_DONE
-from tools.clients.server import Server, in_front_of, running
+from tools.clients.server import Requests, Server, in_front_of, running
 from tools.clients.session import HALF, STEPS, difference
 
 __all__ = ["run_first_prompt", "run_library", "run_session", "scratch"]
@@ -39,21 +39,25 @@ SAID_CHARS = 300
 
 
 def run_session(
-    agent: Agent, client: Installed, trouble: Trouble, write: Writer = at_once
+    agent: Agent,
+    client: Installed,
+    trouble: Trouble,
+    write: Writer = at_once,
+    patience: float = 1.0,
 ) -> Result:
-    """The result of a whole session."""
+    """The result of a whole session; each half may take `patience` times as long as usual."""
     with scratch() as (home, work):
         half = HALF if agent.more is not None else None
         model = ScriptedModel(work, trouble, write, half)
-        with running(model) as server:
-            place = _place(server, home, work, client, agent.files)
-            why = _prompts(agent, place) or difference(work)
+        with running(model) as server, in_front_of(server.url) as shown:
+            place = _place(shown, home, work, client, agent.files)
+            why = _prompts(agent, place, COMMAND_S_MAX * patience) or difference(work)
             steps = max((one.calls for one in model.asked), default=0)
-            tried = f"a session of {steps} of {len(STEPS)} steps"
+            tried = f"a session of {steps} of {len(STEPS)} steps, {_silence(shown.requests)}"
             return Result.of(agent.name, agent.packages[0], tried, why, server.requests)
 
 
-def run_first_prompt(agent: Agent, client: Installed, url: str) -> Result:
+def run_first_prompt(agent: Agent, client: Installed, url: str, patience: float = 1.0) -> Result:
     """The result of a short prompt to a real model at `url`. Who is at work when the time is over,
     or is told that its prompt is too long for the model, does well: only refusals do not."""
     with scratch() as (home, work), in_front_of(url) as server:
@@ -61,24 +65,29 @@ def run_first_prompt(agent: Agent, client: Installed, url: str) -> Result:
         variables = agent.variables(place)
         for command in agent.setup:
             _run(command(place, ""), place, variables)
-        said, _ = _run(agent.first(place, FIRST), place, variables, FIRST_S_MAX)
+        said, _ = _run(agent.first(place, FIRST), place, variables, FIRST_S_MAX * patience)
         long, count = server.requests.forgive(TOO_LONG), server.requests.count
-        tried = f"a first prompt, {count} requests, {long} too long; it said: {_last_line(said)}"
+        tried = f"a first prompt, {count} requests, {long} too long, {_silence(server.requests)}; "
+        tried += f"it said: {_last_line(said)}"
         why = "" if count else "it asked nothing"
         return Result.of(agent.name, agent.packages[0], tried, why, server.requests)
 
 
-def _prompts(agent: Agent, place: Place) -> str:
+def _silence(requests: Requests) -> str:
+    return f"{requests.silence_s:.1f} s without a byte at most"
+
+
+def _prompts(agent: Agent, place: Place, seconds: float) -> str:
     """Why a session did not come to its end; empty: it did."""
     variables = agent.variables(place)
     for command in agent.setup:
         _run(command(place, ""), place, variables)
     if agent.more is None:
-        return _lacking(_run(agent.first(place, PROMPTS[0]), place, variables)[0], DONE)
-    said, _ = _run(agent.first(place, PROMPTS[0]), place, variables)
+        return _lacking(_run(agent.first(place, PROMPTS[0]), place, variables, seconds)[0], DONE)
+    said, _ = _run(agent.first(place, PROMPTS[0]), place, variables, seconds)
     if HALF_DONE not in said:
         return _lacking(said, HALF_DONE)
-    return _lacking(_run(agent.more(place, PROMPTS[1]), place, variables)[0], DONE)
+    return _lacking(_run(agent.more(place, PROMPTS[1]), place, variables, seconds)[0], DONE)
 
 
 def _lacking(said: str, wanted: str) -> str:
