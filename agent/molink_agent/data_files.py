@@ -58,7 +58,9 @@ class AgentOptions:
             data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             (data_dir / OPTIONS_FILE).write_text(json.dumps(asdict(self)) + "\n")
         except OSError as error:
-            raise UserError(f"{data_dir} cannot be written: {error.strerror}.") from None
+            raise UserError(
+                f"{data_dir} cannot be written ({error.strerror}): give another --data-dir."
+            ) from None
 
     @classmethod
     def load(cls, data_dir: Path) -> "AgentOptions":

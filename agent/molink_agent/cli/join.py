@@ -86,10 +86,9 @@ def join(
     os.environ.pop("MOLINK_INVITE", None)  # No probe and no stage inherits it.
     where = directory(data_dir)
     parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
-    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    AgentOptions(data_port, listen, map_ports).save(where)
     _keep_limits(where, limits, relay_only=relay_only)
     _check_cards(where)
-    AgentOptions(data_port, listen, map_ports).save(where)
     pair = load_or_make_key(where / KEY_FILE)
     shown_name = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
     membership = asyncio.run(join_cluster(parsed, pair, shown_name, where))

@@ -21,6 +21,7 @@ from molink.api.chat.formats.listed_calls import (
 )
 from molink.api.chat.formats.llama import LlamaReader
 from molink.api.chat.formats.named_calls import DeepseekV3Reader, DeepseekV31Reader, KimiReader
+from molink.api.chat.formats.noted_calls import Gemma4Reader, Lfm2Reader
 from molink.api.chat.formats.reader import (
     CallWriter,
     HoldingReader,
@@ -31,6 +32,8 @@ from molink.api.chat.formats.reader import (
 )
 from molink.api.chat.formats.shapes import CallShape, JsonShape
 from molink.api.chat.formats.tagged_calls import (
+    DeepseekV4Reader,
+    DeepseekV32Reader,
     GlmReader,
     MiniMaxReader,
     QwenCoderReader,
@@ -46,11 +49,15 @@ __all__ = ["ChatFormat"]
 CALL_READERS: Mapping[str, type[HoldingReader]] = {
     "deepseek_v3": DeepseekV3Reader,
     "deepseek_v31": DeepseekV31Reader,
+    "deepseek_v32": DeepseekV32Reader,
+    "deepseek_v4": DeepseekV4Reader,
+    "gemma4": Gemma4Reader,
     "glm45": GlmReader,
     "granite": GraniteReader,
     "hermes": HermesReader,
     "jamba": JambaReader,
     "kimi_k2": KimiReader,
+    "lfm2": Lfm2Reader,
     "llama3_json": LlamaReader,
     "minimax_m2": MiniMaxReader,
     "mistral": MistralReader,
@@ -77,6 +84,7 @@ MARKS_OF_CALLS = (
     ("<seed:tool_call>", "seed_oss"),
     ("<minimax:tool_call>", "minimax_m2"),
     ("<]minimax[>", NONE),
+    ("｜DSML｜", "deepseek_v32"),
     ("<parameter=", "qwen3_coder"),
     ("<function=", NONE),
     ("<arg_key>", "glm45"),
@@ -87,6 +95,9 @@ MARKS_OF_CALLS = (
     ("<|tool_call_argument_begin|>", "kimi_k2"),
     ("<｜tool▁sep｜>", "deepseek_v31"),
     ("<|tool_call|>", "granite"),
+    ("<|tool_call>call:", "gemma4"),
+    ("<|tool_call_start|>", "lfm2"),
+    ("<|tool_list_start|>", "lfm2"),
     ("functools[", "phi4_mini_json"),
     ("<|python_tag|>", "llama3_json"),
     ('{"name": function name, "parameters": ', "llama3_json"),
@@ -94,8 +105,11 @@ MARKS_OF_CALLS = (
 """The first that a template holds decides. Some of them tell of formats that nothing here
 reads, and stand before others that they hold."""
 
-DEEPSEEK_V3_MARK = "```json"
-"""Within the calls of DeepSeek V3 and R1, where V3.1 has none."""
+OF_A_SISTER = {
+    "deepseek_v31": ("```json", "deepseek_v3"),
+    "deepseek_v32": ("tool_calls>", "deepseek_v4"),
+}
+"""What a template holds besides, where it is not of this version but of another."""
 
 MARKS_OF_REASONING = (
     (HARMONY_MARK, HARMONY_REASONING),
@@ -128,8 +142,9 @@ class ChatFormat:
         template = _template(tokenizer, "tool_use")
         if tool_parser == AUTO:
             tool_parser = _found(template, MARKS_OF_CALLS)
-            if tool_parser == "deepseek_v31" and DEEPSEEK_V3_MARK in template:
-                tool_parser = "deepseek_v3"
+            mark, sister = OF_A_SISTER.get(tool_parser, ("", ""))
+            if mark and mark in template:
+                tool_parser = sister
         if reasoning_parser == AUTO:
             reasoning_parser = _found(_template(tokenizer), MARKS_OF_REASONING)
         marks = _of_one_token(_marks(tool_parser, reasoning_parser), tokenizer)

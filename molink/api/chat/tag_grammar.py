@@ -86,7 +86,8 @@ def _argument(
     lark: LarkWriter,
 ) -> Iterator[str]:
     line, edge = shape.line_break, shape.value_break
-    begin = shape.key + key + shape.key_end + (line + shape.value if shape.value else "") + edge
+    key_end = shape.key_end if parameters.is_text(key) else shape.json_key_end or shape.key_end
+    begin = shape.key + key + key_end + (line + shape.value if shape.value else "") + edge
     end = edge + shape.value_end
     if not parameters.is_text(key):
         value = _json(parameters.properties[key], root) + " " + lark.literal(end)

@@ -49,6 +49,71 @@ SAMPLES = QWEN_SAMPLES | {
         '<minimax:tool_call><invoke name="',
         '<minimax:tool_call><invoke name="',
     ),
+    "deepseek-v3.2": Sample(
+        "deepseek_v32",
+        "qwen3",
+        "Hm.</think>\n\n<｜DSML｜function_calls>\n"
+        '<｜DSML｜invoke name="get_weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="get_time">\n</｜DSML｜invoke>\n'
+        "</｜DSML｜function_calls>",
+        thinks="Hm.",
+        calls=((WEATHER, '{"city": "Paris", "days": 3}'), (TIME, "{}")),
+        prompt="<｜Assistant｜><think>",
+    ),
+    "deepseek-v4-broken": Sample(
+        "deepseek_v4",
+        "none",
+        "<｜DSML｜tool_calls>\n<｜DSML｜in",
+        "<｜DSML｜tool_calls>\n<｜DSML｜in",
+    ),
+    # -- notations of their own --------------------------------------------------------------------
+    "gemma": Sample(
+        "gemma4",
+        "none",
+        'I look.<|tool_call>call:get_weather{city:<|"|>P "a, b:"<|"|>,more:{x:[1,null]}}'
+        "<tool_call|><|tool_call>call:get_time{}<tool_call|>",
+        says="I look.",
+        calls=(
+            (WEATHER, '{"city": "P \\"a, b:\\"", "more": {"x": [1, null]}}'),
+            (TIME, "{}"),
+        ),
+    ),
+    "gemma-in-json": Sample(
+        "gemma4",
+        "none",
+        "<|tool_call>call:get_weather" + PARIS + "<tool_call|>",
+        calls=((WEATHER, PARIS),),
+    ),
+    "gemma-broken": Sample(
+        "gemma4",
+        "none",
+        "<|tool_call>call:get_weather{city:<tool_call|> x",
+        "<|tool_call>call:get_weather{city:<tool_call|> x",
+    ),
+    "lfm": Sample(
+        "lfm2",
+        "none",
+        "<|tool_call_start|>[get_weather(city='Paris', more={\"a\": true}), get_time()]"
+        "<|tool_call_end|>I look.",
+        says="I look.",
+        calls=((WEATHER, '{"city": "Paris", "more": {"a": true}}'), (TIME, "{}")),
+    ),
+    "lfm-in-json": Sample(
+        "lfm2",
+        "none",
+        '<|tool_call_start|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]'
+        "<|tool_call_end|>",
+        calls=((WEATHER, PARIS),),
+    ),
+    "lfm-broken": Sample(
+        "lfm2",
+        "none",
+        "<|tool_call_start|>[get_weather(city=open('x'))]<|tool_call_end|>",
+        "<|tool_call_start|>[get_weather(city=open('x'))]<|tool_call_end|>",
+    ),
+    "lfm-cut-off": Sample("lfm2", "none", "A <|tool_call_start|>[f", "A <|tool_call_start|>[f"),
     # -- names before JSON -------------------------------------------------------------------------
     "deepseek-v3": Sample(
         "deepseek_v3",

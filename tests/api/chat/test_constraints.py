@@ -97,6 +97,12 @@ KIMI = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0"
     "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
 )
+DSML = (
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
+    '<｜DSML｜parameter name="city" string="true">Pa <b></｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+)
 HARMONY_CALL = (
     "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
     + json.dumps(FIRST)
@@ -123,6 +129,10 @@ ALLOWED = [
     ("deepseek_v3", "none", DEEPSEEK),
     ("deepseek_v31", "qwen3", DEEPSEEK_V31),
     ("kimi_k2", "none", KIMI),
+    ("deepseek_v32", "qwen3", DSML),
+    ("deepseek_v4", "none", DSML.replace("function_calls", "tool_calls")),
+    ("gemma4", "none", "<|tool_call>call:get_weather" + json.dumps(FIRST) + "<tool_call|>"),
+    ("lfm2", "none", f"<|tool_call_start|>{json.dumps([CALL, TIME])}<|tool_call_end|>"),
     ("openai", "openai_gptoss", HARMONY_CALL),
     ("openai", "openai_gptoss", HARMONY_THOUGHTS + HARMONY_CALL),
 ]
@@ -160,6 +170,7 @@ def test_every_parser_of_calls_can_be_made_to_call():
         ("qwen3_coder", CODER.replace("<parameter=city>\nPa\nris\n\n</parameter>\n", "")),
         ("glm45", GLM.replace("</arg_value>", "</tool_call></arg_value>")),
         ("glm45", "<tool_call>get_time</tool_call>"),
+        ("deepseek_v32", DSML.replace('string="false"', 'string="true"')),
         ("deepseek_v3", DEEPSEEK.replace("Paris", '"')),
         ("openai", "<|channel|>final<|message|>No."),
         ("openai", HARMONY_CALL + "<|call|>" + HARMONY_CALL),

@@ -51,6 +51,17 @@ def family(*, begin: str = "", call: str, end: str = "") -> str:
 JSON = '{{ \'{"name": "\' + f.name + \'", "arguments": \' }}{{ f.arguments | tojson }}}'
 COMMA = "{{ ', ' if not loop.last }}"
 
+DSML = (
+    '<｜DSML｜invoke name="{{ f.name }}">\n'
+    + ITEMS
+    + '<｜DSML｜parameter name="{{ k }}" string="{{ "true" if v is string else "false" }}">'
+    + VALUE
+    + "</｜DSML｜parameter>\n"
+    + DONE
+    + "</｜DSML｜invoke>\n"
+)
+DSML_END = "</｜DSML｜function_calls>"
+
 TEMPLATES = {
     "hermes": family(call=f"<tool_call>\n{JSON}\n</tool_call>\n"),
     "mistral": family(begin="[TOOL_CALLS][", call=JSON + COMMA, end="]"),
@@ -106,6 +117,31 @@ TEMPLATES = {
         + "</invoke>\n",
         end="</minimax:tool_call>",
     ),
+    "deepseek_v32": family(begin="\n\n<｜DSML｜function_calls>\n", call=DSML, end=DSML_END),
+    "deepseek_v4": family(
+        begin="\n\n<｜DSML｜tool_calls>\n",
+        call=DSML,
+        end=DSML_END.replace("function", "tool"),
+    ),
+    "gemma4": family(
+        call="<|tool_call>call:{{ f.name + '{' }}"
+        + ITEMS
+        + "{{ ',' if not loop.first }}{{ k }}:"
+        + "{{ '<|\"|>' + v + '<|\"|>' if v is string else v | tojson }}"
+        + DONE
+        + "}<tool_call|>"
+    ),
+    "lfm2": family(
+        begin="<|tool_call_start|>[",
+        call="{{ f.name }}("
+        + ITEMS
+        + "{{ ', ' if not loop.first }}{{ k }}="
+        + "{{ v | tojson | replace('null', 'None') }}"
+        + DONE
+        + ")"
+        + COMMA,
+        end="]<|tool_call_end|>",
+    ),
     "deepseek_v3": family(
         begin="<｜tool▁calls▁begin｜>",
         call="<｜tool▁call▁begin｜>{{ c.type }}<｜tool▁sep｜>{{ f.name }}\n```json\n"
@@ -127,9 +163,7 @@ TEMPLATES = {
 }
 
 CANNOT = {
-    "Gemma 4": family(call="<|tool_call>call:{{ f.name }}{city:...}<tool_call|>"),
-    "LFM 2": family(call="<|tool_call_start|>[{{ f.name }}()]<|tool_call_end|>"),
-    "DeepSeek V3.2": family(call='<｜DSML｜invoke name="{{ f.name }}"></｜DSML｜invoke>'),
+    "Apertus": family(call='<|tools_prefix|>[{"{{ f.name }}": {}}]<|tools_suffix|>'),
     "MiniMax-M3": family(call=']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="{{ f.name }}">'),
 }
 

@@ -47,6 +47,8 @@ class TagShape:
     value_break: str = ""
     """What is written on both sides of a value and does not belong to it."""
     line_break: str = "\n"
+    json_key_end: str = ""
+    """In place of `key_end` before a value that is JSON; empty: the same."""
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Calls whose arguments stand in tags: Qwen3-Coder, GLM, MiniMax, Seed-OSS.
+"""Calls whose arguments stand in tags: Qwen3-Coder, GLM, MiniMax, Seed-OSS, DeepSeek V3.2 and V4.
 
 `<tool_call><function=f><parameter=a>...</parameter></function></tool_call>` and the like: the
 families differ in the tags alone. Values are bare text, so the tool's schema tells a string from
@@ -14,7 +14,15 @@ from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.api.chat.formats.shapes import TagShape
 from molink.serving.text_stream import first_of
 
-__all__ = ["GlmReader", "MiniMaxReader", "QwenCoderReader", "SeedReader", "TaggedCallsReader"]
+__all__ = [
+    "DeepseekV4Reader",
+    "DeepseekV32Reader",
+    "GlmReader",
+    "MiniMaxReader",
+    "QwenCoderReader",
+    "SeedReader",
+    "TaggedCallsReader",
+]
 
 NAME_CHARS_MAX = 256
 """Up to the end of a function's name; longer is text."""
@@ -86,7 +94,9 @@ class TaggedCallsReader(HoldingReader):
         at, mark = first_of(self._held, (self.shape.value_end, self.shape.close))
         if not mark:
             return False
-        key, _, value = self._take(at).removeprefix(self.shape.key).partition(self.shape.key_end)
+        text = self._take(at).removeprefix(self.shape.key)
+        end, mark = first_of(text, (self.shape.key_end, self.shape.json_key_end))
+        key, value = text[:end], text[end + len(mark) :]
         if self._held.startswith(self.shape.value_end):
             self._take(len(self.shape.value_end))
         if self.shape.value:
@@ -185,3 +195,30 @@ class MiniMaxReader(TaggedCallsReader):
         value_break="",
     )
     marks, last_mark = shape.marks, shape.end
+
+
+class DeepseekV32Reader(TaggedCallsReader):
+    """Reader of DeepSeek V3.2's calls."""
+
+    shape = TagShape(
+        begin="<｜DSML｜function_calls>",
+        open='<｜DSML｜invoke name="',
+        name_end='">',
+        key='<｜DSML｜parameter name="',
+        key_end='" string="true">',
+        json_key_end='" string="false">',
+        value="",
+        value_end="</｜DSML｜parameter>",
+        close="</｜DSML｜invoke>",
+        end="</｜DSML｜function_calls>",
+    )
+    marks, last_mark = (*shape.marks, "｜DSML｜"), shape.end
+
+
+class DeepseekV4Reader(TaggedCallsReader):
+    """Reader of DeepSeek V4's calls."""
+
+    shape = replace(
+        DeepseekV32Reader.shape, begin="<｜DSML｜tool_calls>", end="</｜DSML｜tool_calls>"
+    )
+    marks, last_mark = (*shape.marks, "｜DSML｜"), shape.end
