@@ -68,3 +68,14 @@ def test_a_card_that_torch_cannot_use_keeps_the_pc_from_joining(tmp_path, monkey
     with pytest.raises(UserError, match=r"no code for RTX 5070.*Or lend the CPU: `molink agent"):
         commands._check_cards(tmp_path)
     commands._check_cards(tmp_path / "without")
+
+
+def test_a_user_whose_data_have_no_place_is_told_in_a_sentence(tmp_path, monkeypatch):
+    """As one whom nobody knows, whose home is `/`."""
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home" / "data"))
+    monkeypatch.setattr("molink.control.messages.invites.Invite.parse", lambda text: text)
+    with pytest.raises(
+        UserError, match=r"molink-agent cannot be written \(.*give another --data-d"
+    ):
+        CliRunner().invoke(main, ["join", "molink1-x"], catch_exceptions=False)
