@@ -75,11 +75,13 @@ RECODED_TYPES = {
     **{number: BlockType(name, 256, size, 8, 32) for number, (name, size) in _OF_256.items()},
     20: BlockType("IQ4_NL", 32, 18, 8, 32),
     40: BlockType("NVFP4", 64, 36, 8, 32),
+    41: BlockType("Q1_0", 128, 18, 8, 32),
+    42: BlockType("Q2_0", 64, 18, 8, 32),
     **{number: BlockType(name, 1, size, 32, 1) for number, (name, size) in _OF_ONE.items()},
 }
 """Types that no kernel reads, by their number in a file."""
 
-OTHER_TYPES = {9: "Q8_1", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 41: "Q1_0"}
+OTHER_TYPES = {9: "Q8_1", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 """Names of types that are not read."""
 
 

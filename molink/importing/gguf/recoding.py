@@ -77,6 +77,17 @@ def blocks_of_8(values: np.ndarray) -> bytes:
 PLAIN = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F64": "<f8"}
 """Types of plain numbers that the package does not read, as numpy names them."""
 
+LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
+"""What the codes of types mean that the package does not read either, times a block's scale."""
+
+
+def _of_levels(blocks: np.ndarray, levels: tuple[int, ...]) -> np.ndarray:
+    bits = len(levels) // 2
+    scale = blocks[..., :2].copy().view(np.float16).astype(np.float32)
+    codes = (blocks[..., 2:, None] >> np.arange(0, 8, bits, np.uint8)) & (len(levels) - 1)
+    values = np.array(levels, np.float32)[codes].reshape(*blocks.shape[:2], -1)
+    return (scale * values).reshape(len(blocks), -1)
+
 
 def _numbers(raw: np.ndarray, kind: BlockType) -> np.ndarray:
     from gguf import GGMLQuantizationType
@@ -84,6 +95,8 @@ def _numbers(raw: np.ndarray, kind: BlockType) -> np.ndarray:
 
     if kind.name in PLAIN:
         return raw.view(PLAIN[kind.name]).astype(np.float32)
+    if kind.name in LEVELS:
+        return _of_levels(raw.reshape(len(raw), -1, kind.size), LEVELS[kind.name])
     if kind.name == "Q8_K":  # Nor this: a scale, codes, and their sums.
         blocks = raw.reshape(len(raw), -1, kind.size)
         scale = blocks[..., :4].copy().view(np.float32)

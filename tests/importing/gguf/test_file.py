@@ -182,13 +182,13 @@ def test_what_cannot_be_imported_is_one_sentence_and_leaves_nothing(
 def test_a_refusal_names_all_that_is_missing(tmp_path):
     """The architecture and every type, with counts, from the table alone."""
     missing = [
-        Tensor(f"blk.0.odd_{at}", (256, 1), kind, bytes(66)) for at, kind in enumerate((99, 99, 41))
+        Tensor(f"blk.0.odd_{at}", (256, 1), kind, bytes(66)) for at, kind in enumerate((99, 99, 9))
     ]
     path = write_gguf(tmp_path / "m.gguf", LLAMA, [*WHOLE, *missing])
-    with pytest.raises(UserError, match=r"1 of Q1_0, 2 of number 99\): take a version of it"):
+    with pytest.raises(UserError, match=r"1 of Q8_1, 2 of number 99\): take a version of it"):
         imported(path, tmp_path / "out")
     path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "rwkv6"}, missing)
-    with pytest.raises(UserError, match=r"1 of Q1_0, 2 of number 99.*architecture rwkv6.*take a"):
+    with pytest.raises(UserError, match=r"1 of Q8_1, 2 of number 99.*architecture rwkv6.*take a"):
         imported(path, tmp_path / "out")
 
 

@@ -16,7 +16,7 @@ BLOCKS = {number: kind for number, kind in RECODED_TYPES.items() if kind.values 
 SCALES = {
     "Q2_K": (80, 82), "Q3_K": (108,), "IQ1_S": (0,), "TQ1_0": (52,), "TQ2_0": (64,),
     "IQ4_NL": (0,), "IQ4_XS": (0,), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,),
-    "IQ3_XXS": (0,), "IQ3_S": (0,),
+    "IQ3_XXS": (0,), "IQ3_S": (0,), "Q1_0": (0,), "Q2_0": (0,),
 }  # fmt: skip
 """Where a block has numbers of fp16, which drawn bytes would make no numbers."""
 
@@ -42,7 +42,12 @@ def drawn(kind, rows, inputs):
 
 
 def numbers_of(kind, blocks):
-    """By the format's own package, but for the type that it does not read."""
+    """By the format's own package, but for the types that it does not read."""
+    if kind.name in ("Q1_0", "Q2_0"):
+        bits = np.unpackbits(blocks[..., 2:], axis=-1, bitorder="little").astype(np.float32)
+        codes = 2 * bits - 1 if kind.name == "Q1_0" else bits[..., ::2] + 2 * bits[..., 1::2] - 1
+        scale = blocks[..., :2].copy().view(np.float16).astype(np.float32)
+        return (scale * codes).reshape(len(blocks), -1)
     if kind.name == "Q8_K":
         scale = blocks[..., :4].copy().view(np.float32)
         return (scale * blocks[..., 4:260].view(np.int8)).reshape(len(blocks), -1)
