@@ -1,12 +1,15 @@
 """The client that outlives its connections."""
 
 import asyncio
+import itertools
 import logging
 import socket
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from molink.control.backoff import Backoff
 from molink.control.broker.broker import BrokerAddress
 from molink.control.client import REFUSALS_MAX, ControlClient
 from molink.control.connection import in_time
@@ -137,6 +140,36 @@ async def test_nobody_there_is_waited_for(broker):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2), ControlClient.open(nobody, "n1", PASSWORD):
             pass
+
+
+async def test_a_broker_that_ends_each_session_at_once_is_asked_less_and_less(monkeypatch):
+    waits, enough = [], asyncio.Event()
+
+    class Noted(Backoff):
+        def next_s(self):
+            waits.append(super().next_s())
+            if len(waits) == 6:
+                enough.set()
+            return 0.0
+
+    async def end(reader, writer):
+        await reader.read(1)
+        writer.write(b"\x20\x02\0\0")  # CONNACK: accepted
+        writer.close()
+
+    monkeypatch.setattr("molink.control.client.Backoff", Noted)
+    server = await asyncio.start_server(end, "127.0.0.1", 0)
+    address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+    highest = SimpleNamespace(uniform=lambda low, high: high)
+    opened = ControlClient.open(address, "n1", PASSWORD, subscriptions=[SAID], random=highest)
+    connecting = asyncio.ensure_future(opened.__aenter__())
+    async with asyncio.timeout(60):
+        await enough.wait()
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    server.close()
+    assert all(later == 2 * earlier for earlier, later in itertools.pairwise(waits)), waits
 
 
 async def test_leaving_while_it_connects_leaves_no_connection(broker):
