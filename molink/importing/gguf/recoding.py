@@ -84,9 +84,9 @@ LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
 def _of_levels(blocks: np.ndarray, levels: tuple[int, ...]) -> np.ndarray:
     bits = len(levels) // 2
     scale = blocks[..., :2].copy().view(np.float16).astype(np.float32)
-    codes = (blocks[..., 2:, None] >> np.arange(0, 8, bits, np.uint8)) & (len(levels) - 1)
+    codes = (blocks[..., 2:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & (len(levels) - 1)
     values = np.array(levels, np.float32)[codes].reshape(*blocks.shape[:2], -1)
-    return (scale * values).reshape(len(blocks), -1)
+    return np.asarray((scale * values).reshape(len(blocks), -1))
 
 
 def _numbers(raw: np.ndarray, kind: BlockType) -> np.ndarray:
