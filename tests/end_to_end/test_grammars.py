@@ -103,6 +103,64 @@ async def test_a_bias_decides_among_what_a_grammar_allows(tools, demo_server):
     assert other["text"] in {"a", "b", "c"} - {free["text"]}
 
 
+async def lose_a_stage(tools, server, tokens_max):
+    """Kill one as soon as an answer of at most so many tokens has begun."""
+
+    async def has_begun():
+        latest = (await tools.get(server.url, "/cluster/requests"))["requests"][:1]
+        return any(one["answer_tokens_max"] == tokens_max and one["tokens"] > 5 for one in latest)
+
+    await tools.eventually(has_begun)
+    stages = (await tools.get(server.url, "/cluster"))["stages"]
+    psutil.Process(stages[1]["pid"]).kill()
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "tags": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 20},
+            "minItems": 6,
+            "maxItems": 6,
+        },
+    },
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+
+
+async def test_two_choices_of_a_schema_outlive_a_stage(tools, demo_server):
+    """With penalties, seeds and log-probabilities, on a ring with a stage in reserve: neither does
+    a grammar begin anew nor is a token counted twice."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    body = {
+        "model": "demo",
+        "prompt": "A person:",
+        "n": 2,
+        "seed": 5,
+        "temperature": 0.8,
+        "frequency_penalty": 0.5,
+        "logprobs": 2,
+        "max_tokens": 190,
+        "response_format": wanted,
+    }
+    with tools.serving("demo", "--nodes", "2", "--dtype", "float32", waits=True) as server:
+        asked = asyncio.create_task(tools.post(server.url, "/v1/completions", body))
+        await lose_a_stage(tools, server, body["max_tokens"])
+        status, answer = await asked
+        assert (await tools.get(server.url, "/cluster"))["epoch"] > 1
+    _, whole = await tools.post(demo_server.url, "/v1/completions", body)
+    assert status == 200 and answer["usage"] == whole["usage"]
+    for one, other in zip(answer["choices"], whole["choices"], strict=True):
+        assert (one["text"], one["finish_reason"]) == (other["text"], other["finish_reason"])
+        assert one["logprobs"]["tokens"] == other["logprobs"]["tokens"]
+        found = one["logprobs"]["token_logprobs"]
+        assert found == pytest.approx(other["logprobs"]["token_logprobs"], abs=1e-4)
+        Draft202012Validator(PERSON).validate(json.loads(one["text"]))
+
+
 async def test_answers_are_exact_through_preemption_and_the_loss_of_a_stage(tools, demo_server):
     """KV for two or three of the six sequences: they are preempted and recomputed, and their
     grammars replayed. Then one goes on when a stage is killed."""
@@ -120,12 +178,7 @@ async def test_answers_are_exact_through_preemption_and_the_loss_of_a_stage(tool
         long = {**bodies[3], "guided_regex": "[a-z ]{400}", "max_tokens": 200}
         asked = asyncio.create_task(tools.post(server.url, "/generate", long))
 
-        async def has_begun():
-            latest = (await tools.get(server.url, "/cluster/requests"))["requests"][0]
-            return latest["answer_tokens_max"] == 200 and latest["tokens"] > 5
-
-        await tools.eventually(has_begun)
-        psutil.Process(before["stages"][1]["pid"]).kill()
+        await lose_a_stage(tools, server, long["max_tokens"])
         status, answer = await asked
         after = await tools.get(server.url, "/cluster")
     assert texts == await all_texts(demo_server)
