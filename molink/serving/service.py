@@ -15,6 +15,7 @@ from molink.errors import InvalidRequestError
 from molink.serving.events import EventLedger
 from molink.serving.request_log import RequestLog
 from molink.serving.timeline import RequestTimeline
+from molink_scheduler.kv.owners import owned_salt
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
 from molink_scheduler.token_ids import token_bytes
@@ -163,6 +164,12 @@ class GenerationRequest:
     def __post_init__(self) -> None:
         if not self.packed:
             object.__setattr__(self, "packed", token_bytes(self.prompt_token_ids))
+
+    @property
+    def owned_salt(self) -> str:
+        """Salt as heads have it, which also says whose share of the cache it takes."""
+        owner = hashlib.sha256(b"owner:" + self.key_id.encode()).hexdigest() if self.key_id else ""
+        return owned_salt(self.cache_salt, owner)
 
 
 @dataclass(frozen=True, slots=True)
