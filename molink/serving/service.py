@@ -126,14 +126,22 @@ class ModelCard:
         return replace(self, model_len_max=min(self.model_len_max, kv_tokens_capacity))
 
 
+HASH_CHARS = 31
+"""Of a group and of an owner: heads take CACHE_SALT_CHARS_MAX of both, with a mark between."""
+
+
+def _hashed(named: str) -> str:
+    return hashlib.sha256(named.encode()).hexdigest()[:HASH_CHARS]
+
+
 def cache_salt(key_id: str | None, chosen: str | None = None, *, is_shared: bool = False) -> str:
     """Salt of the cached KV that a request may share: as its sender has `chosen`, else that of the
     API key; nobody learns it from another's. Without a key, or where all share, empty."""
     if chosen:
-        return hashlib.sha256(b"salt:" + chosen.encode()).hexdigest()
+        return _hashed(f"salt:{chosen}")
     if key_id is None or is_shared:
         return ""
-    return hashlib.sha256(b"key:" + key_id.encode()).hexdigest()
+    return _hashed(f"key:{key_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +176,7 @@ class GenerationRequest:
     @property
     def owned_salt(self) -> str:
         """Salt as heads have it, which also says whose share of the cache it takes."""
-        owner = hashlib.sha256(b"owner:" + self.key_id.encode()).hexdigest() if self.key_id else ""
+        owner = _hashed(f"owner:{self.key_id}") if self.key_id is not None else ""
         return owned_salt(self.cache_salt, owner)
 
 
