@@ -1,0 +1,156 @@
+"""Orders, and what is to be watched, asked for without the key that they want, each way in."""
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from molink.api.server import free_ports
+from molink.control.api_keys.store import KEY_PREFIX
+from tools.experiments.guard.trial_rows.trial import Outcome, Trial
+from tools.experiments.harness.processes import MOLINK, Running, running
+
+__all__ = ["ORDERS"]
+
+PUBLIC = "chat.example.org"
+PROXY = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https", "Via": "1.1 nginx"}
+NODE = "0" * 32
+
+READS = ("/cluster", "/cluster/requests", "/cluster/events", "/metrics", "/plan")
+ORDERED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/cluster/invites", {"uses": 1000, "expires_s": 2592000}),
+    ("/cluster/intake", {"paused": True}),
+    ("/cluster/intake", {"paused": False}),
+    ("/cluster/cache/clear", {}),
+    *((f"/cluster/nodes/{NODE}/{word}", {}) for word in ("drain", "resume", "remove")),
+)
+"""Path and body of each order..."""
+
+WRITTEN = ("{}", "{}?x=1", "{}#x", "/%2e{}")
+"""...and how a path may be written."""
+
+ASKED = {"prompt_token_ids": [5, 9], "max_tokens": 1}
+REFUSED = {401, 403}
+UNTHOUGHT = {404, 405}
+"""To a path that is no route, for who may ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way in: what the server is started with, and what a request says."""
+
+    name: str
+    up_options: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    scope: str = ""
+    """Of the key that is sent."""
+    watches: bool = False
+    """Whether this way may read what is to be watched."""
+    asks: bool = False
+    """Whether this way may ask for answers."""
+
+
+WAYS = (
+    Way("loopback, no key made", watches=True, asks=True),
+    Way("proxy, `Host` of the upstream", headers=PROXY),
+    Way("proxy, `Host` as asked", headers=PROXY | {"Host": PUBLIC}),
+    Way("`--no-keys`", ("--no-keys",), watches=True, asks=True),
+    Way("`--no-keys`, through a proxy", ("--no-keys",), PROXY, asks=True),
+    Way("loopback, keys made", scope="none"),
+    Way("inference key", scope="inference", asks=True),
+    Way("inference key, through a proxy", headers=PROXY, scope="inference", asks=True),
+)
+
+
+async def orders() -> Outcome:
+    """Count what each way is answered."""
+    found, wrong = dict[str, Any](), list[str]()
+    for way in WAYS:
+        with TemporaryDirectory(prefix="molink-orders-") as folder, _up(way, Path(folder)) as up:
+            url = (await asyncio.to_thread(up.line, "listening"))[1].split()[-1]
+            key = await asyncio.to_thread(_key, way, Path(folder))
+            told = await _answers(url, dict(way.headers) | key)
+        found[way.name] = {kind: Counter(codes) for kind, codes in told.items()}
+        wrong += _wrong(way, told)
+    counted = {kind: Counter[int]() for kind in told}
+    for one in found.values():
+        for kind, codes in one.items():
+            counted[kind].update(codes)
+    text = "; ".join(f"{kind}: {_counts(one)}" for kind, one in counted.items())
+    said = "; ".join(wrong) or "none is open that should not be, or shut that should not"
+    return Outcome(f"{len(WAYS)} ways; {text}; {said}", not wrong, {"ways": found, "wrong": wrong})
+
+
+def _counts(codes: Counter[int]) -> str:
+    return ", ".join(f"{count} x {code}" for code, count in sorted(codes.items()))
+
+
+def _wrong(way: Way, told: dict[str, list[int]]) -> list[str]:
+    """What this way was answered otherwise than it should."""
+    wrong = []
+    if not set(told["orders"]) <= REFUSED | (UNTHOUGHT if way.asks else set()):
+        wrong.append(f"{way.name}: orders {_counts(Counter(told['orders']))}")
+    if way.watches is bool(set(told["reads"]) <= REFUSED | UNTHOUGHT):
+        wrong.append(f"{way.name}: reads {_counts(Counter(told['reads']))}")
+    if way.asks is bool(set(told["questions"]) & REFUSED):
+        wrong.append(f"{way.name}: questions {_counts(Counter(told['questions']))}")
+    return wrong
+
+
+@contextmanager
+def _up(way: Way, folder: Path) -> Iterator[Running]:
+    names = ("--port", "--broker-port", "--relay-port", "--agents-port")
+    ports = zip(names, free_ports("127.0.0.1", len(names)), strict=True)
+    words = ("up", "demo", "--host", "127.0.0.1", "--public-host", PUBLIC, "--broker", "embedded")
+    own = (*(word for name, port in ports for word in (name, str(port))), "--data-dir", str(folder))
+    with running(MOLINK, *words, *own, *way.up_options, quiet=True) as up:
+        yield up
+
+
+def _key(way: Way, folder: Path) -> dict[str, str]:
+    """The header with a key that is made for it; of scope "none" one is made, and not sent."""
+    if not way.scope:
+        return {}
+    scope = "inference" if way.scope == "none" else way.scope
+    words = ("key", "create", "--name", "ann", "--scope", scope, "--data-dir", str(folder))
+    command = [sys.executable, "-m", MOLINK, *words]
+    said = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    key = next(word for word in said.split() if word.startswith(KEY_PREFIX))
+    return {} if way.scope == "none" else {"Authorization": f"Bearer {key}"}
+
+
+async def _answers(url: str, headers: Mapping[str, str]) -> dict[str, list[int]]:
+    told: dict[str, list[int]] = {"orders": [], "reads": [], "questions": []}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for path, body in ORDERED:
+            for form in WRITTEN:
+                async with session.post(_url(url, form, path), json=body) as answer:
+                    told["orders"].append(answer.status)
+        for path in READS:
+            async with session.get(url + path) as answer:
+                told["reads"].append(answer.status)
+        async with session.post(f"{url}/generate", json=ASKED) as answer:
+            told["questions"].append(answer.status)
+    return told
+
+
+def _url(url: str, form: str, path: str) -> URL:
+    return URL(url + form.format(path), encoded=True)
+
+
+ORDERS = Trial(
+    "orders",
+    "orders without an admin key: loopback, proxy with either `Host`, `--no-keys`, inference key",
+    "200",
+    "401 or 403 for each, and inference still open where it should be",
+    orders,
+)
