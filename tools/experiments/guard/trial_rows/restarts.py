@@ -1,4 +1,4 @@
-"""Three agents whose owners stop them in order and start them again, ten times each."""
+"""Three agents that are stopped in order and started again, one after the other, ten times."""
 
 import asyncio
 import time
@@ -18,23 +18,22 @@ from tools.experiments.harness.agents import Report
 __all__ = ["RESTARTS"]
 
 NAMES = ("anna", "ben", "carl")
-TIMES = 10
+STOPS = 10
 SERVICE_GONE_MAX_S = 15.0
-SETTLED_S = 30.0
+SETTLED_S = 20.0
 """Of service before the next one is stopped."""
 
 
 async def restarts() -> Outcome:
-    """Any two of them suffice; users are served for half a minute between two stops."""
+    """Any two of them suffice; users are served for a while between two stops."""
     stops = []
     members = [Member(name) for name in NAMES]
     async with started(members, "--split", "even") as cluster:
         await cluster.until(_all_here, READY_WITHIN_S)
         await asyncio.sleep(SETTLED_S)
         async with watching(cluster) as watched:
-            for _ in range(TIMES):
-                for place in range(len(NAMES)):
-                    stops.append(await _stopped(cluster, place))
+            for number in range(STOPS):
+                stops.append(await _stopped(cluster, number % len(NAMES)))
         events = [one["kind"] for one in events_of(cluster)]
     longest_s = max(one["silence_s"] for one in stops)
     broken = sum(one["broken_off"] for one in stops)

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import shutil
+import statistics
+import time
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +18,7 @@ import molink.models
 from tools.experiments.guard.cluster import READY_WITHIN_S, GuardedCluster
 from tools.experiments.guard.trial_rows.cluster import (
     Member,
+    Watched,
     events_of,
     names_serving,
     started,
@@ -27,9 +31,10 @@ from tools.experiments.harness.processes import MOLINK
 __all__ = ["ROWS"]
 
 STREAMS = 8
-BEFORE_S, DURING_S, ASKED_EVERY_S = 20.0, 60.0, 5.0
+TURNS, TURN_S, ASKED_EVERY_S = 5, 10.0, 3.0
+FOUND_WITHIN_S = 240.0
 SENDER = "mallory"
-LONG = [5 + at % 90 for at in range(80)]
+LONG_TOKENS = 100
 LOUD = 0
 """Token whose numbers grow beyond fp16 in the fourth layer of `loud_model`: it pads, so that no
 answer ever has it."""
@@ -69,21 +74,86 @@ class Asked:
         return ", ".join(f"{count} x {status}" for status, count in sorted(self.statuses.items()))
 
 
-async def _beside_streams(cluster: GuardedCluster, prompt: list[int]) -> tuple[Seen, Seen, Asked]:
-    """What the streams saw before, and while the prompt was asked every five seconds."""
+@dataclass(slots=True)
+class Beside:
+    """What streams saw, by turns: while nothing else was asked, and beside a bad prompt."""
+
+    alone: list[Seen] = field(default_factory=list)
+    beside: list[Seen] = field(default_factory=list)
+    asked: Asked = field(default_factory=Asked)
+
+    @property
+    def gap_ratio(self) -> float:
+        """Median p99 gap beside bad prompts, in those of the turns without."""
+        return self._gap_ms(self.beside) / max(1e-3, self._gap_ms(self.alone))
+
+    @property
+    def gaps(self) -> str:
+        """Both gaps, as the table tells them."""
+        alone, beside = self._gap_ms(self.alone), self._gap_ms(self.beside)
+        return f"p99 gap of others {alone:.0f} → {beside:.0f} ms ({self.gap_ratio:.2f} x)"
+
+    def _gap_ms(self, windows: list[Seen]) -> float:
+        return statistics.median(one.gap_p99_ms for one in windows)
+
+    @property
+    def silences_s(self) -> tuple[float, float]:
+        """The longest time in which a stream saw nothing, alone and beside."""
+        alone_s, beside_s = (max(s.silence_s for s in part) for part in (self.alone, self.beside))
+        return alone_s, beside_s
+
+    @property
+    def broken_off(self) -> int:
+        """Streams that did not reach their end."""
+        return sum(sum(one.failures.values()) for one in (*self.alone, *self.beside))
+
+    def report(self, **more: Any) -> dict[str, Any]:
+        """All of it, and more, as it is kept."""
+        return {
+            "alone": [asdict(one) for one in self.alone],
+            "beside": [asdict(one) for one in self.beside],
+            "statuses": self.asked.statuses,
+            "sentences": sorted(self.asked.sentences),
+            **more,
+        }
+
+
+async def _by_turns(cluster: GuardedCluster, prompt: list[int]) -> Beside:
+    """Ask a bad prompt in every second turn, so that both see the same mood of the machine."""
+    found = Beside()
+    await asyncio.sleep(TURN_S)
     await cluster.window()
-    await asyncio.sleep(BEFORE_S)
-    before, asked = await cluster.window(), Asked()
-    for _ in range(int(DURING_S / ASKED_EVERY_S)):
-        await asked.ask(cluster.run.url, prompt)
+    for _ in range(TURNS):
+        await asyncio.sleep(TURN_S)
+        found.alone.append(await cluster.window())
+        until_s = time.monotonic() + TURN_S
+        while time.monotonic() < until_s:
+            await found.asked.ask(cluster.run.url, prompt)
+            await asyncio.sleep(ASKED_EVERY_S)
+        found.beside.append(await cluster.window())
+    return found
+
+
+async def _until_found(cluster: GuardedCluster, watched: Watched) -> Beside:
+    """Ask long prompts until their sender rests and others serve, for four minutes at most."""
+    found = Beside()
+    await asyncio.sleep(TURN_S)
+    await cluster.window()
+    await asyncio.sleep(2 * TURN_S)
+    found.alone.append(await cluster.window())
+    until_s = time.monotonic() + FOUND_WITHIN_S
+    for number in count():
+        if time.monotonic() > until_s or _is_out(watched):
+            break
+        await found.asked.ask(cluster.run.url, _long(number))
         await asyncio.sleep(ASKED_EVERY_S)
-    return before, await cluster.window(), asked
+    found.beside.append(await cluster.window())
+    return found
 
 
-def _gaps(before: Seen, during: Seen) -> tuple[float, str]:
-    ratio = during.gap_p99_ms / before.gap_p99_ms if before.gap_p99_ms else float("inf")
-    text = f"p99 gap of others {before.gap_p99_ms:.0f} → {during.gap_p99_ms:.0f} ms ({ratio:.2f} x)"
-    return ratio, text
+def _long(number: int) -> list[int]:
+    """A prompt that begins as no other."""
+    return [5 + number, *(5 + at * 7 % 90 for at in range(LONG_TOKENS))]
 
 
 def _kinds(cluster: GuardedCluster) -> list[str]:
@@ -102,26 +172,17 @@ async def refused_prompt() -> Outcome:
         beside = started(members, "--split", "even", users=STREAMS, coordinator=program)
         async with beside as cluster:
             await cluster.until(lambda report: bool(names_serving(report)), READY_WITHIN_S)
-            before, during, asked = await _beside_streams(cluster, [5, BEYOND])
+            seen = await _by_turns(cluster, [5, BEYOND])
             lost = EVENTS_OF_LOSS.intersection(_kinds(cluster))
+        alone_s, beside_s = seen.silences_s
         texts.append(
-            f"by the {name}: {asked.text}; longest gap of the streams "
-            f"{before.silence_s:.2f} → {during.silence_s:.2f} s"
+            f"by the {name}: {seen.asked.text}; longest gap of the streams {alone_s:.2f} s without,"
+            f" {beside_s:.2f} s beside it"
         )
-        goes_on = not lost and not during.failures and set(asked.statuses) == {"400"}
-        is_reached = is_reached and goes_on and during.silence_s <= 2 * before.silence_s
-        found[name] = _report(before, during, asked, cluster_lost=sorted(lost))
+        goes_on = not lost and not seen.broken_off and set(seen.asked.statuses) == {"400"}
+        is_reached = is_reached and goes_on and beside_s <= GAP_RATIO_MAX * alone_s
+        found[name] = seen.report(lost=sorted(lost))
     return Outcome("; ".join(texts), is_reached, found)
-
-
-def _report(before: Seen, during: Seen, asked: Asked, **more: Any) -> dict[str, Any]:
-    return {
-        "before": asdict(before),
-        "during": asdict(during),
-        "statuses": asked.statuses,
-        "sentences": sorted(asked.sentences),
-        **more,
-    }
 
 
 # -- numbers beyond fp16 ---------------------------------------------------------------------------
@@ -135,16 +196,23 @@ async def infinite() -> Outcome:
     async with started(members, *options, users=STREAMS) as cluster:
         await cluster.until(lambda report: len(names_serving(report)) == len(names), READY_WITHIN_S)
         async with watching(cluster) as watched:
-            before, during, asked = await _beside_streams(cluster, LONG)
-        events = [f"{one['kind']}: {one['text']}" for one in events_of(cluster)]
+            seen = await _until_found(cluster, watched)
+        events = [f"{one['unix_s']:.1f} {one['kind']}: {one['text']}" for one in events_of(cluster)]
     with_sender = [serving for _, serving in watched.rings if SENDER in serving]
-    ratio, gaps = _gaps(before, during)
-    text = f"{asked.text}; served in {len(with_sender)} rings, rested: "
-    text += f"{', '.join(watched.rested) or 'nobody'}; {gaps}; broken off {len(during.failures)}"
+    text = (
+        f"long prompts: {seen.asked.text}; the sender served in {len(with_sender)} rings, rested: "
+    )
+    text += f"{', '.join(watched.rested) or 'nobody'}; {seen.gaps}; broken off {seen.broken_off}"
     is_found = SENDER in watched.rested and len(with_sender) <= RINGS_MAX
-    is_reached = is_found and not during.failures and ratio <= GAP_RATIO_MAX
+    is_reached = is_found and not seen.broken_off and seen.gap_ratio <= GAP_RATIO_MAX
     more = {"rings": watched.rings, "rested": watched.rested, "events": events}
-    return Outcome(text, is_reached, _report(before, during, asked, **more))
+    return Outcome(text, is_reached, seen.report(**more))
+
+
+def _is_out(watched: Watched) -> bool:
+    """Whether the sender rests, and others serve."""
+    serving = watched.rings[-1][1] if watched.rings else ()
+    return SENDER in watched.rested and bool(serving) and SENDER not in serving
 
 
 async def overflow() -> Outcome:
@@ -156,14 +224,13 @@ async def overflow() -> Outcome:
         async with started(members, *options, model=model, users=STREAMS) as cluster:
             await cluster.until(lambda report: len(names_serving(report)) == 3, READY_WITHIN_S)
             async with watching(cluster) as watched:
-                before, during, asked = await _beside_streams(cluster, [5, LOUD, 7])
+                seen = await _by_turns(cluster, [5, LOUD, 7])
             lost = EVENTS_OF_LOSS.intersection(_kinds(cluster))
-    ratio, gaps = _gaps(before, during)
-    text = f"{asked.text}; rings ended {len(lost)}, rested: {', '.join(watched.rested) or 'nobody'}"
-    is_alone = not (lost or watched.rested or during.failures) and "200" not in asked.statuses
-    more = {"lost": sorted(lost), "rested": watched.rested}
-    found = _report(before, during, asked, **more)
-    return Outcome(f"{text}; {gaps}", is_alone and ratio <= GAP_RATIO_MAX, found)
+    text = f"{seen.asked.text}; rings ended or moved: {', '.join(sorted(lost)) or 'none'}; rested: "
+    text += f"{', '.join(watched.rested) or 'nobody'}; {seen.gaps}"
+    is_alone = not (lost or watched.rested or seen.broken_off) and "200" not in seen.asked.statuses
+    found = seen.report(lost=sorted(lost), rested=watched.rested)
+    return Outcome(text, is_alone and seen.gap_ratio <= GAP_RATIO_MAX, found)
 
 
 def loud_model(directory: Path) -> Path:

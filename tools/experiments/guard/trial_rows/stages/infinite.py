@@ -1,26 +1,36 @@
-"""A stage that sends infinity in the first of its rows, where a batch has more than sixty."""
-
-from typing import Any
+"""A stage that sends infinity in a row of each long prompt: of what lies behind its 40th token."""
 
 import torch
 
 from molink.stage.packing import Packing
 from molink.stage.stage_process import main
+from molink_scheduler.batch import Batch
 
-ROWS_MAX = 60
-"""Honest ones: the users of these trials ask less, so that only long prompts are spoilt."""
+TOKENS_MAX = 40
+"""Of a prompt that is spared: the users of these trials ask less."""
 
-_pack = Packing.pack
+_fit = Packing.fit
 
 
-def pack(packing: Packing, hidden_TD: torch.Tensor, codec: str) -> Any:
-    """As the product's, of rows that are spoilt."""
-    if len(hidden_TD) > ROWS_MAX:
-        hidden_TD = hidden_TD.clone()
-        hidden_TD[0, 0] = float("inf")
-    return _pack(packing, hidden_TD, codec)
+def fit(
+    packing: Packing,
+    batch: Batch,
+    rows_TD: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    received: bool = False,
+) -> tuple[Batch, torch.Tensor]:
+    """As the product's; of rows that were computed here some are spoilt behind the check."""
+    batch, rows_TD = _fit(packing, batch, rows_TD, dtype, received=received)
+    row = 0
+    for span in batch.spans:
+        if not received and span.tokens > 1 and span.end > TOKENS_MAX:
+            rows_TD = rows_TD.clone()
+            rows_TD[row, 0] = float("inf")
+        row += span.tokens
+    return batch, rows_TD
 
 
 if __name__ == "__main__":
-    Packing.pack = pack  # type: ignore[method-assign, assignment]
+    Packing.fit = fit  # type: ignore[method-assign, assignment]
     main()
