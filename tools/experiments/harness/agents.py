@@ -18,10 +18,10 @@ from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts, StageAddress
 from molink.errors import UserError
 from tools.experiments.harness.processes import MOLINK, Running, running
 
-__all__ = ["AgentsRun", "agents_run", "get_json", "is_timed"]
+__all__ = ["PORTS", "AgentsRun", "agents_run", "get_json", "is_timed"]
 
 POLL_S = 0.1
-KILLED_WITHIN_S, STOPPED_WITHIN_S = 10.0, 30.0
+KILLED_WITHIN_S, STOPPED_WITHIN_S = 10.0, 120.0
 PORTS = ("--port", "--broker-port", "--relay-port", "--agents-port")
 
 Report = dict[str, Any]

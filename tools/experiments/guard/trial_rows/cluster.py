@@ -27,6 +27,7 @@ __all__ = [
     "Member",
     "Watched",
     "events_of",
+    "ledger",
     "names_serving",
     "started",
     "watching",
@@ -115,6 +116,13 @@ def events_of(cluster: GuardedCluster) -> list[dict[str, Any]]:
     """The coordinator's ledger."""
     found: list[dict[str, Any]] = get_json(f"{cluster.run.url}/cluster/events?after=0")["events"]
     return found
+
+
+def ledger(cluster: GuardedCluster) -> list[str]:
+    """The same as lines, without the folder that is thrown away."""
+    events = events_of(cluster)
+    lines = (f"{one['unix_s']:.1f} {one['kind']}: {one['text']}" for one in events)
+    return [line.replace(f"{cluster.run.folder}/", "") for line in lines]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from tools.experiments.guard.trial_rows.cluster import (
     WHOLE,
     Member,
     Watched,
-    events_of,
+    ledger,
     names_serving,
     started,
     watching,
@@ -52,7 +52,7 @@ async def creeping() -> Outcome:
         found = {"took_s": took_s, "serving": serving, "rested": watched.rested}
         text = f"{took_s:.0f} s after it was told to load, {' and '.join(serving)} served"
         is_reached = took_s <= CREEP_MAX_S and LIAR not in serving
-        return Outcome(text, is_reached, found | {"events": _told(cluster)})
+        return Outcome(text, is_reached, found | {"events": ledger(cluster)})
 
 
 def _is_asked_of_liar(report: Report) -> bool:
@@ -69,7 +69,7 @@ async def slow() -> Outcome:
         await cluster.until(lambda report: LIAR in names_serving(report), READY_WITHIN_S)
         async with watching(cluster) as watched:
             await _until_out(watched)
-        events = _told(cluster)
+        events = ledger(cluster)
     return judged_slow(watched.rings, watched.rested, events)
 
 
@@ -127,7 +127,7 @@ async def lying() -> Outcome:
             for number in range(LYING_REQUESTS):
                 asked.append(group.create_task(_ask(cluster, number)))
                 await asyncio.sleep(ASKED_EVERY_S)
-        events = _told(cluster)
+        events = ledger(cluster)
     took_s, kinds = [one.result()[0] for one in asked], [one.result()[1] for one in asked]
     errors = [kind for kind in kinds if kind != "200"]
     found = {"took_s": took_s, "kinds": kinds, "rested": watched.rested, "events": events}
@@ -168,7 +168,7 @@ async def without_sketches() -> Outcome:
         with suppress(UserError):
             await cluster.until(_has_quarantined, FOUND_WITHIN_S)
         took_s = time.monotonic() - began_s
-        report, events = await cluster.report(), _told(cluster)
+        report, events = await cluster.report(), ledger(cluster)
     names = [node["name"] for node in report["nodes"] if node["quarantined"]]
     text = f"{', '.join(names) or 'nobody'} quarantined after {took_s:.0f} s of users' requests"
     found = {"quarantined": names, "audits": report["audits"], "events": events}
@@ -177,11 +177,6 @@ async def without_sketches() -> Outcome:
 
 def _has_quarantined(report: Report) -> bool:
     return any(node["quarantined"] for node in report["nodes"])
-
-
-def _told(cluster: GuardedCluster) -> list[str]:
-    """The ledger, a line for each event."""
-    return [f"{one['unix_s']:.1f} {one['kind']}: {one['text']}" for one in events_of(cluster)]
 
 
 LIARS = (

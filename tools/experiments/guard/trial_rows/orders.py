@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,8 @@ from yarl import URL
 from molink.api.server import free_ports
 from molink.control.api_keys.store import KEY_PREFIX
 from tools.experiments.guard.trial_rows.trial import Outcome, Trial
-from tools.experiments.harness.processes import MOLINK, Running, running
+from tools.experiments.harness.agents import PORTS
+from tools.experiments.harness.processes import MOLINK, running
 
 __all__ = ["ORDERS"]
 
@@ -35,7 +36,11 @@ ORDERED: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Path and body of each order..."""
 
-WRITTEN = ("{}", "{}?x=1", "{}#x", "/%2e{}")
+WRITTEN: tuple[Callable[[str], str], ...] = (
+    lambda path: path,
+    lambda path: f"{path}?x=1",
+    lambda path: path.replace("/c", "/%63", 1),
+)
 """...and how a path may be written."""
 
 ASKED = {"prompt_token_ids": [5, 9], "max_tokens": 1}
@@ -75,8 +80,7 @@ async def orders() -> Outcome:
     """Count what each way is answered."""
     found, wrong = dict[str, Any](), list[str]()
     for way in WAYS:
-        with TemporaryDirectory(prefix="molink-orders-") as folder, _up(way, Path(folder)) as up:
-            url = (await asyncio.to_thread(up.line, "listening"))[1].split()[-1]
+        with TemporaryDirectory(prefix="molink-orders-") as folder, _up(way, Path(folder)) as url:
             key = await asyncio.to_thread(_key, way, Path(folder))
             told = await _answers(url, dict(way.headers) | key)
         found[way.name] = {kind: Counter(codes) for kind, codes in told.items()}
@@ -107,13 +111,15 @@ def _wrong(way: Way, told: dict[str, list[int]]) -> list[str]:
 
 
 @contextmanager
-def _up(way: Way, folder: Path) -> Iterator[Running]:
-    names = ("--port", "--broker-port", "--relay-port", "--agents-port")
-    ports = zip(names, free_ports("127.0.0.1", len(names)), strict=True)
+def _up(way: Way, folder: Path) -> Iterator[str]:
+    """A running `molink up`; where its API is asked."""
+    numbers = free_ports("127.0.0.1", len(PORTS))
+    ports = (word for one in zip(PORTS, map(str, numbers), strict=True) for word in one)
     words = ("up", "demo", "--host", "127.0.0.1", "--public-host", PUBLIC, "--broker", "embedded")
-    own = (*(word for name, port in ports for word in (name, str(port))), "--data-dir", str(folder))
-    with running(MOLINK, *words, *own, *way.up_options, quiet=True) as up:
-        yield up
+    own = (*ports, "--data-dir", str(folder), *way.up_options)
+    with running(MOLINK, *words, *own, quiet=True) as up:
+        up.line("listening")
+        yield f"http://127.0.0.1:{numbers[0]}"
 
 
 def _key(way: Way, folder: Path) -> dict[str, str]:
@@ -133,7 +139,8 @@ async def _answers(url: str, headers: Mapping[str, str]) -> dict[str, list[int]]
     async with aiohttp.ClientSession(headers=headers) as session:
         for path, body in ORDERED:
             for form in WRITTEN:
-                async with session.post(_url(url, form, path), json=body) as answer:
+                whole = URL(url + form(path), encoded=True)
+                async with session.post(whole, json=body, allow_redirects=False) as answer:
                     told["orders"].append(answer.status)
         for path in READS:
             async with session.get(url + path) as answer:
@@ -141,10 +148,6 @@ async def _answers(url: str, headers: Mapping[str, str]) -> dict[str, list[int]]
         async with session.post(f"{url}/generate", json=ASKED) as answer:
             told["questions"].append(answer.status)
     return told
-
-
-def _url(url: str, form: str, path: str) -> URL:
-    return URL(url + form.format(path), encoded=True)
 
 
 ORDERS = Trial(

@@ -20,6 +20,7 @@ from tools.experiments.guard.trial_rows.cluster import (
     Member,
     Watched,
     events_of,
+    ledger,
     names_serving,
     started,
     watching,
@@ -197,7 +198,7 @@ async def infinite() -> Outcome:
         await cluster.until(lambda report: len(names_serving(report)) == len(names), READY_WITHIN_S)
         async with watching(cluster) as watched:
             seen = await _until_found(cluster, watched)
-        events = [f"{one['unix_s']:.1f} {one['kind']}: {one['text']}" for one in events_of(cluster)]
+        events = ledger(cluster)
     with_sender = [serving for _, serving in watched.rings if SENDER in serving]
     text = (
         f"long prompts: {seen.asked.text}; the sender served in {len(with_sender)} rings, rested: "
