@@ -23,6 +23,7 @@ from tools.experiments.harness.processes import MOLINK, driven
 
 __all__ = [
     "HALF",
+    "READY_WITHIN_S",
     "WHOLE",
     "Member",
     "Watched",
@@ -37,7 +38,7 @@ HALF, WHOLE = "0.012", "0.05"
 """Memory, in GB, that holds half of the demo model, or all of it."""
 
 WAY = "tools.experiments.guard.trial_rows.agent"
-POLL_S, HERE_WITHIN_S = 0.5, 90.0
+POLL_S, HERE_WITHIN_S, READY_WITHIN_S = 0.5, 180.0, 300.0
 KNOWN_S, CLAIMED_S = 1e-3, 1e-5
 """Of a step of a layer: what an agent's file says, so that no trial waits until it is measured, and
 what that of one says which claims to be fast."""

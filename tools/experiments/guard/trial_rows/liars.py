@@ -8,8 +8,9 @@ from contextlib import suppress
 import aiohttp
 
 from molink.errors import UserError
-from tools.experiments.guard.cluster import READY_WITHIN_S, GuardedCluster
+from tools.experiments.guard.cluster import GuardedCluster
 from tools.experiments.guard.trial_rows.cluster import (
+    READY_WITHIN_S,
     WHOLE,
     Member,
     Watched,

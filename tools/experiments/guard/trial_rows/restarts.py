@@ -4,8 +4,9 @@ import asyncio
 import time
 from typing import Any
 
-from tools.experiments.guard.cluster import READY_WITHIN_S, GuardedCluster
+from tools.experiments.guard.cluster import GuardedCluster
 from tools.experiments.guard.trial_rows.cluster import (
+    READY_WITHIN_S,
     Member,
     events_of,
     names_serving,

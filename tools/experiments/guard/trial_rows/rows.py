@@ -15,8 +15,9 @@ import aiohttp
 from safetensors.torch import load_file, save_file
 
 import molink.models
-from tools.experiments.guard.cluster import READY_WITHIN_S, GuardedCluster
+from tools.experiments.guard.cluster import GuardedCluster
 from tools.experiments.guard.trial_rows.cluster import (
+    READY_WITHIN_S,
     Member,
     Watched,
     events_of,
@@ -46,7 +47,7 @@ BEYOND = 4096
 GAP_RATIO_MAX = 1.5
 RINGS_MAX = 2
 EVENTS_OF_LOSS = {"ring_ended", "ring_resumed", "stage_lost", "request_moved"}
-UNCHECKED = ("tools.experiments.guard.trial_rows.unchecked_coordinator",)
+UNCHECKED = "tools.experiments.guard.trial_rows.unchecked_coordinator"
 
 
 @dataclass(slots=True)
@@ -82,6 +83,12 @@ class Beside:
     alone: list[Seen] = field(default_factory=list)
     beside: list[Seen] = field(default_factory=list)
     asked: Asked = field(default_factory=Asked)
+    began_unix_s: float = field(default_factory=time.time)
+
+    def losses(self, cluster: GuardedCluster) -> set[str]:
+        """Kinds of events since then that tell of a ring which ended or lost somebody."""
+        events = [one for one in events_of(cluster) if one["unix_s"] > self.began_unix_s]
+        return EVENTS_OF_LOSS.intersection(one["kind"] for one in events)
 
     @property
     def gap_ratio(self) -> float:
@@ -157,33 +164,32 @@ def _long(number: int) -> list[int]:
     return [5 + number, *(5 + at * 7 % 90 for at in range(LONG_TOKENS))]
 
 
-def _kinds(cluster: GuardedCluster) -> list[str]:
-    return [one["kind"] for one in events_of(cluster)]
-
-
 # -- words without rows ----------------------------------------------------------------------------
 
 
-async def refused_prompt() -> Outcome:
-    """A word that the model has no row for, refused by the coordinator, and by the head where the
-    coordinator does not look."""
-    texts, found, is_reached = [], dict[str, Any](), True
-    for name, program in ("coordinator", (MOLINK,)), ("head", UNCHECKED):
-        members = [Member(one) for one in ("anna", "ben")]
-        beside = started(members, "--split", "even", users=STREAMS, coordinator=program)
-        async with beside as cluster:
-            await cluster.until(lambda report: bool(names_serving(report)), READY_WITHIN_S)
-            seen = await _by_turns(cluster, [5, BEYOND])
-            lost = EVENTS_OF_LOSS.intersection(_kinds(cluster))
-        alone_s, beside_s = seen.silences_s
-        texts.append(
-            f"by the {name}: {seen.asked.text}; longest gap of the streams {alone_s:.2f} s without,"
-            f" {beside_s:.2f} s beside it"
-        )
-        goes_on = not lost and not seen.broken_off and set(seen.asked.statuses) == {"400"}
-        is_reached = is_reached and goes_on and beside_s <= GAP_RATIO_MAX * alone_s
-        found[name] = seen.report(lost=sorted(lost))
-    return Outcome("; ".join(texts), is_reached, found)
+async def refused_word() -> Outcome:
+    """A word that the model has no row for, which the coordinator refuses."""
+    return await _refused(MOLINK)
+
+
+async def refused_by_head() -> Outcome:
+    """The same, where the coordinator does not know how many words there are."""
+    return await _refused(UNCHECKED)
+
+
+async def _refused(coordinator: str) -> Outcome:
+    members = [Member(one) for one in ("anna", "ben")]
+    beside = started(members, "--split", "even", users=STREAMS, coordinator=(coordinator,))
+    async with beside as cluster:
+        await cluster.until(lambda report: bool(names_serving(report)), READY_WITHIN_S)
+        seen = await _by_turns(cluster, [5, BEYOND])
+        lost = seen.losses(cluster)
+    alone_s, beside_s = seen.silences_s
+    text = f"{seen.asked.text}; rings ended or moved: {', '.join(sorted(lost)) or 'none'}; longest "
+    text += f"gap of the streams {alone_s:.2f} s without, {beside_s:.2f} s beside it"
+    goes_on = not (lost or seen.broken_off) and set(seen.asked.statuses) == {"400"}
+    found = seen.report(lost=sorted(lost))
+    return Outcome(text, goes_on and beside_s <= GAP_RATIO_MAX * alone_s, found)
 
 
 # -- numbers beyond fp16 ---------------------------------------------------------------------------
@@ -226,7 +232,7 @@ async def overflow() -> Outcome:
             await cluster.until(lambda report: len(names_serving(report)) == 3, READY_WITHIN_S)
             async with watching(cluster) as watched:
                 seen = await _by_turns(cluster, [5, LOUD, 7])
-            lost = EVENTS_OF_LOSS.intersection(_kinds(cluster))
+                lost = seen.losses(cluster)
     text = f"{seen.asked.text}; rings ended or moved: {', '.join(sorted(lost)) or 'none'}; rested: "
     text += f"{', '.join(watched.rested) or 'nobody'}; {seen.gaps}"
     is_alone = not (lost or watched.rested or seen.broken_off) and "200" not in seen.asked.statuses
@@ -258,11 +264,18 @@ def loud_model(directory: Path) -> Path:
 
 ROWS = (
     Trial(
-        "refused-prompt",
+        "refused-word",
         "a prompt with a word that the model has no row for, among eight streams",
         "six rings in 45 s",
         "400; the eight never pause",
-        refused_prompt,
+        refused_word,
+    ),
+    Trial(
+        "refused-by-head",
+        "the same, where the coordinator lets it pass and the head refuses it",
+        "six rings in 45 s",
+        "400; the eight never pause",
+        refused_by_head,
     ),
     Trial(
         "infinite",

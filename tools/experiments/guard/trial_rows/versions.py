@@ -7,8 +7,9 @@ import sys
 import time
 from typing import Any
 
-from tools.experiments.guard.cluster import READY_WITHIN_S, GuardedCluster
+from tools.experiments.guard.cluster import GuardedCluster
 from tools.experiments.guard.trial_rows.cluster import (
+    READY_WITHIN_S,
     Member,
     events_of,
     names_serving,
