@@ -78,20 +78,22 @@ WAYS = (
 
 async def orders() -> Outcome:
     """Count what each way is answered."""
-    found, wrong = dict[str, Any](), list[str]()
-    for way in WAYS:
-        with TemporaryDirectory(prefix="molink-orders-") as folder, _up(way, Path(folder)) as url:
-            key = await asyncio.to_thread(_key, way, Path(folder))
-            told = await _answers(url, dict(way.headers) | key)
-        found[way.name] = {kind: Counter(codes) for kind, codes in told.items()}
-        wrong += _wrong(way, told)
-    counted = {kind: Counter[int]() for kind in told}
-    for one in found.values():
-        for kind, codes in one.items():
-            counted[kind].update(codes)
+    told = await asyncio.gather(*(asyncio.to_thread(_tried, way) for way in WAYS))
+    wrong = [one for way, codes in zip(WAYS, told, strict=True) for one in _wrong(way, codes)]
+    counted = {kind: Counter(code for one in told for code in one[kind]) for kind in told[0]}
+    found = {
+        way.name: {kind: _counts(Counter(codes[kind])) for kind in codes}
+        for way, codes in zip(WAYS, told, strict=True)
+    }
     text = "; ".join(f"{kind}: {_counts(one)}" for kind, one in counted.items())
     said = "; ".join(wrong) or "none is open that should not be, or shut that should not"
     return Outcome(f"{len(WAYS)} ways; {text}; {said}", not wrong, {"ways": found, "wrong": wrong})
+
+
+def _tried(way: Way) -> dict[str, list[int]]:
+    """Status of each answer of a server of its own."""
+    with TemporaryDirectory(prefix="molink-orders-") as folder, _up(way, Path(folder)) as url:
+        return asyncio.run(_answers(url, dict(way.headers) | _key(way, Path(folder))))
 
 
 def _counts(codes: Counter[int]) -> str:
