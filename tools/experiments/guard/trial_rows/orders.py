@@ -78,22 +78,26 @@ WAYS = (
 
 async def orders() -> Outcome:
     """Count what each way is answered."""
-    told = await asyncio.gather(*(asyncio.to_thread(_tried, way) for way in WAYS))
-    wrong = [one for way, codes in zip(WAYS, told, strict=True) for one in _wrong(way, codes)]
-    counted = {kind: Counter(code for one in told for code in one[kind]) for kind in told[0]}
-    found = {
-        way.name: {kind: _counts(Counter(codes[kind])) for kind in codes}
-        for way, codes in zip(WAYS, told, strict=True)
+    servers = [asyncio.to_thread(_tried, options) for options in ((), ("--no-keys",))]
+    found = {name: codes for told in await asyncio.gather(*servers) for name, codes in told.items()}
+    wrong = [one for way in WAYS for one in _wrong(way, found[way.name])]
+    kinds = found[WAYS[0].name]
+    counted = {
+        kind: Counter(code for one in found.values() for code in one[kind]) for kind in kinds
     }
     text = "; ".join(f"{kind}: {_counts(one)}" for kind, one in counted.items())
     said = "; ".join(wrong) or "none is open that should not be, or shut that should not"
     return Outcome(f"{len(WAYS)} ways; {text}; {said}", not wrong, {"ways": found, "wrong": wrong})
 
 
-def _tried(way: Way) -> dict[str, list[int]]:
-    """Status of each answer of a server of its own."""
-    with TemporaryDirectory(prefix="molink-orders-") as folder, _up(way, Path(folder)) as url:
-        return asyncio.run(_answers(url, dict(way.headers) | _key(way, Path(folder))))
+def _tried(up_options: tuple[str, ...]) -> dict[str, dict[str, list[int]]]:
+    """Status of each answer to the ways into one server, in their order: keys are made last."""
+    told = {}
+    with TemporaryDirectory(prefix="molink-orders-") as folder, _up(folder, *up_options) as url:
+        for way in (one for one in WAYS if one.up_options == up_options):
+            headers = dict(way.headers) | _key(way, Path(folder))
+            told[way.name] = asyncio.run(_answers(url, headers))
+    return told
 
 
 def _counts(codes: Counter[int]) -> str:
@@ -113,12 +117,12 @@ def _wrong(way: Way, told: dict[str, list[int]]) -> list[str]:
 
 
 @contextmanager
-def _up(way: Way, folder: Path) -> Iterator[str]:
+def _up(folder: str, *up_options: str) -> Iterator[str]:
     """A running `molink up`; where its API is asked."""
     numbers = free_ports("127.0.0.1", len(PORTS))
     ports = (word for one in zip(PORTS, map(str, numbers), strict=True) for word in one)
     words = ("up", "demo", "--host", "127.0.0.1", "--public-host", PUBLIC, "--broker", "embedded")
-    own = (*ports, "--data-dir", str(folder), *way.up_options)
+    own = (*ports, "--data-dir", folder, *up_options)
     with running(MOLINK, *words, *own, quiet=True) as up:
         up.line("listening")
         yield f"http://127.0.0.1:{numbers[0]}"
@@ -129,7 +133,16 @@ def _key(way: Way, folder: Path) -> dict[str, str]:
     if not way.scope:
         return {}
     scope = "inference" if way.scope == "none" else way.scope
-    words = ("key", "create", "--name", "ann", "--scope", scope, "--data-dir", str(folder))
+    words = (
+        "key",
+        "create",
+        "--name",
+        f"ann{WAYS.index(way)}",
+        "--scope",
+        scope,
+        "--data-dir",
+        str(folder),
+    )
     command = [sys.executable, "-m", MOLINK, *words]
     said = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     key = next(word for word in said.split() if word.startswith(KEY_PREFIX))
