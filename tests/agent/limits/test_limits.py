@@ -76,7 +76,7 @@ def test_the_file_of_no_limits_shows_every_key_and_sets_none():
     "text, says",
     [
         ("vram_bg = 6", "no limit called 'vram_bg': did you mean vram_gb?"),
-        ("colour = 6", "known are vram_gb, memory_gb"),
+        ("colour = 6", "this version knows vram_gb, memory_gb"),
         ("[limits]\nvram_gb = 6", "no limit called 'limits'"),
         ('vram_gb = "lots"', "vram_gb must be a number of GB from 0 to 4096; 'lots' is not"),
         ("vram_gb = true", "vram_gb must be a number"),
