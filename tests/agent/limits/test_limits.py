@@ -161,3 +161,12 @@ def test_a_file_that_is_removed_gives_the_defaults_back(tmp_path):
     file.path.unlink()
     assert file.reload()
     assert file.limits == Limits()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 400, 900])
+def test_a_file_that_was_cut_lends_nothing(tmp_path, kept):
+    """Without the lines that are missing more would be lent."""
+    text = limits_text(Limits(memory_gb=3.0, cache_disk_gb=2.0))
+    assert text[kept - 1] != "\n" or not kept
+    with pytest.raises(UserError, match=r"its end is missing|not valid TOML"):
+        written(tmp_path, text[:kept]).read()
