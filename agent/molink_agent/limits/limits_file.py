@@ -122,7 +122,7 @@ class LimitsFile:
 
 def _refuse_cut(text: str) -> None:
     """Raise TOMLDecodeError for less than we have written: more would be lent than was said."""
-    if not text or (text.startswith(HEAD) and not text.endswith("\n")):
+    if text.startswith(HEAD[: len(text)]) and not text.endswith("\n"):
         raise tomllib.TOMLDecodeError("its end is missing")
 
 
