@@ -1,5 +1,7 @@
 """Which targets a setting misses, the page's sections, and what is read of the API."""
 
+import math
+
 import pytest
 import torch
 
@@ -45,9 +47,12 @@ def test_in_fp32_each_token_counts_and_int4_may_lose_more():
     one = row(greedy=Agreement(3997, 2, 4000, 0.5))
     one.dtype = "float32"
     assert one.misses() == ["1 of 4000 greedy tokens differ"]
-    four_bits = row(found=Comparison(2.05, 0.0011))
-    four_bits.form = "int4"
+    four_bits = row(found=Comparison(2.05, 0.0011), loss_ratio_max=1.03)
     assert four_bits.misses() == []
+    assert {one.name: one.int4_loss_ratio_max for one in read_manifest()} == {
+        "gemma-3-270m": math.inf,
+        "qwen2.5-coder-0.5b": 1.03,
+    }
 
 
 def test_a_table_says_what_was_not_measured():

@@ -75,7 +75,12 @@ def _missed(model: PublishedModel, short: bool, page: bool, out: Path | None, en
     gguf = fetch(model, folder)
     work = folder / f"{model.name}-made"
     rows = compared_settings(
-        gguf, work, SHORT if short else FULL, lambda line: click.echo(f"  {line}", err=True), ends_s
+        gguf,
+        work,
+        SHORT if short else FULL,
+        lambda line: click.echo(f"  {line}", err=True),
+        ends_s,
+        model.int4_loss_ratio_max,
     )
     click.echo(exactness_table(rows))
     if out is not None:

@@ -6,6 +6,7 @@ on with the piece that it had come to. The joined file counts only if its SHA-25
 """
 
 import hashlib
+import math
 import os
 import shutil
 import subprocess
@@ -55,6 +56,9 @@ class PublishedModel:
     bytes: int
     sha256: str
     licence: str
+    int4_loss_ratio_max: float = math.inf
+    """How many times fp32's loss that of `molink import --weights int4` may be; infinite: it is
+    told, and nothing is asked of it."""
 
 
 def read_manifest(path: Path = MANIFEST) -> list[PublishedModel]:

@@ -71,15 +71,16 @@ def grammar_question(body: SamplingBody, also: Question | None = None) -> Questi
 def _asked_by_format(given: ResponseFormat | None) -> Asked:
     if given is None or given.type == "text":
         return
-    if given.type == "json_object":
-        yield schema_question(None, "response_format")
+    schema = given.schema_ if given.json_schema is None else given.json_schema.schema_
+    if schema is not None:
+        yield "response_format", _of_schema(schema, "response_format")
         return
-    if given.json_schema is None or given.json_schema.schema_ is None:
+    if given.type == "json_schema":
         raise ApiError(
             "'response_format.json_schema.schema' is missing: add the schema to the request.",
             param="response_format",
         )
-    yield "response_format", _of_schema(given.json_schema.schema_, "response_format")
+    yield schema_question(None, "response_format")
 
 
 def _asked_by_guided_fields(body: SamplingBody) -> Asked:

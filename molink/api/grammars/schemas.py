@@ -34,6 +34,8 @@ class ResponseFormat(_Strict):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: Any = Field(default=None, alias="schema")
+    """The schema, where clients of llama.cpp and Together put it, with either type of JSON."""
 
 
 class StructuredOutputs(_Strict):

@@ -108,6 +108,7 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
     text = config.get("text_config")
     places = (config, text) if isinstance(text, Mapping) else (config,)
     found = [place.get(key) for place in places for key in SCHEME_KEYS]
+    found += [one for one in [config.get("quantization")] if isinstance(one, Mapping)]  # MLX's.
     scheme = next((one for one in found if one), None)
     if scheme is None:
         return DeclaredQuantization()
@@ -124,6 +125,8 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
         return _gptq(name, scheme)
     if method in ("mxfp4", "fp8", "gguf"):
         return DeclaredQuantization(method, block=_block(scheme.get("weight_block_size")))
+    if not method and {"bits", "group_size"} <= scheme.keys():
+        raise refusal(name, "MLX, whose codes belong to Apple's kernels")
     raise refusal(name, OTHER_METHODS.get(method, _word(method)) or "a scheme without a name")
 
 

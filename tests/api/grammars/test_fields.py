@@ -35,6 +35,8 @@ def schema_in(grammar: str) -> dict:
     ("fields", "schema"),
     [
         ({"response_format": {"type": "json_schema", "json_schema": NAMED}}, SCHEMA),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, SCHEMA),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, SCHEMA),
         ({"response_format": {"type": "json_object"}}, {"type": "object"}),
         ({"guided_json": SCHEMA}, SCHEMA),
         ({"guided_json": json.dumps(SCHEMA)}, SCHEMA),

@@ -61,6 +61,13 @@ def test_the_text_part_of_a_vision_checkpoint_may_say_it():
     assert declared_quantization("m", config).method == "awq"
 
 
+def test_mlx_declares_elsewhere():
+    config = {"model_type": "m", "quantization": {"bits": 4, "group_size": 64}}
+    with pytest.raises(UnsupportedModelError, match="MLX"):
+        declared_quantization("m", config)
+    assert declared_quantization("m", {"quantization": "none"}).method is None
+
+
 def test_the_block_of_fp8():
     assert declared({"quant_method": "fp8", "weight_block_size": [64, 32]}).block == (64, 32)
     assert declared({"quant_method": "fp8"}).block == (128, 128)
@@ -78,6 +85,7 @@ def test_the_block_of_fp8():
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
         ({"quant_method": "something\x1b[2Jnew"}, "something.*new"),
         ({"bits": 4}, "without a name"),
+        ({"bits": 4, "group_size": 64}, "MLX"),
         (["a list"], "no JSON object"),
         (compressed("nvfp4-pack-quantized"), "nvfp4-pack-quantized"),
         (compressed("marlin-24"), "marlin-24"),
