@@ -174,9 +174,10 @@ def _skeleton(source: Source) -> nn.Module:
     pruned_class = build_stage_class(config, StagePart(range(layers), layers))
     try:
         with torch.device("meta"):
-            return pruned_class(copy.deepcopy(config))
+            skeleton: nn.Module = pruned_class(copy.deepcopy(config))
     except Exception as error:
         raise no_model(checkpoint, error) from error
+    return skeleton
 
 
 def _is_rounded(tensor: StoredTensor, skeleton: nn.Module, names: TensorNames) -> bool:
