@@ -126,7 +126,7 @@ class ConfigFacts:
         value, most = self._find(name), LAYERS_MAX if name == "num_hidden_layers" else COUNT_MAX
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise CheckpointError(
-                f"config.json of {self._checkpoint.name} gives no usable {name} ({value!r})"
+                f"config.json of {self._checkpoint.name} gives no usable {name} ({value!r:.40})"
             )
         return value
 
@@ -147,8 +147,15 @@ class ConfigFacts:
         request would change the others. Up to that length both are plain rope and exact, so that is
         what is served.
         """
-        stated = self._find("max_position_embeddings") or MODEL_LEN_UNBOUNDED
-        return min([int(stated), *self._rope_switch_lengths(int(stated))])
+        stated = self._length(self._find("max_position_embeddings") or MODEL_LEN_UNBOUNDED)
+        return min([stated, *self._rope_switch_lengths(stated)])
+
+    def _length(self, value: Any) -> int:
+        if type(value) not in (int, float) or not 1 <= value <= COUNT_MAX:
+            raise CheckpointError(
+                f"config.json of {self._checkpoint.name} gives no usable length ({value!r:.40})"
+            )
+        return int(value)
 
     def _factor(self, rope: Mapping[str, Any]) -> float:
         factor = rope.get("factor", 1.0)
@@ -201,7 +208,7 @@ class ConfigFacts:
             return AutoConfig.from_pretrained(
                 self._checkpoint.directory, trust_remote_code=False
             ).get_text_config()
-        except (ValueError, KeyError, OSError, TypeError) as error:
+        except Exception as error:  # Each class checks its settings in its own way.
             raise UnsupportedModelError(
                 f"transformers does not know the architecture {self.model_type!r} "
                 f"of {self._checkpoint.name}"
@@ -214,7 +221,7 @@ class ConfigFacts:
             if kind == "longrope" or "dynamic" in kind:
                 original = rope.get(ORIGINAL)
                 original = original or self.text.get(ORIGINAL)
-                lengths.append(int(original or stated))
+                lengths.append(self._length(original or stated))
         return lengths
 
 

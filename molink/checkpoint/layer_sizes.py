@@ -71,10 +71,13 @@ def planned_of_weights(
     if declared.method == "gguf":
         bits = _block_bits(shape, weights)
         shape = replace(shape, weights=bits, attention_weights=bits)
-    costs = {
-        size: _cost_of_weights(model, replace(shape, dtype_bytes=size), weights)
-        for size in ELEMENT_BYTES
-    }
+    try:
+        costs = {
+            size: _cost_of_weights(model, replace(shape, dtype_bytes=size), weights)
+            for size in ELEMENT_BYTES
+        }
+    except ValueError as error:
+        raise UserError(f"the weights of {model} make no plan ({error}): fetch it again.") from None
     return PlannedModel(model, shape, costs, True, declared)
 
 

@@ -43,6 +43,9 @@ for its requests. Whatever else listens at an address shall not fill the memory.
 
 EVENT_END = b"\n\n"
 DATA = b"data: "
+COMMENT = b":"
+"""With which a server that has nothing to tell keeps a stream alive."""
+
 DONE = b"[DONE]"
 
 
@@ -210,6 +213,8 @@ async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any
         for line in whole:
             if line == DATA + DONE:
                 return
+            if line.startswith(COMMENT):
+                continue
             event = _event(line)
             if "error" in event:
                 raise UserError(_sentence_of(event) or "the server failed in the middle")

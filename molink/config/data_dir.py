@@ -49,7 +49,8 @@ def only_one(what: str, lock: Path) -> Iterator[None]:
         file = lock.open("w")
     except OSError as error:
         raise UserError(
-            f"{lock.parent} cannot be written ({error.strerror}): give another --data-dir."
+            f"{lock.parent} cannot be written ({error.strerror}): check its owner and its disk; "
+            "another --data-dir begins anew."
         ) from None
     with file:
         try:

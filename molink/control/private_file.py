@@ -48,7 +48,7 @@ def read_private(path: Path, bytes_max: int = PRIVATE_BYTES_MAX) -> str | None:
     try:
         return content.decode()
     except ValueError:
-        raise UserError(f"{path} is no text: check what it holds, or move it away.") from None
+        raise UserError(f"{path} is no text: put back a copy, or move it away.") from None
 
 
 def write_private(path: Path, text: str) -> None:

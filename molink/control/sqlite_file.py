@@ -14,6 +14,8 @@ import logging
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from molink.errors import UserError
@@ -112,6 +114,9 @@ def _opened(path: Path, migrations: Sequence[str], busy_s: float) -> sqlite3.Con
         raise cannot_open(path, error) from None
     try:
         _prepare(connection, path, migrations)
+    except UnicodeDecodeError:  # Of a name in it, or of what SQLite says of that.
+        connection.close()
+        raise _DamagedError("it holds names that are no text") from None
     except sqlite3.Error as error:
         connection.close()
         if (getattr(error, "sqlite_errorname", "") or "").startswith(DAMAGE):
@@ -125,9 +130,9 @@ def _opened(path: Path, migrations: Sequence[str], busy_s: float) -> sqlite3.Con
 
 def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
     connection.row_factory = sqlite3.Row
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
-        raise _DamagedError(str(found).splitlines()[0][:100])
+        raise _DamagedError(str(found).splitlines()[-1][:100])
     connection.execute("PRAGMA journal_mode = WAL")
     # A node that was let in must still be in after a power cut.
     connection.execute("PRAGMA synchronous = FULL")
@@ -135,6 +140,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[st
         _migrate(connection, version, migrations[version])
     if version > len(migrations):
         raise UserError(f"{path} was written by a newer MoLink: update this one.")
+    if lacking := _columns_of(tuple(migrations)) - _columns(connection):
+        raise _DamagedError(f"it lacks {min(lacking).decode()}")
 
 
 def _migrate(connection: sqlite3.Connection, version: int, step: str) -> None:
@@ -152,12 +159,29 @@ def _migrate(connection: sqlite3.Connection, version: int, step: str) -> None:
         raise
 
 
+@cache
+def _columns_of(migrations: tuple[str, ...]) -> frozenset[bytes]:
+    with closing(sqlite3.connect(":memory:")) as made:
+        for step in migrations:
+            made.executescript(step)
+        return _columns(made)
+
+
+def _columns(connection: sqlite3.Connection) -> frozenset[bytes]:
+    """Each column with its table and type: a flipped bit may change one."""
+    one = "CAST(m.name || '.' || c.name || ' ' || c.type || ' ' || c.pk AS BLOB)"
+    found = connection.execute(f"SELECT {one} FROM sqlite_master m, pragma_table_info(m.name) c")
+    return frozenset(bytes(column) for (column,) in found)
+
+
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def cannot_open(path: Path, error: OSError | sqlite3.Error) -> UserError:
     """What to say of a file that cannot be used, with what helps."""
+    why = getattr(error, "strerror", None) or error
     return UserError(
-        f"{path} cannot be opened ({error}): check its owner and whether its disk is full."
+        f"{path} cannot be opened ({why}): check its owner, and whether its disk is full or "
+        "read-only."
     )

@@ -36,6 +36,7 @@ from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.quantized.filling import fill, stage_weights, with_shells
+from molink.printable import printable_line
 
 __all__ = [
     "Progress",
@@ -44,7 +45,11 @@ __all__ = [
     "held_bytes",
     "load_model",
     "load_model_config",
+    "no_model",
 ]
+
+WHY_CHARACTERS_MAX = 200
+"""Of what the library says of a config."""
 
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1, rising."""
@@ -96,10 +101,8 @@ def load_model_config(checkpoint: Checkpoint) -> Any:
             f"transformers does not know the architecture of {checkpoint.name}, "
             "and MoLink runs no code from checkpoints"
         ) from error
-    except ArithmeticError as error:
-        raise CheckpointError(
-            f"the sizes in config.json of {checkpoint.name} make no model ({error}): fetch it again"
-        ) from error
+    except Exception as error:  # Each class checks its settings in its own way.
+        raise no_model(checkpoint, error) from error
     text = text_part(config)
     if text is None:
         raise UnsupportedModelError(
@@ -110,6 +113,14 @@ def load_model_config(checkpoint: Checkpoint) -> Any:
     if hasattr(text, "quantization_config"):
         del text.quantization_config  # Its quantizers stay away: `quantized` reads such weights.
     return text
+
+
+def no_model(checkpoint: Checkpoint, error: Exception) -> CheckpointError:
+    """What to say where the library's class refuses settings, whatever it raises."""
+    why = printable_line(str(error) or type(error).__name__)[:WHY_CHARACTERS_MAX]
+    return CheckpointError(
+        f"the settings in config.json of {checkpoint.name} make no model ({why}): fetch it again"
+    )
 
 
 def build_stage_class(config: Any, part: StagePart) -> Any:

@@ -267,11 +267,13 @@ def _counted(pieces: Iterator[bytes], done: int, total: int, progress: Progress)
 def _files(tensors: Sequence[NewTensors]) -> Iterator[list[NewTensors]]:
     """What goes into each file, in the order given."""
     parts: list[NewTensors] = []
+    size = 0
     for part in tensors:
-        if parts and sum(one.size for one in parts) + part.size > FILE_BYTES_MAX:
+        if parts and size + part.size > FILE_BYTES_MAX:
             yield parts
-            parts = []
+            parts, size = [], 0
         parts.append(part)
+        size += part.size
     yield parts
 
 

@@ -28,7 +28,7 @@ from molink.errors import CheckpointError, UserError
 from molink.executor.architecture.tensor_names import TensorNames
 from molink.executor.experts import is_experts
 from molink.executor.quantized.tensor_files import TensorFiles
-from molink.executor.weights import StagePart, build_stage_class, load_model_config
+from molink.executor.weights import StagePart, build_stage_class, load_model_config, no_model
 from molink.importing.checkpoint_folder import (
     NewTensors,
     Progress,
@@ -150,11 +150,7 @@ def _opened(source: Path) -> Source:
 
 def _rounded_names(source: Source) -> frozenset[str]:
     """Names of the stored matrices that stages can hold in few bits."""
-    config = load_model_config(source.checkpoint)
-    layers = describe(source.checkpoint).layers
-    pruned_class = build_stage_class(config, StagePart(range(layers), layers))
-    with torch.device("meta"):
-        skeleton = pruned_class(copy.deepcopy(config))
+    skeleton = _skeleton(source)
     names = TensorNames(skeleton)
     found = {one.name for one in source.tensors if _is_rounded(one, skeleton, names)}
     if not found:
@@ -163,6 +159,25 @@ def _rounded_names(source: Source) -> frozenset[str]:
             "serve it as it is."
         )
     return frozenset(found)
+
+
+def _skeleton(source: Source) -> nn.Module:
+    """The library's model without numbers. Raises CheckpointError for settings of which there is
+    none, or which promise more layers than there are tensors."""
+    checkpoint = source.checkpoint
+    config, layers = load_model_config(checkpoint), describe(checkpoint).layers
+    if layers > len(source.tensors):
+        raise CheckpointError(
+            f"config.json of {checkpoint.name} names {layers} layers, and its files hold "
+            f"{len(source.tensors)} tensors: fetch it again"
+        )
+    pruned_class = build_stage_class(config, StagePart(range(layers), layers))
+    try:
+        with torch.device("meta"):
+            skeleton: nn.Module = pruned_class(copy.deepcopy(config))
+    except Exception as error:
+        raise no_model(checkpoint, error) from error
+    return skeleton
 
 
 def _is_rounded(tensor: StoredTensor, skeleton: nn.Module, names: TensorNames) -> bool:

@@ -15,6 +15,7 @@ from molink.errors import InvalidRequestError
 from molink.serving.events import EventLedger
 from molink.serving.request_log import RequestLog
 from molink.serving.timeline import RequestTimeline
+from molink_scheduler.kv.owners import owned_salt
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
 from molink_scheduler.token_ids import token_bytes
@@ -125,14 +126,22 @@ class ModelCard:
         return replace(self, model_len_max=min(self.model_len_max, kv_tokens_capacity))
 
 
+HASH_CHARS = 31
+"""Of a group and of an owner: heads take CACHE_SALT_CHARS_MAX of both, with a mark between."""
+
+
+def _hashed(named: str) -> str:
+    return hashlib.sha256(named.encode()).hexdigest()[:HASH_CHARS]
+
+
 def cache_salt(key_id: str | None, chosen: str | None = None, *, is_shared: bool = False) -> str:
     """Salt of the cached KV that a request may share: as its sender has `chosen`, else that of the
     API key; nobody learns it from another's. Without a key, or where all share, empty."""
     if chosen:
-        return hashlib.sha256(b"salt:" + chosen.encode()).hexdigest()
+        return _hashed(f"salt:{chosen}")
     if key_id is None or is_shared:
         return ""
-    return hashlib.sha256(b"key:" + key_id.encode()).hexdigest()
+    return _hashed(f"key:{key_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +172,12 @@ class GenerationRequest:
     def __post_init__(self) -> None:
         if not self.packed:
             object.__setattr__(self, "packed", token_bytes(self.prompt_token_ids))
+
+    @property
+    def owned_salt(self) -> str:
+        """Salt as heads have it, which also says whose share of the cache it takes."""
+        owner = _hashed(f"owner:{self.key_id}") if self.key_id is not None else ""
+        return owned_salt(self.cache_salt, owner)
 
 
 @dataclass(frozen=True, slots=True)

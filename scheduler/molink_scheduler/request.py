@@ -188,7 +188,8 @@ class Request:
     priority: int = 0
     """Lower goes first where requests wait for room, and gives its room up last."""
     cache_salt: str = ""
-    """Only requests of one salt share cached KV."""
+    """Group in which requests share cached KV, and whose share of the cache they take
+    (`kv.owners`)."""
 
     def __post_init__(self) -> None:
         if not self.prompt or len(self.prompt) % TOKEN_BYTES:

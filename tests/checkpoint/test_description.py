@@ -88,6 +88,13 @@ def test_a_rope_that_is_stretched_wrongly(demo, rope, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("length", ["long", float("nan"), -1, 2**60, True])
+def test_a_length_that_is_none(demo, length):
+    change(demo / "config.json", max_position_embeddings=length)
+    with pytest.raises(CheckpointError, match="gives no usable length"):
+        describe(open_checkpoint(str(demo)))
+
+
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}"
 
 

@@ -142,3 +142,9 @@ def test_files_of_another_model_are_refused(tmp_path):
 def test_no_such_model(tmp_path):
     with pytest.raises(UserError, match="there is no model directory"):
         planned_model(str(tmp_path / "none" / "at" / "all"))
+
+
+def test_a_layer_of_absurd_size_is_refused_in_a_sentence(tmp_path):
+    tensors = TENSORS | {"model.layers.1.self_attn.q_proj.weight": 10**9}
+    with pytest.raises(UserError, match=r"make no plan .*: fetch it again"):
+        planned_model(write_model(tmp_path / "m", tensors))

@@ -1,6 +1,7 @@
 import pytest
 from aiohttp import web
 
+from molink.api.answers import COMMENT
 from molink.client.api_client import ApiClient, server_url
 from molink.errors import UserError
 
@@ -60,6 +61,12 @@ async def test_events_cut_anywhere(answer_with):
         pieces = [raw[i : i + size] for i in range(0, len(raw), size)]
         events = await stream(await answer_with(200, pieces))
         assert events == [{"text": "é\n\n"}, {"text": "b"}]
+
+
+async def test_what_keeps_a_silent_stream_alive_is_passed_over(answer_with):
+    """As while a ring is mended, or a long prompt is computed."""
+    pieces = [COMMENT, b'data: {"text": "a"}\n\n', COMMENT + COMMENT, b"data: [DONE]\n\n"]
+    assert await stream(await answer_with(200, pieces)) == [{"text": "a"}]
 
 
 @pytest.mark.parametrize(

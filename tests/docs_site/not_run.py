@@ -19,6 +19,8 @@ NOT_RUN = {
     r"git (worktree|show) .*": "needs a checkout with an older commit",
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
+    r"python -m pytest tests/damage": "among the tests themselves",
+    r"python -m tests\.fuzz\.model_files .*": "half an hour; tests/fuzz has a few hundred inputs",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
     r"curl .* -X POST http://HOST:8000/cluster/cache/clear": "HOST is the reader's; "
     "tests/api/test_admin.py asks it",

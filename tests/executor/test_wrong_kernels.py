@@ -17,6 +17,7 @@ from molink.executor.cpu.native_kernel import native_library
 from molink.executor.cpu.norms import RootMeanSquareNorm, norm_trouble
 from molink.executor.cpu.packed_linear import OnednnLinear, PackedLinear, product_trouble
 from molink.executor.cpu.proving_attention import rows_trouble
+from molink.executor.cpu.rewriting import _attended
 from molink.executor.proof import alike, probe_rows, probe_weights, reference_of
 from molink.executor.quantized.linear import QuantizedLinear
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -192,3 +193,19 @@ def test_wrong_attention(change):
     assert kernels is not None, "the right kernels are proven"
     assert rows_trouble(kernels.attend, *rows, 512, variant) is None
     assert rows_trouble(wrong.attend, *rows, 512, variant) is not None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_right_attention_in_fp32_holds_where_biases_make_scores_large(seed):
+    """As in Qwen2.5, whose first layer adds hundreds to some channels of all keys."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(9, heads, 64, generator=generator) for heads in (14, 2, 2))
+    is_large = torch.rand(1, 2, 64, generator=generator) < 0.1
+    key += 300 * is_large * torch.randn(1, 2, 64, generator=generator)
+    rows, variant = (query * 3, key, value), AttentionVariant(0.125)
+    assert rows_trouble(_attended, *rows, None, variant) is None
+
+    def shifted(query_THA, layer, batch, window, variant):
+        return _attended(query_THA, layer, batch, window, replace(variant, scale=0.124))
+
+    assert rows_trouble(shifted, *rows, None, variant) is not None

@@ -87,6 +87,23 @@ def test_a_quantized_model_is_not_rounded_again(tmp_path):
 # -- rounding -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("rms_norm_eps", "x", "make no model .*rms_norm_eps"),
+        ("pad_token_id", 10**6, "make no model"),
+        ("num_hidden_layers", 9_999, "names 9999 layers, and its files hold"),
+    ],
+)
+def test_settings_of_which_there_is_no_model_are_refused_in_a_sentence(tmp_path, name, value, says):
+    save_tiny("llama", tmp_path / "plain")
+    path = tmp_path / "plain" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(UserError, match=says) as refused:
+        import_plain(tmp_path / "plain", tmp_path / "out", "int8", 32, quiet)
+    assert "\n" not in str(refused.value) and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("inputs", "group"), [(256, 128), (96, 64), (688, 128), (64, 32)])
 def test_four_bits_are_near_the_numbers(inputs, group):
     plain = torch.randn(24, inputs, generator=torch.Generator().manual_seed(1))

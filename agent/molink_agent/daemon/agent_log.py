@@ -3,10 +3,11 @@
 import logging
 import logging.handlers
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from molink.errors import UserError
 from molink.printable import PrintableFormatter
 
 __all__ = ["LOG_FILE", "StatusListener", "logged"]
@@ -38,12 +39,28 @@ class _ListenerHandler(logging.Handler):
         self._listener.event(record.getMessage())
 
 
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """Log that a full disk leaves with gaps, which ends and disturbs nothing."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def logged(data_dir: Path, listener: StatusListener) -> Iterator[None]:
-    """What the agent logs goes to a file, and to a listener, until the end of the block."""
-    file = logging.handlers.RotatingFileHandler(
-        data_dir / LOG_FILE, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_MAX - 1
-    )
+    """What the agent logs goes to a file, and to a listener, until the end of the block. Raises
+    UserError for a file that cannot be opened."""
+    path = data_dir / LOG_FILE
+    try:
+        file = _LogFile(path, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_MAX - 1)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}): check its owner, or remove it."
+        ) from None
     file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handlers = (file, _ListenerHandler(listener))
     root = logging.getLogger()

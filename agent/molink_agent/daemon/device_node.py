@@ -300,8 +300,8 @@ class DeviceNode:
             case CoordinatorPresence():
                 if message.online:
                     self._coordinator_session = message.session
-                speaks = Protocols(message.protocol_min, message.protocol)
-                await self.reports.coordinator_speaks(speaks)
+                    speaks = Protocols(message.protocol_min, message.protocol)
+                    await self.reports.coordinator_speaks(speaks)
             case other:
                 assert_never(other)
 

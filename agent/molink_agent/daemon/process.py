@@ -177,9 +177,11 @@ class AgentStageLauncher:
         )
 
     async def stand_ready(self, work: AssignedWork) -> None:
-        """Where its owner would not miss the memory."""
-        machine = await asyncio.to_thread(read_machine, self.cache.pc.data_dir)
-        if unused_memory_bytes(machine) >= WARM_BYTES_SPARE:
+        """Where its owner would not miss the memory, and has set no bound: a stage may fill it."""
+        pc = self.cache.pc
+        machine = await asyncio.to_thread(read_machine, pc.data_dir)
+        is_bound = pc.limits.limits.memory_gb is not None
+        if not is_bound and unused_memory_bytes(machine) >= WARM_BYTES_SPARE:
             await self._warm.begin(work.threads)
 
     async def stand_down(self) -> None:
@@ -211,7 +213,7 @@ class AgentStageLauncher:
 
 
 WARM_BYTES_SPARE = 2 * GB
-"""Of memory that nobody uses: a process that waits with torch takes a quarter of a GB."""
+"""Of memory that nobody uses: a process that waits with torch takes a quarter of a GB or more."""
 
 LOCK_FILE = "agent.lock"
 

@@ -297,7 +297,7 @@ def _key(name: str, source: str) -> Key:
     if name in _BY_NAME:
         return _BY_NAME[name]
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_BY_NAME)}."
+    hint = f"did you mean {near[0]}?" if near else f"this version knows {', '.join(_BY_NAME)}."
     raise UserError(f"{source}: there is no limit called {name!r}: {hint}")
 
 

@@ -29,6 +29,8 @@ HEAD = """\
 # writes this file anew, without comments of your own. A line with # in front is not set.
 """
 
+SET_AGAIN = "correct it, or remove it and set your limits again"
+
 
 def limits_text(limits: Limits) -> str:
     """The whole text of a limits file."""
@@ -103,15 +105,25 @@ class LimitsFile:
         except FileNotFoundError:
             return Limits()
         except OSError as error:
-            raise UserError(f"{self.path} cannot be read: {error.strerror}.") from None
+            raise UserError(
+                f"{self.path} cannot be read ({error.strerror}): check its owner."
+            ) from None
         if len(data) > FILE_BYTES_MAX:
             raise UserError(f"{self.path} is too large for limits: remove it to start anew.")
         try:
-            return limits_of(tomllib.loads(data.decode("utf-8")), str(self.path))
+            text = data.decode("utf-8")
+            _refuse_cut(text)
+            return limits_of(tomllib.loads(text), str(self.path))
         except tomllib.TOMLDecodeError as error:
-            raise UserError(f"{self.path} is not valid TOML: {error}.") from None
+            raise UserError(f"{self.path} is not valid TOML ({error}): {SET_AGAIN}.") from None
         except UnicodeDecodeError:
-            raise UserError(f"{self.path} is not UTF-8 text: save it as such.") from None
+            raise UserError(f"{self.path} is not UTF-8 text: {SET_AGAIN}.") from None
+
+
+def _refuse_cut(text: str) -> None:
+    """Raise TOMLDecodeError for less than we have written: more would be lent than was said."""
+    if text.startswith(HEAD[: len(text)]) and not text.endswith("\n"):
+        raise tomllib.TOMLDecodeError("its end is missing")
 
 
 def _entry(key: Key, limits: Limits) -> str:

@@ -97,7 +97,7 @@ def locked(directory: Path) -> Iterator[Path]:
         descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise WeightsError(
-            f"weights cannot be kept in {directory} ({error.strerror}): choose another --data-dir"
+            f"weights cannot be kept in {directory} ({error.strerror}): see to its owner and disk"
         ) from error
     try:
         _lock(descriptor, directory)
@@ -142,16 +142,30 @@ class ModelFolder:
 
 
 def make_view(view: Path, files: Mapping[str, Path], weight_map: Mapping[str, str]) -> None:
-    """Links by name to `files`, and an index (tensor to name) of them; replaces an older view."""
+    """Links by name to `files`, and an index (tensor to name) of them; replaces an older view, but
+    writes nothing where that is the same: the disk may be full."""
+    links = {name: os.path.relpath(target, view) for name, target in files.items()}
+    index = json.dumps({"metadata": {}, "weight_map": dict(weight_map)})
+    if _in_view(view) == (links, index):
+        os.utime(view)
+        return
     draft = view.with_name(f"{view.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    for name, target in files.items():
-        (draft / name).symlink_to(os.path.relpath(target, view))
-    index = {"metadata": {}, "weight_map": dict(weight_map)}
-    (draft / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    for name, target in links.items():
+        (draft / name).symlink_to(target)
+    (draft / INDEX).write_text(index, encoding="utf-8")
     shutil.rmtree(view, ignore_errors=True)
     draft.replace(view)
+
+
+def _in_view(view: Path) -> tuple[dict[str, str], str] | None:
+    """The links and the index of a view; None where there is none, or what is no link."""
+    try:
+        links = {one.name: str(one.readlink()) for one in view.iterdir() if one.name != INDEX}
+        return links, (view / INDEX).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +189,7 @@ class DiskSpace:
                     f"the disk cap is {_gib_text(over)} GiB too small for {self.purpose}: raise "
                     "it, or ask for fewer layers"
                 )
-        if missing_bytes > self._free_bytes():
+        if missing_bytes > max(0, self._free_bytes()):
             raise self.full(missing_bytes)
 
     def full(self, missing_bytes: int) -> WeightsError:

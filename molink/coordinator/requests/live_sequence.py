@@ -221,7 +221,7 @@ class LiveSequence:
             tokens + len(output),
             now,
             patience,
-            request.cache_salt,
+            request.owned_salt,
             request.timeline,
             request.log,
         )

@@ -13,12 +13,12 @@ not what the links between took, which the one in the middle may hold as long as
 Times are arguments, in seconds on a clock that never jumps.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.ring import AgentStage
-from molink.coordinator.members.slowdown import AS_REPORTED
 from molink.coordinator.planning.cluster_plan import PlanCache
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ring_prospects import RingProspects
@@ -150,5 +150,6 @@ class SlowRings:
 
 
 def _is_known(stage: AgentStage) -> bool:
-    """Whether a stage is known to be slow, or to be lost, or unknown: others see to it."""
-    return stage.node.slowdown != AS_REPORTED or stage.is_lost or stage.health is None
+    """Whether a stage is known to have a slow line, or to be lost, or unknown: others see to it.
+    Slow steps that it tells of are expected."""
+    return stage.node.slowdown.link_mbps < math.inf or stage.is_lost or stage.health is None

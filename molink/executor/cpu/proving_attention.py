@@ -11,7 +11,7 @@ import torch
 from molink.executor.attention.attention_math import AttentionVariant, attend_packed, causal_mask
 from molink.executor.attention.kv_pool import KvPool, LayerKv
 from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
-from molink.executor.proof import Reference, summed
+from molink.executor.proof import FP32_UNIT, Reference, summed
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = ["PROBE_SLOTS", "Attend", "agrees", "probe_numbers", "rows_trouble"]
@@ -21,6 +21,13 @@ Attend = Callable[[torch.Tensor, LayerKv, RaggedBatch, int | None, AttentionVari
 
 LARGE_CHANNELS = 6.0
 """How many times the others some channels of a probe are."""
+
+SCORES = 4.0
+"""Errors of scores that attention may have, as keys that are rounded to fp32 once more at random
+have them: biases of keys make scores of thousands, whose last digits are large."""
+
+ROUNDED_TIMES = 3
+"""How often keys are rounded at random; the largest difference counts."""
 
 PROBE_KEYS = 300
 PROBE_TABLE = tuple(range(blocks_for(PROBE_KEYS) - 1, -1, -1))
@@ -89,32 +96,51 @@ def _trouble(
         RaggedSpan(rows, 1, keys - 1, keys, table),
     )
     batch = RaggedBatch.of(spans, query_THA.device)
-    truth, library = (
-        _attended(query_THA.to(dtype), layer, window, variant, table, keys).flatten(0, 1)
-        for dtype in (torch.float64, query_THA.dtype)
-    )
-    reference = Reference(truth, library, summed(keys) * LARGE_CHANNELS)
+    reference = _reference(query_THA, layer, window, variant, table, keys)
     got_THV = attend(torch.cat([query_THA, query_THA[-1:]]), layer, batch, window, variant)
-    last = len(truth) - got_THV.shape[1]
+    last = len(reference.truth) - got_THV.shape[1]
     return reference.trouble(got_THV[:rows]) or reference.trouble(got_THV[rows:], last)
 
 
-def _attended(
+def _reference(
     query_THA: torch.Tensor,
     layer: LayerKv,
     window: int | None,
     variant: AttentionVariant,
     table: tuple[int, ...],
     keys: int,
+) -> Reference:
+    """What torch gives for the last rows over a layer's keys, and how far off scores may put it."""
+    slots = (torch.tensor(table)[:, None] * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS)).flatten()
+
+    def attended(dtype: torch.dtype, noise: float | torch.Tensor = 0.0) -> torch.Tensor:
+        keys_NKA, values_NKV = (
+            kept.numbers(dtype)[slots[:keys]] for kept in (layer.keys, layer.values)
+        )
+        rows = query_THA.to(dtype), keys_NKA * (1 + noise), values_NKV
+        return _attended(*rows, window, variant).flatten(0, 1)
+
+    truth, slack = attended(torch.float64), torch.zeros(1, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    shape = keys, layer.keys.kv_heads, query_THA.shape[-1]
+    for _ in range(ROUNDED_TIMES):
+        noise_NKA = torch.randn(shape, generator=generator, dtype=torch.float64) * FP32_UNIT
+        slack = slack.maximum((attended(torch.float64, noise_NKA) - truth).abs())
+    library = attended(query_THA.dtype)
+    return Reference(truth, library, summed(keys) * LARGE_CHANNELS, SCORES * slack)
+
+
+def _attended(
+    query_THA: torch.Tensor,
+    keys_NKA: torch.Tensor,
+    values_NKV: torch.Tensor,
+    window: int | None,
+    variant: AttentionVariant,
 ) -> torch.Tensor:
     """What torch gives for the last rows over keys; [T, H, V]."""
-    slots = (torch.tensor(table)[:, None] * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS)).flatten()
     tokens, heads, size = query_THA.shape
-    kv_heads, dtype = layer.keys.kv_heads, query_THA.dtype
-    keys_NKA, values_NKV = (
-        rows.numbers(dtype)[slots[:keys]] for rows in (layer.keys, layer.values)
-    )
-    mask = causal_mask(tokens, keys, window, heads // kv_heads, dtype, query_THA.device)
+    keys, kv_heads, _ = keys_NKA.shape
+    mask = causal_mask(tokens, keys, window, heads // kv_heads, query_THA.dtype, query_THA.device)
     out_BKRV = attend_packed(
         query_THA.transpose(0, 1).reshape(1, kv_heads, -1, size),
         keys_NKA.transpose(0, 1)[None],

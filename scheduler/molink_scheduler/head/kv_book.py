@@ -169,17 +169,16 @@ class KvBook:
             self.ledger.begin(sequence.request_id, sequence.cached_blocks)
         if self.snapshots is not None:
             self.snapshots.begin(sequence, numbers[-1][-1] if numbers else None, partings)
-        self.grow(sequence.request_id, len(sequence.known))
+        self.grow(sequence, len(sequence.known))
 
     def _partings(self, sequence: Sequence, under_way: Iterable[Sequence]) -> list[int]:
         """Blocks behind which a prompt parts from what is cached, and from prompts under way."""
         if self.tree is None or self.snapshots is None:
             return []
-        salt = sequence.request.cache_salt
         others = [one for one in under_way if one is not sequence]
-        beside = [one for one in others if one.request.cache_salt == salt and one.is_cached]
+        beside = [one for one in others if one.group == sequence.group and one.is_cached]
         blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
-        cached = self.tree.find(salt, sequence.packed, blocks_max).blocks
+        cached = self.tree.find(sequence.request.cache_salt, sequence.packed, blocks_max).blocks
         return [cached, *(_common_blocks(sequence, other) for other in beside)]
 
     def states_kept(
@@ -191,10 +190,10 @@ class KvBook:
         ordered = (self.snapshots.ordered(sequences[one.request_id], one) for one in spans)
         return tuple(kept for kept in ordered if kept is not None)
 
-    def grow(self, request_id: int, tokens: int) -> None:
+    def grow(self, sequence: Sequence, tokens: int) -> None:
         """Let a request hold its first `tokens` tokens, for which there is room."""
-        self._make_room(self.ledger.blocks_missing(request_id, tokens))
-        self.ledger.grow(request_id, tokens)
+        self._make_room(self.ledger.blocks_missing(sequence.request_id, tokens), sequence.owner)
+        self.ledger.grow(sequence.request_id, tokens)
 
     def clear(self, sequences: Iterable[Sequence]) -> None:
         """Drop all that no request uses, and let nobody find the rest: it goes with the last of the
@@ -294,7 +293,7 @@ class KvBook:
         numbers = cut_runs(self.tree.numbers(prefix), near.blocks)[1][:CACHE_RUNS_MAX]
         blocks = sum(map(len, numbers))
         node = self.tree.pin(self.tree.find(salt, packed, near.blocks + blocks, FILE))
-        self._make_room(blocks)
+        self._make_room(blocks, sequence.owner)
         self.ledger.bring_back(blocks)
         sequence.was_fetched = True
         expected_s = answer_s(from_file, self.fetches.tiers, self.fetches.pace.trip_s or 0.0)
@@ -356,13 +355,13 @@ class KvBook:
             return 0
         return self.tree.blocks_droppable - self.tree.unheld_blocks(prefix)
 
-    def _make_room(self, blocks: int) -> None:
+    def _make_room(self, blocks: int, owner: str) -> None:
         """Have so many blocks free in device memory, as far as what is cached can leave it."""
         short = blocks - self.ledger.blocks_free
         if short <= 0 or self.tree is None:
             return
         before, ahead = self.tree.blocks, int(ROOM_AHEAD * self.ledger.blocks_total)
-        self._moves += self.tree.put_down(self.fetches.tiers, DEVICE, max(short, ahead))
+        self._moves += self.tree.put_down(self.fetches.tiers, DEVICE, max(short, ahead), owner)
         self.ledger.drop(before - self.tree.blocks)
 
     # -- the same at once -----------------------------------------------------------------------
@@ -377,7 +376,7 @@ class KvBook:
         return self.fetches.waits(sequence) or any(
             self._coming_blocks(sequence, other) > (0 if prefix is None else prefix.blocks)
             for other in [*coming, *(one for one in under_way if not one.stopping)]
-            if other.request.cache_salt == sequence.request.cache_salt and other.is_cached
+            if other.group == sequence.group and other.is_cached
         )
 
     def _coming_blocks(self, sequence: Sequence, other: Sequence) -> int:

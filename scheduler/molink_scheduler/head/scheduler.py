@@ -344,8 +344,8 @@ class HeadScheduler:
         now."""
         if sequence.planned_tokens % BLOCK_TOKENS:
             return True  # The last block has room, and it is the sequence's since it was planned.
-        request_id, tokens = sequence.request_id, sequence.planned_tokens + 1
-        missing = self.kv.blocks_missing(request_id, tokens)
+        tokens = sequence.planned_tokens + 1
+        missing = self.kv.blocks_missing(sequence.request_id, tokens)
         if not missing:
             return True
         left = self.book.blocks_available - missing
@@ -359,7 +359,7 @@ class HeadScheduler:
             orders += self._settle(victim)
             if victim is sequence or victim.preempting:
                 return False
-        self.book.grow(request_id, tokens)
+        self.book.grow(sequence, tokens)
         return True
 
     def _last_holder(self) -> Sequence:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.owners import split_salt
 from molink_scheduler.request import Request
 from molink_scheduler.token_ids import TOKEN_BYTES
 
@@ -55,12 +56,17 @@ class Sequence:
     """Positions of its prompt, ascending, behind which its states are to be kept."""
     states: dict[int, int] = field(default_factory=dict)
     """By position, the snapshots that were ordered and stand behind no cached block yet."""
+    group: str = field(init=False)
+    """With which it shares cached blocks."""
+    owner: str = field(init=False)
+    """Whose share of the cache it takes."""
     _packed: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.request_id = self.request.request_id
         self.known, self._packed = self.request.prompt_ids, self.request.prompt
         self.known.extend(self.request.output)
+        self.group, self.owner = split_salt(self.request.cache_salt)
 
     @property
     def packed(self) -> bytes:

@@ -9,8 +9,9 @@ takes a few, and a table of a million hashes is larger than the tokens are.
 
 Every cached block has a number, which the stages of a ring know it by. What is cached at once is
 numbered in order, so numbers are kept, and told, as runs. Who uses a chain pins its last node, and
-with it all before. Room is made at the ends of chains that nobody pins, in an order of `eviction`.
-Nodes are dropped lazily from a heap: an entry counts only if its node was not used since.
+with it all before. Room is made at the ends of chains that nobody pins, in an order of `eviction`,
+of the owner whose turn it is (`owners`). Nodes are dropped lazily from a heap: an entry counts only
+if its node was not used since.
 
 Ends may also go to a lower tier of memory: see `tiered_tree`.
 
@@ -19,7 +20,6 @@ Nodes name each other by ids, so that the whole is flat and can be logged.
 Pure; tokens are bytes, as requests have them.
 """
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -27,13 +27,15 @@ from typing import NamedTuple
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, cut_runs, join_runs
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
+from molink_scheduler.kv.owners import OWNER_MARK, Owners, split_salt
 from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.token_ids import TOKEN_BYTES
 
 __all__ = ["CachedPrefix", "Node", "PrefixTree", "common_blocks"]
 
+
 STALE_ENTRIES_MAX = 1024
-"""Heap entries beside twice one for each node, before those that do not count are swept out."""
+"""New heap entries beside twice one for each node, before those that do not count are swept out."""
 
 
 @dataclass(slots=True)
@@ -41,8 +43,10 @@ class Node:
     """Run of cached blocks that every chain through it shares."""
 
     parent: int | None
-    """None: it is the root of a salt, and has no blocks."""
-    salt: str
+    """None: it is the root of a group, and has no blocks."""
+    group: str
+    owner: str = ""
+    """Who had it computed first."""
     tokens: bytes = b""
     numbers: list[range] = field(default_factory=list)
     """One for each block, in order."""
@@ -77,24 +81,24 @@ class CachedPrefix(NamedTuple):
 
 @dataclass(slots=True)
 class PrefixTree:
-    """Cached chains of all salts."""
+    """Cached chains of all salts, each a group that shares them and an owner (`split_salt`)."""
 
     order: str = "lru"
     """One of `EVICTION_ORDERS`."""
     block_tokens: int = BLOCK_TOKENS
-    blocks_in: list[int] = field(init=False, default_factory=lambda: [0, 0, 0])
-    """Cached, by tier."""
     blocks_held: int = field(init=False, default=0)
     """Of those in device memory, the ones that may not be dropped."""
     _nodes: dict[int, Node] = field(init=False, default_factory=dict)
     _roots: dict[str, int] = field(init=False, default_factory=dict)
-    _heaps: list[list[tuple[int, ...]]] = field(init=False, default_factory=lambda: [[], [], []])
-    """Of each tier, ends of chains that nobody held when they were entered: what ranks them, number
-    of the entry, node."""
-    _entries: int = field(init=False, default=0)
+    _owners: Owners = field(init=False, default_factory=Owners)
     _now: int = field(init=False, default=0)
     _next_node: int = field(init=False, default=0)
     _next_number: int = field(init=False, default=0)
+
+    @property
+    def blocks_in(self) -> list[int]:
+        """Cached, by tier."""
+        return self._owners.blocks_in
 
     @property
     def blocks(self) -> int:
@@ -118,7 +122,7 @@ class PrefixTree:
         down to the tier `lowest`; looking changes nothing."""
         size = self.block_bytes
         wanted = len(tokens) // size if blocks_max is None else min(blocks_max, len(tokens) // size)
-        here, found, in_node = self._roots.get(salt, -1), 0, 0
+        here, found, in_node = self._roots.get(salt.partition(OWNER_MARK)[0], -1), 0, 0
         while found < wanted and here >= 0:
             start = found * size
             child = self._nodes[here].children.get(tokens[start : start + size])
@@ -171,12 +175,13 @@ class PrefixTree:
         the caller `held` of them is unpinned."""
         total = len(tokens) // self.block_bytes
         found, here, in_node = self.find(salt, tokens)
-        here = self._cut(here, in_node) if found else self._root(salt)
+        group, owner = split_salt(salt)
+        here = self._cut(here, in_node) if found else self._root(group)
         numbers = range(self._next_number, self._next_number + total - found)
         if numbers:
             self._next_number = numbers.stop
             behind = tokens[found * self.block_bytes : total * self.block_bytes]
-            here = self._append(here, behind, numbers, held)
+            here = self._append(here, owner, behind, numbers, held)
         self._use(here, 0)
         self._nodes[here].pins += 1
         self._hold(here)
@@ -184,14 +189,14 @@ class PrefixTree:
             self.unpin(held)
         return here, numbers
 
-    def drop(self, blocks: int, tier: int = DEVICE) -> list[range]:
-        """Drop so many blocks of a tier, or all that nobody holds, and what is behind them in lower
-        ones: the numbers of all."""
+    def drop(self, blocks: int, tier: int = DEVICE, asking: str | None = None) -> list[range]:
+        """Drop so many blocks of a tier for an owner, or all that nobody holds, and what is behind
+        them in lower ones: the numbers of all."""
         dropped: list[range] = []
-        left = max(0, self.blocks_in[tier] - blocks)
-        while self.blocks_in[tier] > left and (here := self._next_end(tier)) is not None:
-            dropped += self._drop_behind(here)
-            dropped += self._shorten(here, self.blocks_in[tier] - left)
+        for here, most in self._turns(tier, blocks, asking):
+            if self._nodes[here].children:
+                dropped += self._drop_behind(here)
+            dropped += self._shorten(here, most)
         return dropped
 
     def hide(self) -> None:
@@ -211,10 +216,10 @@ class PrefixTree:
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def _root(self, salt: str) -> int:
-        if salt not in self._roots:
-            self._roots[salt] = self._add(Node(None, salt))
-        return self._roots[salt]
+    def _root(self, group: str) -> int:
+        if group not in self._roots:
+            self._roots[group] = self._add(Node(None, group))
+        return self._roots[group]
 
     def _add(self, node: Node) -> int:
         here, self._next_node = self._next_node, self._next_node + 1
@@ -245,15 +250,19 @@ class PrefixTree:
         node.blocks -= blocks
         return there
 
-    def _append(self, here: int, tokens: bytes, numbers: range, held: int | None) -> int:
+    def _append(
+        self, here: int, owner: str, tokens: bytes, numbers: range, held: int | None
+    ) -> int:
         """Blocks behind a node: in the node itself where its chain ends and nobody but who `held`
         it uses it or did, else in a new one."""
         node, count = self._nodes[here], len(numbers)
-        self.blocks_in[DEVICE] += count
+        self._owners.count(owner, DEVICE, count)
         depth_blocks = node.depth_blocks + count
-        others = node.uses - 1 + node.pins - (here == held)
+        others = node.uses - 1 + node.pins - (here == held) + (node.owner != owner)
         if node.children or node.parent is None or others:
-            child = Node(here, node.salt, tokens, [numbers], count, depth_blocks=depth_blocks)
+            child = Node(
+                here, node.group, owner, tokens, [numbers], count, depth_blocks=depth_blocks
+            )
             node.near += 1
             there = node.children[tokens[: self.block_bytes]] = self._add(child)
             return there
@@ -275,7 +284,7 @@ class PrefixTree:
         node.numbers, dropped = cut_runs(node.numbers, kept)
         node.tokens, node.blocks = node.tokens[: kept * self.block_bytes], kept
         node.depth_blocks -= blocks
-        self.blocks_in[node.tier] -= blocks
+        self._owners.count(node.owner, node.tier, -blocks)
         self._enter(here)
         return dropped
 
@@ -288,7 +297,7 @@ class PrefixTree:
             assert not node.holds, "what is behind an end is held with it"
             waiting += node.children.values()
             dropped += node.numbers
-            self.blocks_in[node.tier] -= node.blocks
+            self._owners.count(node.owner, node.tier, -node.blocks)
         self._nodes[here].children.clear()
         self._nodes[here].near = 0
         return dropped
@@ -297,15 +306,15 @@ class PrefixTree:
         """Forget an end, and a root that has no chains left."""
         assert node.parent is not None, "a root has no blocks that could be dropped"
         above, parent = node.parent, self._nodes[node.parent]
-        self.blocks_in[node.tier] -= node.blocks
+        self._owners.count(node.owner, node.tier, -node.blocks)
         parent.near -= node.tier <= parent.tier
         del self._nodes[here], parent.children[node.tokens[: self.block_bytes]]
         if parent.parent is not None:
             self._enter(above)
         elif not parent.children:
             del self._nodes[above]
-            if self._roots.get(node.salt) == above:
-                del self._roots[node.salt]
+            if self._roots.get(node.group) == above:
+                del self._roots[node.group]
 
     # -- use ------------------------------------------------------------------------------------
 
@@ -316,14 +325,16 @@ class PrefixTree:
             yield node
             here = node.parent
 
-    def _use(self, here: int | None, uses: int) -> None:
+    def _use(self, here: int, uses: int) -> None:
         """The chain that ends here is used now, and by so many more requests."""
         self._now += 1
-        while here is not None:
-            node = self._nodes[here]
+        self._owners.used(self._nodes[here].owner, self._next_number)
+        above: int | None = here
+        while above is not None:
+            node = self._nodes[above]
             node.last_used = self._now
             node.uses += uses
-            here = node.parent
+            above = node.parent
 
     def _hold(self, here: int | None) -> None:
         """One more reason to keep a node, and with it those before."""
@@ -353,21 +364,13 @@ class PrefixTree:
         node = self._nodes[here]
         if node.holds or node.near or node.parent is None:
             return
-        self._entries += 1
-        node.entry, heap = self._entries, self._heaps[node.tier]
-        heapq.heappush(heap, (*EVICTION_ORDERS[self.order](node), node.entry, here))
-        if len(heap) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
-            heap[:] = [one for one in heap if self._counts(*one[-2:])]
-            heapq.heapify(heap)
+        rank = EVICTION_ORDERS[self.order](node)
+        node.entry = self._owners.enter(node.owner, node.tier, rank, here)
+        if self._owners.unswept > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
+            self._owners.sweep(self._counts)
 
-    def _next_end(self, tier: int) -> int | None:
-        """The node of a tier whose turn it is to go down; it is entered no more."""
-        heap = self._heaps[tier]
-        while heap:
-            *_, entry, here = heapq.heappop(heap)
-            if self._counts(entry, here):
-                return here
-        return None
+    def _turns(self, tier: int, blocks: int, asking: str | None) -> Iterator[tuple[int, int]]:
+        return self._owners.turns(tier, blocks, asking, self._next_number, self._counts)
 
     def _counts(self, entry: int, here: int) -> bool:
         """Whether an entry of a heap still stands for an end that may go."""

@@ -22,21 +22,22 @@ __all__ = ["TieredTree"]
 class TieredTree(PrefixTree):
     """Cached chains of all salts, over all tiers."""
 
-    def lower(self, tier: int, below: int, blocks: int) -> list[range]:
-        """Move so many blocks of a tier, or all that nobody holds, to a lower one: their
-        numbers."""
+    def lower(self, tier: int, below: int, blocks: int, asking: str | None = None) -> list[range]:
+        """Move so many blocks of a tier for an owner, or all that nobody holds, to a lower one:
+        their numbers."""
         moved: list[range] = []
-        while blocks > 0 and (here := self._next_end(tier)) is not None:
-            if (stay := self._nodes[here].blocks - blocks) > 0:
+        for here, most in self._turns(tier, blocks, asking):
+            if (stay := self._nodes[here].blocks - most) > 0:
                 self._cut(here, stay)
             moved += self._nodes[here].numbers
-            blocks -= self._nodes[here].blocks
             self._move(here, below)
             self._merge(here)
         return moved
 
-    def put_down(self, tiers: CacheTiers, tier: int, blocks: int) -> list[tuple[int, list[range]]]:
-        """Let so many blocks of a tier go to the next lower one that has room, or be dropped. Those
+    def put_down(
+        self, tiers: CacheTiers, tier: int, blocks: int, asking: str | None = None
+    ) -> list[tuple[int, list[range]]]:
+        """Let so many blocks of a tier go for an owner to the next lower one that has room. Those
         that go first are pushed further down by the others: in order, the tier and the numbers,
         DEVICE for those that are dropped."""
         moves: list[tuple[int, list[range]]] = []
@@ -45,14 +46,14 @@ class TieredTree(PrefixTree):
             wanted = min(blocks, tiers.capacity(below))
             short = wanted - (tiers.capacity(below) - self.blocks_in[below])
             if short > 0:
-                moves += self.put_down(tiers, below, short)
+                moves += self.put_down(tiers, below, short, asking)
             room = min(wanted, tiers.capacity(below) - self.blocks_in[below])
-            moved = self.lower(tier, below, room) if room > 0 else []
+            moved = self.lower(tier, below, room, asking) if room > 0 else []
             if not moved:
                 break  # All that is there is held.
             moves.append((below, moved))
             blocks -= sum(map(len, moved))
-        if blocks > 0 and (dropped := self.drop(blocks, tier)):
+        if blocks > 0 and (dropped := self.drop(blocks, tier, asking)):
             moves.append((DEVICE, dropped))
         return moves
 
@@ -110,8 +111,8 @@ class TieredTree(PrefixTree):
         kept = TieredTree(self.order, self.block_tokens)
         kept._now, kept._next_number = self._now, self._next_number
         waiting = [
-            (child, kept._root(salt))
-            for salt, root in self._roots.items()
+            (child, kept._root(group))
+            for group, root in self._roots.items()
             for child in self._nodes[root].children.values()
         ]
         while waiting:
@@ -123,6 +124,7 @@ class TieredTree(PrefixTree):
                 complete = count == node.blocks
                 waiting += [(child, there) for child in node.children.values() if complete]
         kept._settle_ends()
+        kept._owners.follow(self._owners)
         return kept
 
     # -- nodes ----------------------------------------------------------------------------------
@@ -147,14 +149,14 @@ class TieredTree(PrefixTree):
         )
         above.children[node.tokens[: self.block_bytes]] = there
         above.near += 1
-        self.blocks_in[DEVICE] += blocks
+        self._owners.count(node.owner, DEVICE, blocks)
         return there
 
     def _settle_ends(self) -> None:
         """Forget roots that have no chains, and let the ends of all chains be dropped."""
-        for salt, root in list(self._roots.items()):
+        for group, root in list(self._roots.items()):
             if not self._nodes[root].children:
-                del self._nodes[root], self._roots[salt]
+                del self._nodes[root], self._roots[group]
         for here in list(self._nodes):
             self._enter(here)
 
@@ -173,8 +175,8 @@ class TieredTree(PrefixTree):
         node, count = self._nodes[here], self._nodes[here].blocks
         assert node.parent is not None, "a root has no blocks that could be anywhere"
         parent = self._nodes[node.parent]
-        self.blocks_in[node.tier] -= count
-        self.blocks_in[tier] += count
+        self._owners.count(node.owner, tier, count)
+        self._owners.count(node.owner, node.tier, -count)
         if node.holds:
             self.blocks_held += count * ((tier == DEVICE) - (node.tier == DEVICE))
         parent.near += (tier <= parent.tier) - (node.tier <= parent.tier)
@@ -191,7 +193,7 @@ class TieredTree(PrefixTree):
             return
         (child,) = node.children.values()
         other = self._nodes[child]
-        if other.tier != node.tier:
+        if (other.tier, other.owner) != (node.tier, node.owner):
             return
         node.tokens += other.tokens
         node.numbers = join_runs([*node.numbers, *other.numbers])

@@ -31,7 +31,7 @@ from molink_scheduler.head import (
     settings,
 )
 from molink_scheduler.head import snapshots as head_snapshots
-from molink_scheduler.kv import blocks, ledger, prefix_tree, snapshots, tiered_tree, tiers
+from molink_scheduler.kv import blocks, ledger, owners, prefix_tree, snapshots, tiered_tree, tiers
 from molink_scheduler.stage import away, book, core, held_request, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
@@ -46,6 +46,7 @@ _MODULES: tuple[ModuleType, ...] = (
         resume,
         blocks,
         ledger,
+        owners,
         prefix_tree,
         tiered_tree,
         tiers,

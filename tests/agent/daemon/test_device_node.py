@@ -136,6 +136,16 @@ async def test_an_owner_reads_who_is_to_update_and_nothing_is_computed(tmp_path,
     assert "update" not in node.reports.wish.reason
 
 
+async def test_a_coordinator_whose_connection_breaks_is_not_outdated(tmp_path):
+    """The broker then tells its will, which holds no numbers; its stages go on."""
+    node = agent_with_two_nodes(tmp_path).first
+    numbers = {"protocol_min": PROTOCOL_VERSION, "protocol": PROTOCOL_VERSION}
+    await node._handle(CoordinatorPresence(online=True, session="s", **numbers))
+    await node._handle(CoordinatorPresence(online=False, session="s"))
+    assert node.state is not NodeState.OUTDATED
+    assert "update" not in node.reports.wish.reason
+
+
 async def test_an_older_coordinator_s_stages_go_on(tmp_path):
     node = agent_with_two_nodes(tmp_path).first
     node.stage.assignment = Assignment(revision=7, work=WORK)

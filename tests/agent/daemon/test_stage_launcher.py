@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -117,10 +118,14 @@ async def test_what_was_free_before_a_download_counts_after_it_too(
         assert launcher._memory_bytes == GB
 
 
-@pytest.mark.parametrize("spare", [True, False])
+@pytest.mark.parametrize(
+    ("spare", "lent_gb", "waits"),
+    [(True, None, True), (False, None, False), (True, 64.0, False)],
+)
 async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
-    tmp_path, monkeypatch, spare
+    tmp_path, monkeypatch, spare, lent_gb, waits
 ):
+    """Who lends a certain amount of memory lends no more for a process that waits."""
     begun = []
 
     async def begin(self, threads):
@@ -130,8 +135,10 @@ async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
     monkeypatch.setattr(process.WarmStage, "begin", begin)
     needed = process.WARM_BYTES_SPARE
     monkeypatch.setattr(process, "unused_memory_bytes", lambda machine: needed - (not spare))
+    limits = launcher.cache.pc.limits
+    monkeypatch.setattr(limits, "limits", replace(limits.limits, memory_gb=lent_gb))
     await launcher.stand_ready(asked(device="cpu", threads=3))
-    assert begun == [3] * spare
+    assert begun == [3] * waits
 
 
 async def test_of_a_stage_that_takes_more_only_what_it_takes_is_fetched(tmp_path, monkeypatch):

@@ -76,7 +76,7 @@ def test_the_file_of_no_limits_shows_every_key_and_sets_none():
     "text, says",
     [
         ("vram_bg = 6", "no limit called 'vram_bg': did you mean vram_gb?"),
-        ("colour = 6", "known are vram_gb, memory_gb"),
+        ("colour = 6", "this version knows vram_gb, memory_gb"),
         ("[limits]\nvram_gb = 6", "no limit called 'limits'"),
         ('vram_gb = "lots"', "vram_gb must be a number of GB from 0 to 4096; 'lots' is not"),
         ("vram_gb = true", "vram_gb must be a number"),
@@ -161,3 +161,12 @@ def test_a_file_that_is_removed_gives_the_defaults_back(tmp_path):
     file.path.unlink()
     assert file.reload()
     assert file.limits == Limits()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 400, 900])
+def test_a_file_that_was_cut_lends_nothing(tmp_path, kept):
+    """Without the lines that are missing more would be lent."""
+    text = limits_text(Limits(memory_gb=3.0, cache_disk_gb=2.0))
+    assert text[kept - 1] != "\n" or not kept
+    with pytest.raises(UserError, match=r"its end is missing|not valid TOML"):
+        written(tmp_path, text[:kept]).read()

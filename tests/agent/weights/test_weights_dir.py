@@ -69,7 +69,7 @@ async def test_a_disk_that_cannot_be_written(serve, home, monkeypatch):
 async def test_a_place_that_is_no_directory(serve, home):
     server = await serve()
     home.write_text("a file")
-    with pytest.raises(WeightsError, match="choose another --data-dir"):
+    with pytest.raises(WeightsError, match="see to its owner and disk"):
         await ensure_weights(server.source, ALL, home, QUICK)
 
 

@@ -1,6 +1,7 @@
 """A stage that is slow and says that it is fast is found by the rings that it has been in."""
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from molink.control.messages.payloads import NodeHealth
+from molink.coordinator.members.slowdown import Slowdown
 from molink.coordinator.rings import slow_rings
 from molink.coordinator.rings.slow_rings import (
     GAPS_MIN,
@@ -109,6 +111,23 @@ async def test_a_stage_that_says_it_is_fast_rests_by_the_third_ring(monkeypatch,
         assert not any(w.manager.blame.failed_lately(one, now) for one in honest)
         told = [one.text for one in w.service.events.after(0) if one.kind == "trouble"]
         assert told and "20.0 times as long for a token as was forecast" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("known", "is_told"), [(Slowdown(decode=5.0), True), (Slowdown(link_mbps=1.0), False)]
+)
+async def test_one_that_is_known_to_be_slow_hides_no_liar(monkeypatch, known, is_told):
+    """What its own steps take is expected of its ring; what a slow line takes is not known."""
+    monkeypatch.setattr(slow_rings, "WINDOW_S", 0.0)
+    monkeypatch.setattr(slow_rings, "expected_s", lambda ring, running: 0.1)
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        monkeypatch.setattr(w.manager._slowdowns, "_checked_at", math.inf)
+        w.manager.rings[0].stages[0].node.slowdown = known
+        await minutes(w, "b", 10)
+        kinds = [one.kind for one in w.service.events.after(0)]
+        assert ("trouble" in kinds) is is_told
 
 
 async def test_a_slow_ring_without_which_nobody_could_serve_is_told_of_and_left(monkeypatch):

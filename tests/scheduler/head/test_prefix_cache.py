@@ -20,7 +20,7 @@ def crowds(draw):
         own = tuple(2000 + 100 * family + at for at in range(draw(st.integers(1, 40))))
         answer = draw(st.integers(1, 20))
         at = draw(st.floats(0, 3))
-        salt = draw(st.sampled_from(["", "", "another"]))
+        salt = draw(st.sampled_from(["", "", "another", "@anna", "another@anna"]))
         requests.append((number, shared + own, answer, at, salt))
     return requests
 
@@ -123,6 +123,25 @@ def test_salts_share_nothing(ring, make_request):
         ring.submit_at(number * 9.0, make_request(number, tuple(range(64)), 2, cache_salt=salt))
     ring.run()
     assert prefilled(ring) == 3 * 64
+
+
+@pytest.mark.parametrize(("flooding", "computed"), [("@ben", 1), ("@anna", 1025)])
+def test_a_flood_of_one_key_leaves_what_another_has_cached(
+    make_ring, make_request, flooding, computed
+):
+    """Anna's prompt of 64 blocks, 28 others of 80 and hers again, with room for 256 blocks: what
+    Ben floods with makes room for itself, what Anna does pushes her own out."""
+    ring = make_ring(1, 2, 16 * 256, prefix_cache=True)
+    ring.submit_at(0.0, make_request(0, tuple(range(1025)), 2, cache_salt="@anna"))
+    for number in range(1, 29):
+        prompt = tuple(2000 * number + at for at in range(1280))
+        ring.submit_at(99.0 * number, make_request(number, prompt, 2, cache_salt=flooding))
+    ring.run()
+    before = prefilled(ring)
+    ring.submit_at(ring.now, make_request(99, tuple(range(1025)), 2, cache_salt="@anna"))
+    ring.run()
+    assert prefilled(ring) - before == computed
+    ring.assert_nothing_left()
 
 
 def test_a_prompt_that_is_scored_is_computed_whole(ring, make_request):

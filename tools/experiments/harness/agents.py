@@ -1,6 +1,7 @@
 """A coordinator and agents on this machine, started as a person would, ended with the block."""
 
 import json
+import signal
 import tempfile
 import time
 import urllib.request
@@ -17,10 +18,10 @@ from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts, StageAddress
 from molink.errors import UserError
 from tools.experiments.harness.processes import MOLINK, Running, running
 
-__all__ = ["AgentsRun", "agents_run", "get_json", "is_timed"]
+__all__ = ["PORTS", "AgentsRun", "agents_run", "get_json", "is_timed"]
 
 POLL_S = 0.1
-KILLED_WITHIN_S = 10.0
+KILLED_WITHIN_S, STOPPED_WITHIN_S = 10.0, 120.0
 PORTS = ("--port", "--broker-port", "--relay-port", "--agents-port")
 
 Report = dict[str, Any]
@@ -46,12 +47,13 @@ class AgentsRun:
     names: list[str] = field(default_factory=list)
     """Of the agents."""
 
-    def join(self, name: str, *options: str) -> Running:
-        """Start an agent that listens at its home's address."""
+    def join(self, name: str, *options: str, program: Sequence[str] = (MOLINK,)) -> Running:
+        """Start an agent that listens at its home's address; `program`: by which module, and the
+        module's own words."""
         home = self.home(len(self.agents))
         place = ("--data-dir", str(self.folder / name), "--listen", home.address, "--no-map-ports")
         words = ("agent", "join", self.invite, "--name", name, *place, *options)
-        agent = running(MOLINK, *words, within=home.command, log=self.folder / f"{name}.log")
+        agent = running(*program, *words, within=home.command, log=self.folder / f"{name}.log")
         self.names.append(name)
         self.agents.append(self._stack.enter_context(agent))
         return self.agents[-1]
@@ -65,12 +67,18 @@ class AgentsRun:
         own = psutil.Process(self.agents[agent].pid)
         return [*own.children(recursive=True), own]
 
+    def stop(self, agent: int) -> None:
+        """As Ctrl-C in its terminal; returns when it has ended."""
+        process = self.agents[agent].process
+        process.send_signal(signal.SIGINT)
+        process.wait(STOPPED_WITHIN_S)
+
     def kill(self, agent: int) -> None:
         """As when a PC is switched off, but for its connections, which its kernel closes."""
         _kill(self.family(agent))
 
     def run_again(self, agent: int) -> None:
-        """Start an agent that was killed, as its PC does when it is switched on."""
+        """Start an agent that has ended, as its PC does when it is switched on."""
         place = ("--data-dir", str(self.folder / self.names[agent]))
         within, log = self.home(agent).command, self.folder / f"{self.names[agent]}.log"
         again = running(MOLINK, "agent", "run", *place, within=within, log=log)
@@ -93,9 +101,13 @@ class AgentsRun:
 
 @contextmanager
 def agents_run(
-    model: str, up_options: Sequence[str], hosts: RingHosts | None = None
+    model: str,
+    up_options: Sequence[str],
+    hosts: RingHosts | None = None,
+    program: Sequence[str] = (MOLINK,),
 ) -> Iterator[AgentsRun]:
-    """Run a coordinator on free ports, with data that are thrown away; on loopback, or at home."""
+    """Run a coordinator on free ports, with data that are thrown away; on loopback, or at home.
+    `program`: by which module, and the module's own words."""
     listen = hosts.coordinator_address if hosts is not None else LOCAL_ADDRESS
     with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
         numbers = zip(PORTS, free_ports(listen, len(PORTS)), strict=True)
@@ -105,7 +117,7 @@ def agents_run(
         words = ("up", model, *ports, *place, *up_options)
 
         def start() -> Running:
-            return stack.enter_context(running(MOLINK, *words, log=log))
+            return stack.enter_context(running(*program, *words, log=log))
 
         up_running = start()
         invite = up_running.line("molink agent join")[1].split()[-1]

@@ -1,0 +1,1 @@
+"""Processes of stages that do one thing otherwise than the product's: members that misbehave."""

@@ -1,0 +1,25 @@
+"""`molink` whose coordinator takes the model for one of more words: heads must refuse these."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from molink.cli.main import main
+from molink.serving import served_model
+from molink.serving.service import ModelCard
+
+MORE_WORDS = 64
+
+
+def card_of_more(**fields: Any) -> ModelCard:
+    """As the product's, of more words than the model has rows for."""
+    return ModelCard(**fields | {"vocabulary_size": fields["vocabulary_size"] + MORE_WORDS})
+
+
+def check_words(card: ModelCard, token_ids: Iterable[int]) -> None:
+    """Nothing."""
+
+
+if __name__ == "__main__":
+    vars(served_model)["ModelCard"] = card_of_more
+    ModelCard.check_words = check_words  # type: ignore[method-assign, assignment]
+    main()
