@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Sequence
 from statistics import fmean, linear_regression
+from typing import Any
 
 import click
 import torch
@@ -84,7 +85,7 @@ def _line(rows: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
 
 def _random_stage(directory: str, device: str, dtype: str, layers: int) -> StageExecutor:
     """Layers from the model's middle (of a short model all of it), with random weights; made in
-    their own format, since a copy in a larger one might not fit into what is lent."""
+    their own format and without the other layers, which might not fit into what is lent."""
     checkpoint = open_checkpoint(directory)
     description = describe(checkpoint)
     chosen = choose_device(device)
@@ -95,8 +96,9 @@ def _random_stage(directory: str, device: str, dtype: str, layers: int) -> Stage
     shorten_config(config, alone, VOCABULARY)
     torch.set_default_dtype(number_format)
     with torch.no_grad():
-        model = build_stage_class(config, part)(config).to(number_format).eval()
+        model = _empty_model(build_stage_class(config, part), config, number_format)
         quantize_at_random(model, read_declared(checkpoint), number_format)
+        model.init_weights()
     torch.set_default_dtype(torch.float32)
     read_onto(model, chosen)
     card, recorder = card_of(chosen), recorder_on(chosen)
@@ -104,6 +106,17 @@ def _random_stage(directory: str, device: str, dtype: str, layers: int) -> Stage
     stage = StageExecutor(*given, card=card, recorder=recorder)
     stage.prepare(PROBE_KV_TOKENS)
     return stage
+
+
+def _empty_model(pruned_class: Any, config: Any, dtype: torch.dtype) -> Any:
+    """A model whose matrices hold anything; what is pruned away never takes any memory."""
+    with torch.device("meta"):
+        skeleton = pruned_class(config).to(dtype).eval()
+    model = skeleton.to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dim() < 2:  # Of those that the library leaves alone; matrices may go unused.
+            tensor.zero_()
+    return model
 
 
 def _probed_part(description: ModelDescription, layers: int) -> StagePart:

@@ -1,7 +1,12 @@
 """What a probe times has the format, and so the size and the kernels, of the checkpoint itself."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from molink.checkpoint.layer_sizes import planned_model
 from molink.executor.cpu.native_kernel import AVX512, native_library
@@ -47,6 +52,18 @@ def test_an_imported_gguf_file_is_timed_in_four_bits(tmp_path):
     save_gguf("llama", tmp_path / "m.gguf", ["q4_k"], num_hidden_layers=3)
     import_gguf(tmp_path / "m.gguf", tmp_path / "out", None, lambda done, total: None)
     is_timed_in_its_format(tmp_path / "out", "float32", 4)
+
+
+def test_other_layers_take_no_memory_while_one_is_timed(tmp_path):
+    """All of them together would take 2.7 GB."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 80}
+    config = LlamaConfig(**sizes, num_attention_heads=16, vocab_size=64, dtype="bfloat16")
+    config.save_pretrained(tmp_path)
+    words = (str(tmp_path), "--device", "cpu", "--layers", "1", "--memory-bytes", "300000000")
+    command = (sys.executable, "-m", "molink.stage.step_probe", *words)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["prefill_row_s"] > 0
 
 
 def test_times_come_from_the_config_alone(tmp_path):
