@@ -57,6 +57,10 @@ HOUR_S = 3600.0
 EXCUSED_MAX = 12
 """Ends within an hour that a node may announce: each costs users some seconds all the same."""
 
+STOPS_S = 180.0
+"""Between the ends that PCs announce while they are updated one after another. A better ring would
+be loading when the next of them is stopped, and the ring before it gone."""
+
 CALM_S = 24 * 3600.0
 """After so long without a failure, served or not, all are forgotten."""
 
@@ -139,6 +143,10 @@ class Blame:
         is_excused = len(ends) < EXCUSED_MAX or now - ends[0] > HOUR_S
         ends.append(now)
         return is_excused
+
+    def are_stopped(self, now: float) -> bool:
+        """Whether members of rings are being stopped in order, one after another."""
+        return any(now - ends[-1] < STOPS_S for ends in self._ends.values())
 
     def pardon(self, now: float) -> bool:
         """End the rests on suspicion, as nobody else can serve; whether there were any."""

@@ -323,10 +323,12 @@ class ClusterManager:
 
     def _improve(self, serving: Sequence[RingSupervisor], now: float) -> None:
         """Would all nodes together do so much better that an interruption pays? A ring that serves
-        is not risked for a node that has failed lately."""
+        is not risked for a node that has failed lately, nor while they are stopped by turns."""
         is_known = self._unreplaced <= self._known_slow
         period_s = CHANGE_PERIOD_S if is_known else SLOW_PERIOD_S
         if now - self._improved_at < period_s or self._failover.under_way:
+            return
+        if is_known and self.blame.are_stopped(now):
             return
         served = {ring.number: ring.client.served() for ring in self.service.rings}
         if any(ring.state is not RingState.SERVING for ring in serving):

@@ -9,7 +9,7 @@ import pytest
 from molink.control.messages.payloads import NodeWish, StageFact
 from molink.coordinator.members.stage_watch import LoadLimits, StageFailure
 from molink.coordinator.planning.cluster_plan import CHANGES_MAX
-from molink.coordinator.rings.blame import REST_FIRST_S, Blame
+from molink.coordinator.rings.blame import REST_FIRST_S, STOPS_S, Blame
 from molink.coordinator.rings.ring_supervisor import RingState
 from tests.coordinator.examples import PROFILE
 from tests.coordinator.rings.world import world
@@ -142,6 +142,22 @@ async def test_no_ring_that_serves_is_risked_for_one_that_failed_lately(monkeypa
         w.planner.size, w.planner.worth = 3, "twice the users"
         await w.until(lambda: w.manager.plan.shortage)
         assert w.members() == [["a", "b"]], "its rest is over, its failure is not forgiven"
+        w.manager.blame = Blame()
+        await w.until(lambda: w.members() == [["a", "b", "c"]])
+
+
+async def test_no_ring_that_serves_is_risked_while_members_are_stopped_by_turns(monkeypatch):
+    async with world(monkeypatch, size=2, blame=Blame(first_s=0.0)) as w:
+        w.join("a", "b", "c")
+        await w.until(lambda: w.members() == [["a", "b"]])
+        now = time.monotonic()
+        w.manager.blame.left("c", "c", now, announced=True)
+        w.planner.size, w.planner.worth = 3, "twice the users"
+        for _ in range(20):
+            w.manager.step(now)
+            await asyncio.sleep(0)
+        assert w.members() == [["a", "b"]] and w.manager.blame.are_stopped(now)
+        assert not w.manager.blame.are_stopped(now + STOPS_S)
         w.manager.blame = Blame()
         await w.until(lambda: w.members() == [["a", "b", "c"]])
 
