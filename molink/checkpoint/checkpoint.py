@@ -36,6 +36,9 @@ __all__ = [
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
+NAME_BYTES_MAX = 255
+"""Of a file's name, on every usual file system."""
+
 HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 """owner/name, or a name of the hub's first years."""
 
@@ -153,9 +156,10 @@ def _index_weight_map(path: Path, name: str) -> dict[str, str]:
 
 
 def _last_name(path: Any) -> str:
-    """The file's own name; empty: it is none."""
+    """The file's own name; empty: it is none, or longer than any file's."""
     name = re.split(r"[\\/]", path)[-1] if isinstance(path, str) else ""
-    return "" if name in (".", "..") else name
+    is_too_long = len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX
+    return "" if name in (".", "..") or is_too_long else name
 
 
 def _unindexed_files(directory: Path, name: str) -> list[str]:

@@ -25,6 +25,18 @@ def test_no_model_takes_all_memory_or_ends_in_a_traceback(subject, seeds):
     assert figures.longest_s <= SECONDS_MAX and figures.memory_mib < MEMORY_BYTES / 2**20
 
 
+@pytest.mark.parametrize(
+    ("subject", "number"),
+    [
+        ("import-gguf", 3997),  # An array as the number of a token.
+        ("plan-folder", 8572),  # An index that names a file by 300 letters.
+        ("import-folder", 347),  # Sizes that no float holds.
+    ],
+)
+def test_what_was_found_once(subject, number, seeds):
+    assert look_in_child(subject, number, 1, seeds).found == []
+
+
 class Counted(list):
     """Entries that count how often they are gone through."""
 

@@ -116,7 +116,8 @@ def _made_files(header: GgufHeader, settings: dict[str, Any]) -> dict[str, bytes
     files = tokenizer_files(header, settings["max_position_embeddings"])
     tokens: dict[str, Any] = {"eos_token_id": end_tokens(header) or None}
     for name, key in {"bos": "bos", "pad": "padding"}.items():
-        tokens[f"{name}_token_id"] = header.metadata.get(f"{KEY}{key}_token_id")
+        token = header.metadata.get(f"{KEY}{key}_token_id")
+        tokens[f"{name}_token_id"] = token if type(token) is int else None
     settings |= tokens
     known = {name: value for name, value in tokens.items() if value is not None}
     return files | {"generation_config.json": _json(known | sampling_settings(header))}
