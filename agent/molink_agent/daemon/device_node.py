@@ -267,10 +267,10 @@ class DeviceNode:
             await self.refresh(limits_changed=False)
             async with task_group() as group:
                 group.create_task(self._receive(client))
-                group.create_task(self.session.send_heartbeats(self.stage, self._told_state))
+                group.create_task(self.session.send_heartbeats(self.stage, self._reported_state))
                 group.create_task(self._report_rates())
 
-    def _told_state(self) -> NodeState:
+    def _reported_state(self) -> NodeState:
         """The state in words that every coordinator knows."""
         return NodeState.PAUSED if self.state is NodeState.OUTDATED else self.state
 

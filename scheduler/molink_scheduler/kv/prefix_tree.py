@@ -97,7 +97,7 @@ class PrefixTree:
 
     @property
     def blocks_in(self) -> list[int]:
-        """Cached, by tier."""
+        """Number of cached blocks in each tier."""
         return self._owners.blocks_in
 
     @property

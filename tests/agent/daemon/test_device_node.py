@@ -124,7 +124,7 @@ async def test_an_owner_reads_who_is_to_update_and_nothing_is_computed(tmp_path,
     oldest, newest = speaks
     told = {"online": True, "session": "s", "protocol_min": oldest, "protocol": newest}
     await node._handle(CoordinatorPresence(**told))
-    assert node.state is NodeState.OUTDATED and node._told_state() is NodeState.PAUSED
+    assert node.state is NodeState.OUTDATED and node._reported_state() is NodeState.PAUSED
     assert node.reports.wish.wish == "pause"
     assert f"update MoLink {where}" in node.reports.wish.reason
     await node._handle(Assignment(revision=1, work=WORK, protocol=newest))

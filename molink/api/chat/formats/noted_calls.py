@@ -62,7 +62,7 @@ class Gemma4Reader(NotedCallsReader):
 
     @staticmethod
     def calls_in(text: str) -> list[tuple[str, str] | None]:
-        """One call: `call:f{a:<|"|>text<|"|>,b:[1,2]}`."""
+        """Name and arguments of the one call in `call:f{a:<|"|>text<|"|>,b:[1,2]}`."""
         name, _, rest = text.strip().removeprefix("call:").partition("{")
         arguments = read_json("{" + rest, strict=False)
         if arguments is None:

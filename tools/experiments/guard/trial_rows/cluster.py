@@ -114,7 +114,7 @@ def names_serving(report: Report) -> list[str]:
 
 
 def events_of(cluster: GuardedCluster) -> list[dict[str, Any]]:
-    """The coordinator's ledger."""
+    """Events in the coordinator's ledger, the oldest first."""
     found: list[dict[str, Any]] = get_json(f"{cluster.run.url}/cluster/events?after=0")["events"]
     return found
 

@@ -9,7 +9,7 @@ __all__ = ["Outcome", "Trial"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was measured."""
+    """Figures of a trial, and whether they reach its aim."""
 
     measured: str
     """As the table says it."""

@@ -62,22 +62,22 @@ async def _served(
         while not (await cluster.window()).tokens:  # noqa: ASYNC110 The users are a process.
             await asyncio.sleep(0.1)
         took_s = time.monotonic() - began_s
-        found = await asyncio.to_thread(_told, cluster) if before else {}
+        found = await asyncio.to_thread(_who_reads_update, cluster) if before else {}
         rested |= watched.rested
     return took_s, found
 
 
-def _told(cluster: GuardedCluster) -> dict[str, bool]:
+def _who_reads_update(cluster: GuardedCluster) -> dict[str, bool]:
     """Whether the operator, the owner and whoever watches the cluster read of it."""
     report = cluster.run
-    listed = _said("node", "list", "--data-dir", str(report.folder / "coordinator"))
-    status = _said("agent", "status", "--data-dir", str(report.folder / OLD))
+    listed = _output_of("node", "list", "--data-dir", str(report.folder / "coordinator"))
+    status = _output_of("agent", "status", "--data-dir", str(report.folder / OLD))
     events = " ".join(one["text"] for one in events_of(cluster))
     texts = {"operator": listed, "owner": status, "events": events}
     return {name: SAYS in text for name, text in texts.items()}
 
 
-def _said(*words: str) -> str:
+def _output_of(*words: str) -> str:
     command = [sys.executable, "-m", MOLINK, *words]
     done: Any = subprocess.run(command, capture_output=True, check=False, text=True)
     return str(done.stdout)
