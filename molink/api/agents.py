@@ -21,10 +21,14 @@ from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, ErrorGuard, JoinRefusedError, StorageError
 
-__all__ = ["GIVEN_PATH", "JOIN_PATH", "GivenBy", "add_join_route", "create_agents_app"]
+__all__ = ["ECHO_PATH", "GIVEN_PATH", "JOIN_PATH", "GivenBy", "add_join_route", "create_agents_app"]
 
 JOIN_PATH = "/agents/join"
 GIVEN_PATH = "/agents/given"
+ECHO_PATH = "/agents/echo"
+
+ECHO_BYTES_MAX = 4096
+"""Bytes that are sent back to whoever asks: three full packets of a line, and no more than came."""
 
 NOT_NOW = (
     "The coordinator cannot take in PCs just now; its operator can see why. It is asked again."
@@ -50,8 +54,16 @@ def create_agents_app(
     add_join_route(app, joining)
     add_weights_routes(app, offered, pc_of_token, made_wait, bytes_per_s_max=bytes_per_s_max)
     _add_given_route(app, pc_of_token, given_by)
+    app.add_routes([web.post(ECHO_PATH, _echo)])
     app.add_routes([web.route("*", "/{path:.*}", _nothing_here)])
     return app
+
+
+async def _echo(request: web.Request) -> web.Response:
+    """The body itself: a doctor sees by it whether full packets pass in both directions."""
+    return web.Response(
+        body=b"".join([piece async for piece in body_pieces(request, ECHO_BYTES_MAX)])
+    )
 
 
 async def _nothing_here(request: web.Request) -> web.Response:

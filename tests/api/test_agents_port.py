@@ -4,8 +4,15 @@ import logging
 
 from aiohttp import test_utils, web
 
-from molink.api.agents import JOIN_PATH, add_join_route
+from molink.api.agents import (
+    ECHO_BYTES_MAX,
+    ECHO_PATH,
+    JOIN_PATH,
+    add_join_route,
+    create_agents_app,
+)
 from molink.errors import StorageError
+from tests.golden.values_api import Shelf
 
 
 class FullDisk:
@@ -25,3 +32,11 @@ async def test_trouble_of_the_coordinator_is_not_the_volunteer_s(caplog):
             said = (await response.json())["error"]["message"]
             assert response.status == 503 and "/srv" not in said and "asked again" in said
     assert [one.getMessage().count("/srv/molink") for one in caplog.records] == [1, 1]
+
+
+async def test_a_doctor_gets_back_what_it_sends_and_no_more():
+    app = create_agents_app(FullDisk(), Shelf(False), {}.get, lambda pc: {})
+    async with test_utils.TestClient(test_utils.TestServer(app)) as client:
+        full = await client.post(ECHO_PATH, data=bytes(ECHO_BYTES_MAX))
+        assert full.status == 200 and await full.read() == bytes(ECHO_BYTES_MAX)
+        assert (await client.post(ECHO_PATH, data=bytes(ECHO_BYTES_MAX + 1))).status == 413

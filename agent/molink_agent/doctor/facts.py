@@ -84,6 +84,8 @@ class DoctorFacts:
     clock: ClockFacts = field(default_factory=ClockFacts)
     broker_problem: str = ""
     """Why the broker could not be reached; empty: it was, or none is known."""
+    large_packets_pass: bool | None = None
+    """To the coordinator and back; None: it does not answer small ones either, or is too old."""
     nat: NatAnswer | None = None
     """None: there is no coordinator to ask."""
     input_idle: InputIdle = field(default_factory=lambda: InputIdle(None))

@@ -11,6 +11,7 @@ import ssl
 import sys
 import time
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ __all__ = [
     "ask_torch",
     "clock_facts",
     "gather",
+    "large_packets_pass",
     "read_date",
     "try_port",
     "why_unreachable",
@@ -44,6 +46,9 @@ TORCH_WITHIN_S = 60.0
 CONNECT_WITHIN_S = 5.0
 """Home links answer in 0.2 s; after a lost packet the system tries again at 1 and 3 s. A busy
 coordinator answers in one, and a doctor should not keep people waiting."""
+
+ECHO_PATH, ECHO_BYTES = "/agents/echo", 4096
+"""Where the coordinator sends back what it got, and what fills three packets of a home line."""
 
 TORCH_QUESTION = """
 import json
@@ -108,6 +113,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         torch = group.create_task(ask_torch(ask))
         clock = group.create_task(clock_facts(known.coordinator_url, ask))
         broker = group.create_task(why_unreachable(known.broker_host, known.broker_port))
+        packets = group.create_task(asyncio.to_thread(large_packets_pass, known.coordinator_url))
         nat = group.create_task(_ask_nat(known))
         sources = input_sources(os.environ, wsl=wsl is not None)
         idle = group.create_task(ask_input_idle(sources, ask))
@@ -123,6 +129,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         wsl=wsl,
         clock=clock.result(),
         broker_problem=broker.result(),
+        large_packets_pass=packets.result(),
         nat=nat.result(),
         input_idle=idle.result(),
         weights_bytes=bytes_under(data_dir / WEIGHTS_DIR),
@@ -232,9 +239,28 @@ def read_date(sent_unix_s: float, round_trip_s: float, header: str | None) -> fl
 
 
 def _clock_offset_s(coordinator_url: str) -> float | None:
+    sent_s, started_s = time.time(), time.monotonic()
+    answer = _asked(coordinator_url, "HEAD", "/")
+    date = answer.getheader("Date") if answer is not None else None
+    return read_date(sent_s, time.monotonic() - started_s, date)
+
+
+def large_packets_pass(coordinator_url: str) -> bool | None:
+    """Whether the coordinator sends back what fills several packets; None where it does not answer
+    small ones either, or has no such route yet."""
+    if not coordinator_url or _asked(coordinator_url, "HEAD", "/") is None:
+        return None
+    answer = _asked(coordinator_url, "POST", ECHO_PATH, bytes(ECHO_BYTES))
+    return answer is not None if answer is None or answer.status == HTTPStatus.OK else None
+
+
+def _asked(
+    coordinator_url: str, method: str, path: str, body: bytes | None = None
+) -> http.client.HTTPResponse | None:
+    """The coordinator's answer, read; None where none comes in time."""
     try:
         url = urlsplit(coordinator_url)
-        # Whoever answers: nothing is told there, and only the time is read.
+        # Whoever answers: nothing is told there.
         context = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection(
             url.hostname or "", url.port, timeout=CONNECT_WITHIN_S, context=context
@@ -243,12 +269,12 @@ def _clock_offset_s(coordinator_url: str) -> float | None:
         return None
     with contextlib.closing(connection):
         try:
-            sent_s, started_s = time.time(), time.monotonic()
-            connection.request("HEAD", "/")
-            header = connection.getresponse().getheader("Date")
-            return read_date(sent_s, time.monotonic() - started_s, header)
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            answer.read()
         except (OSError, http.client.HTTPException):
             return None
+    return answer
 
 
 def _read_limits(data_dir: Path) -> tuple[Limits, str]:

@@ -4,7 +4,7 @@ from molink_agent.doctor.facts import DoctorFacts, Finding, fail, ok, skip, warn
 from molink_agent.network.nat import NatKind
 from molink_agent.probe.clock import HOUR_S, clock_trouble
 
-__all__ = ["broker", "clock", "data_port", "nat", "upload"]
+__all__ = ["broker", "clock", "data_port", "nat", "packets", "upload"]
 
 NOT_JOINED = "not joined yet"
 
@@ -57,6 +57,20 @@ def broker(facts: DoctorFacts) -> Finding:
         "broker",
         f"{address}: {facts.broker_problem}",
         "Check this PC's network, then ask the operator whether the coordinator runs.",
+    )
+
+
+def packets(facts: DoctorFacts) -> Finding:
+    """Do packets of full size pass?"""
+    if facts.large_packets_pass is None:
+        return skip("packets", "the coordinator does not answer" if facts.joined else NOT_JOINED)
+    if facts.large_packets_pass:
+        return ok("packets", "small and large ones pass")
+    return fail(
+        "packets",
+        "small packets pass, large ones do not (MTU)",
+        "A VPN or tunnel on the way takes less than this PC believes: "
+        "`sudo ip link set dev DEVICE mtu 1280`.",
     )
 
 

@@ -26,6 +26,7 @@ CHECKS: tuple[Callable[[DoctorFacts], Finding], ...] = (
     hardware.swaps,
     network.clock,
     network.broker,
+    network.packets,
     network.data_port,
     network.nat,
     network.upload,

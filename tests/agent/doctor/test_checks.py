@@ -261,6 +261,16 @@ def test_nat(kind, result):
     assert judged(network.nat, nat=NatAnswer(kind, ("203.0.113.7", 6000)), known=KNOWN) is result
 
 
+def test_packets():
+    """Small ones pass and large ones do not: the owner reads why, and what to type."""
+    assert judged(network.packets, known=KNOWN, large_packets_pass=True) is Result.OK
+    assert judged(network.packets, known=KNOWN, large_packets_pass=False) is Result.FAIL
+    assert "small packets pass, large ones do not (MTU)" in found(
+        network.packets, known=KNOWN, large_packets_pass=False
+    )
+    assert judged(network.packets) is Result.SKIP
+
+
 def test_nat_without_somebody_to_ask():
     assert "not joined" in found(network.nat)
     assert "not told yet" in found(network.nat, known=KNOWN)

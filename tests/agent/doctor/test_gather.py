@@ -10,6 +10,7 @@ import pytest
 from molink.control.certificate import own_certificate
 from molink.control.messages.payloads import ModelSize
 from molink_agent.data_files import Known
+from molink_agent.doctor import gather as gather_module
 from molink_agent.doctor.gather import (
     ask_torch,
     clock_facts,
@@ -132,6 +133,30 @@ async def test_the_coordinator_s_clock_is_asked(tmp_path):
     assert facts.synchronized
     expected = NOW.timestamp() - datetime.now(UTC).timestamp()
     assert facts.offset_s == pytest.approx(expected, abs=60)
+
+
+@pytest.mark.parametrize(
+    ("answers", "passed"), [("HEAD", False), ("HEAD POST", True), ("", None), ("HEAD 404", None)]
+)
+async def test_full_packets_are_told_from_small_ones(tmp_path, monkeypatch, answers, passed):
+    """A line that carries no full packets is one on which the larger request is never answered."""
+    monkeypatch.setattr(gather_module, "CONNECT_WITHIN_S", 0.5)
+    connected = []
+
+    async def answer(reader, writer):
+        connected.append(writer)  # Kept: one that is forgotten is closed, and that is an answer.
+        method = (await reader.readuntil(b"\r\n\r\n")).split()[0].decode()
+        if method in answers:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        elif "404" in answers:
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    tls = own_certificate(tmp_path).server_context()
+    async with await asyncio.start_server(answer, LOOPBACK, 0, ssl=tls) as server:
+        url = f"https://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
+        assert await asyncio.to_thread(gather_module.large_packets_pass, url) is passed
+        for writer in connected:
+            writer.close()
 
 
 @pytest.mark.parametrize("url", ["", "http://", "http://[", f"http://{LOOPBACK}:99999", "nonsense"])

@@ -7,7 +7,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from molink.api.access import Access, scope_of
-from molink.api.agents import create_agents_app
+from molink.api.agents import ECHO_PATH, create_agents_app
 from molink.api.metrics.route import Metrics
 from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS
@@ -61,7 +61,12 @@ UNKNOWN = {
 }
 """What is no route yet: who may ask is told so, and nobody else anything."""
 
-AGENTS = {("POST", "/agents/join"), ("GET", "/agents/given"), ("*", "/{path}")}
+AGENTS = {
+    ("POST", "/agents/join"),
+    ("POST", "/agents/echo"),
+    ("GET", "/agents/given"),
+    ("*", "/{path}"),
+}
 AGENTS |= {("GET", "/weights/manifest"), ("GET", "/weights/files/{name}")}
 """Of the port for agents, where no key of the API opens anything."""
 
@@ -180,7 +185,7 @@ async def test_no_key_of_the_api_opens_the_port_for_agents(keys, scope):
     headers = {"Authorization": f"Bearer {store.create(1.0, scope=scope)[1]}"}
     app = create_agents_app(Desk(), Shelf(True), lambda token: None, lambda pc: {})
     async with TestClient(TestServer(app)) as client:
-        for method, path in sorted(AGENTS - {("*", "/{path}")}):
+        for method, path in sorted(AGENTS - {("*", "/{path}"), ("POST", ECHO_PATH)}):
             answer = await client.request(method, typed(path), headers=headers)
             assert answer.status in (400, 401, 403), path
         for path in ("/cluster/invites", "/generate", "/cluster"):
