@@ -194,7 +194,8 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass
 class Mosquitto:
-    """A broker that the coordinator did not start, and that forgets everything when it ends."""
+    """A broker that the coordinator did not start, and that forgets everything when it ends, unless
+    it `remembers`."""
 
     program: str
     folder: Path
@@ -203,6 +204,7 @@ class Mosquitto:
     password: str = "short"
     nodes: dict[str, str] = field(default_factory=dict)
     """Id of each node that may enter, to its password."""
+    remembers: bool = False
     process: subprocess.Popen | None = None
 
     @property
@@ -224,7 +226,9 @@ class Mosquitto:
         rules.write_text(mosquitto_rules().replace(f"user {COORDINATOR_NAME}", f"user {self.user}"))
         lines = [f"listener {self.port} 127.0.0.1", f"password_file {users}", f"acl_file {rules}"]
         lines += ["user root"] if os.geteuid() == 0 else []
-        config.write_text("\n".join([*lines, "allow_anonymous false", "persistence false", ""]))
+        lines += ["allow_anonymous false", f"persistence {str(self.remembers).lower()}"]
+        lines += [f"persistence_location {self.folder}/"] if self.remembers else []
+        config.write_text("\n".join([*lines, ""]))
         self.process = subprocess.Popen([self.program, "-c", str(config)], stderr=subprocess.PIPE)
         deadline = time.monotonic() + READY_WITHIN_S
         while not self._listens() and time.monotonic() < deadline:
@@ -233,6 +237,15 @@ class Mosquitto:
     def kill(self):
         self.process.kill()
         self.process.communicate()
+
+    def stop(self):
+        """End it in order, so that it writes down what it remembers."""
+        self.process.terminate()
+        self.process.communicate()
+
+    def forget(self):
+        """Lose what was written down; it does not run."""
+        (self.folder / "mosquitto.db").unlink()
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
