@@ -26,7 +26,7 @@ settings.register_profile("molink", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, derandomize=False)
 settings.load_profile("molink")
 
-LONG_FIRST = ("tests/end_to_end/", "tests/executor/")
+LONG_FIRST = ("tests/end_to_end/", "tests/engine/")
 """Where single files take a minute; all others follow in their own order."""
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from molink.bench.software_times import hop_times
 from molink.bench.stages_together import slowdown_together
 from molink.checkpoint.description import ModelDescription, describe
+from molink.engine.loading import load_stage
+from molink.engine.step.step_timing import StepTimer, TimedStep
 from molink.errors import UserError
-from molink.executor.loading import load_stage
-from molink.executor.step_timing import StepTimer, TimedStep
 from molink.stage_protocol.messages import StageWork
 
 __all__ = ["STEPS_IN_ALL", "measure_profile", "write_profile"]

@@ -107,8 +107,8 @@ class _Stage:
 
 def main(model: str, first: str, end: str, longest: str) -> None:
     """Load layers [first, end), then for every line of input print the mean of a while's steps."""
-    from molink.executor.loading import load_stage
-    from molink.executor.step_timing import StepTimer
+    from molink.engine.loading import load_stage
+    from molink.engine.step.step_timing import StepTimer
     from molink.stage_protocol.messages import StageWork
 
     work = StageWork((int(first), int(end)), "auto", "auto", 2 * (ROWS + BEFORE))

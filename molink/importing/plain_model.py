@@ -24,11 +24,11 @@ from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import describe, read_declared
 from molink.checkpoint.quantized.recognised import quantized_weights
 from molink.checkpoint.safetensors_header import StoredTensor, check_whole, read_header
+from molink.engine.layers.experts import is_experts
+from molink.engine.model.quantized.tensor_files import TensorFiles
+from molink.engine.model.tensor_names import TensorNames
+from molink.engine.model.weights import StagePart, build_stage_class, load_model_config, no_model
 from molink.errors import CheckpointError, UserError
-from molink.executor.architecture.tensor_names import TensorNames
-from molink.executor.experts import is_experts
-from molink.executor.quantized.tensor_files import TensorFiles
-from molink.executor.weights import StagePart, build_stage_class, load_model_config, no_model
 from molink.importing.checkpoint_folder import (
     NewTensors,
     Progress,

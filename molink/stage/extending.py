@@ -1,9 +1,9 @@
 """How a stage takes a lost one's layers beside its own, in the process that goes on.
 
 What it holds is neither loaded again nor moved: the new layers are loaded as a stage of their own,
-and both compute as one (`molink.executor.extended_stage`). Where the new ones are behind, the log
-of what was sent feeds them, and another log begins for what leaves from now on. One that becomes
-its ring's head listens anew, for the tail and for the coordinator.
+and both compute as one (`molink.engine.step.extended_stage`). Where the new ones are behind, the
+log of what was sent feeds them, and another log begins for what leaves from now on. One that
+becomes its ring's head listens anew, for the tail and for the coordinator.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molink.checkpoint.description import ModelDescription
+from molink.engine.device.memory_limit import limit_memory
+from molink.engine.loading import load_stage
+from molink.engine.model.row_sketches import RowSketches
+from molink.engine.step.card_swapping import SwapWatch, watch_of
+from molink.engine.step.extended_stage import Executor, ExtendedExecutor, parts_of
+from molink.engine.step.stage import StageExecutor
 from molink.errors import StageError
-from molink.executor.cards.swapping import SwapWatch, watch_of
-from molink.executor.extended_stage import Executor, ExtendedExecutor, parts_of
-from molink.executor.loading import load_stage
-from molink.executor.memory_limit import limit_memory
-from molink.executor.row_sketches import RowSketches
-from molink.executor.stage import StageExecutor
 from molink.serving.service import ChatTokenizer
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.links import StageLinks

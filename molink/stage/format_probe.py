@@ -28,13 +28,13 @@ from torch import nn
 
 from molink.checkpoint.model_shape import WeightFormat
 from molink.checkpoint.quantized.declared import DeclaredQuantization
+from molink.engine.device.devices import choose_device, choose_dtype
+from molink.engine.device.memory_limit import limit_memory
+from molink.engine.kernels.cpu.packed_linear import pack
+from molink.engine.kernels.cpu.quantized_linear import quantized_linear
+from molink.engine.layers.quantized_linear import QuantizedLinear, use_cuda_kernels
+from molink.engine.self_test.random_weights import random_weight
 from molink.errors import MolinkError
-from molink.executor.cpu.packed_linear import pack
-from molink.executor.cpu.quantized_linear import quantized_linear
-from molink.executor.devices import choose_device, choose_dtype
-from molink.executor.memory_limit import limit_memory
-from molink.executor.quantized.linear import QuantizedLinear, use_cuda_kernels
-from molink.executor.quantized.random_weights import random_weight
 from molink.hardware.format_times import BILLION, FormatTimes
 
 __all__ = ["FORMATS", "main", "probe_formats"]

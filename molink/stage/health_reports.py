@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from molink.executor.devices import host_is_short
-from molink.executor.extended_stage import Executor
+from molink.engine.device.devices import host_is_short
+from molink.engine.step.extended_stage import Executor
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork

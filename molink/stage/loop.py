@@ -16,15 +16,15 @@ from typing import assert_never
 
 import torch
 
+from molink.engine.sampling.history import DrawnToken
+from molink.engine.sampling.late_draws import LateDraw, drawn_late
+from molink.engine.step.card_retry import StepInputs, computed
+from molink.engine.step.card_swapping import SwapWatch, refuse_swapping
+from molink.engine.step.extended_stage import Executor, ExtendedExecutor, parts_of
+from molink.engine.step.number_range import release_wiped
+from molink.engine.step.stage import StageExecutor
+from molink.engine.step.step_output import StepOutput
 from molink.errors import FrameError
-from molink.executor.cards.retry import StepInputs, computed
-from molink.executor.cards.swapping import SwapWatch, refuse_swapping
-from molink.executor.extended_stage import Executor, ExtendedExecutor, parts_of
-from molink.executor.number_range import release_wiped
-from molink.executor.sampling.history import DrawnToken
-from molink.executor.sampling.late_draws import LateDraw, drawn_late
-from molink.executor.stage import StageExecutor
-from molink.executor.step_output import StepOutput
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from molink.engine.step.number_range import unfit_rows
 from molink.errors import FrameError
-from molink.executor.number_range import unfit_rows
 from molink.stage_protocol.health import PackingHealth
 from molink.wire.codecs import decode, encode
 from molink.wire.elements import TensorHeader

@@ -9,7 +9,7 @@ take a kilobyte more each second. Times are on the stage's own clock.
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from molink.executor.row_sketches import RowSketches
+from molink.engine.model.row_sketches import RowSketches
 from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,

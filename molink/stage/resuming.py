@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from molink.executor.extended_stage import Executor
+from molink.engine.step.extended_stage import Executor
 from molink.stage.packing import Packing
 from molink.stage_protocol.messages import JoinRing
 from molink.wire.frames import TOKEN_ID, Activations

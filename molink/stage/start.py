@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from molink.checkpoint.description import ModelDescription
-from molink.executor.cards.swapping import watch_of
-from molink.executor.loading import load_stage
-from molink.executor.memory_limit import limit_memory
-from molink.executor.stage import StageExecutor
+from molink.engine.device.memory_limit import limit_memory
+from molink.engine.loading import load_stage
+from molink.engine.step.card_swapping import watch_of
+from molink.engine.step.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
 from molink.serving.service import ChatTokenizer
 from molink.stage.cache.stage_cache import StageCache

@@ -25,17 +25,17 @@ import torch
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe, read_declared
 from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX
+from molink.engine.device.card import card_of
+from molink.engine.device.devices import choose_device, choose_dtype
+from molink.engine.device.memory_limit import limit_memory
+from molink.engine.loading import read_onto
+from molink.engine.model.weights import StagePart, build_stage_class, load_model_config
+from molink.engine.self_test.miniature import shorten_config
+from molink.engine.self_test.random_weights import quantize_at_random
+from molink.engine.step.graphs.recording import recorder_on
+from molink.engine.step.stage import StageExecutor
+from molink.engine.step.step_timing import StepTimer
 from molink.errors import MolinkError
-from molink.executor.architecture.miniature import shorten_config
-from molink.executor.cards.card import card_of
-from molink.executor.devices import choose_device, choose_dtype
-from molink.executor.graphs.recording import recorder_on
-from molink.executor.loading import read_onto
-from molink.executor.memory_limit import limit_memory
-from molink.executor.quantized.random_weights import quantize_at_random
-from molink.executor.stage import StageExecutor
-from molink.executor.step_timing import StepTimer
-from molink.executor.weights import StagePart, build_stage_class, load_model_config
 
 __all__ = ["main", "probe_steps"]
 

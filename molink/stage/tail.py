@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from molink.executor.grammar import GrammarState
-from molink.executor.sampling.history import DrawnToken
+from molink.engine.sampling.grammar import GrammarState
+from molink.engine.sampling.history import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample

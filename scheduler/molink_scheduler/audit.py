@@ -2,9 +2,9 @@
 
 Both rings compute the same tokens as a prompt. Each stage reports a *sketch* of its rows before its
 first layer and behind each of its layers: a few numbers whose distance is about that of the rows
-(`molink.executor.row_sketches`). Walked up from the first layer, the first place where two reports
-differ names the pair that contradicts itself: those who computed the layer below, one in each ring;
-or, where only what was sent and what was received differ, the two ends of that link.
+(`molink.engine.model.row_sketches`). Walked up from the first layer, the first place where two
+reports differ names the pair that contradicts itself: those who computed the layer below, one in
+each ring; or, where only what was sent and what was received differ, the two ends of that link.
 
 One disagreement cannot tell which of both it is. A node is found out when it has failed two audits,
 has contradicted two others, and more than any of those has: an honest one that met a liar is never

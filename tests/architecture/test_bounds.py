@@ -26,7 +26,7 @@ BOUNDED_ELSEWHERE = {
     "molink/coordinator/requests/audit_queue.py": "WAITING_MAX, before a request is put in",
     "molink/coordinator/requests/live_sequence.py": "UNREAD_EVENTS_MAX, where tokens are put in",
     "molink/coordinator/requests/ring_links.py": "an inbound link's WAITING_MESSAGES_MAX and bytes",
-    "molink/executor/cards/transfers.py": "copies of one step",
+    "molink/engine/device/transfers.py": "copies of one step",
     "molink/serving/state_writer.py": "QUEUED_MAX, before a write is put in",
     "molink/stage/links.py": "each inbound link's WAITING_MESSAGES_MAX and bytes",
     "molink/stage/stage_process.py": "commands of the parent: one to load, one for each epoch",

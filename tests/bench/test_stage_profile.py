@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from molink.bench import software_times, stage_profile, stages_together
 from molink.bench.stage_profile import decode_grid, prefill_grid
 from molink.cli.client import bench
+from molink.engine.step import step_timing
 from molink.errors import UserError
-from molink.executor import step_timing
 from molink_scheduler.batch import BatchClass
 from molink_sim.stage_profile import read_stage_profile
-from tests.executor.tiny_models import save_tiny
+from tests.engine.tiny_models import save_tiny
 
 
 def run(*arguments):

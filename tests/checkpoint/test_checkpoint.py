@@ -17,8 +17,8 @@ from transformers import AutoConfig
 from molink.checkpoint.checkpoint import INDEX, open_checkpoint
 from molink.checkpoint.description import describe
 from molink.errors import CheckpointError, UnsupportedModelError, UserError
-from tests.executor.cpu_stages import cpu_stage
-from tests.executor.tiny_models import LAYERS, save_tiny
+from tests.engine.cpu_stages import cpu_stage
+from tests.engine.tiny_models import LAYERS, save_tiny
 
 
 def refusal(directory, layers=range(2, 4), error=CheckpointError) -> str:

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from molink.checkpoint.model_config import known_models, model_shape
 from molink.errors import UnsupportedModelError, UserError
-from tests.executor.tiny_models import tiny_config
+from tests.engine.tiny_models import tiny_config
 
 PARAMETERS = {
     "qwen-7b": 7.721e9,

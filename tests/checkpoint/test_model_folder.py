@@ -15,8 +15,8 @@ from molink.checkpoint.shard_plan import WeightsLayout, plan_shards
 from molink.errors import CheckpointError, UnsupportedModelError, UserError
 from molink.models import DEMO_MODEL_DIR
 from molink.serving.served_model import load_tokenizer, read_served_model
-from tests.executor.cpu_stages import cpu_stage
-from tests.executor.tiny_models import LAYERS, save_tiny
+from tests.engine.cpu_stages import cpu_stage
+from tests.engine.tiny_models import LAYERS, save_tiny
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 15165744\n"
 

@@ -13,9 +13,14 @@ from molink.checkpoint.shard_plan import (
     plan_shards,
     shape_of,
 )
+from molink.engine.model.weights import (
+    StagePart,
+    build_stage_class,
+    load_model_config,
+    needed_tensors,
+)
 from molink.errors import CheckpointError, UserError
-from molink.executor.weights import StagePart, build_stage_class, load_model_config, needed_tensors
-from tests.executor.tiny_models import ARCHITECTURES, LAYERS, save_tiny
+from tests.engine.tiny_models import ARCHITECTURES, LAYERS, save_tiny
 
 RANGES = [range(2), range(2, 5), range(5, LAYERS), range(LAYERS)]
 

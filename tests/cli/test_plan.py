@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from molink.checkpoint.model_config import KNOWN_CONFIGS
 from molink.cli.main import cli
 from molink.errors import UserError
-from tests.executor.tiny_models import save_tiny
+from tests.engine.tiny_models import save_tiny
 from tests.importing.gguf_models import save_gguf
 
 PC = '[[nodes]]\nname = "{}"\ngpu = "{}"\nupload_mbps = {}\ndownload_mbps = 100\none_way_ms = 8\n'

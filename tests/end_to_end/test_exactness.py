@@ -3,7 +3,7 @@
 Here the text models of two checkpoints that take pictures: one whose last layers share KV and read
 token ids, one whose first stages keep states only. KV holds two or three requests, the others wait
 or are computed again. Published settings in miniature are tried by `make families`, and every
-family in one process by tests/executor.
+family in one process by tests/engine.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ MAX_TOKENS = 12
 
 @pytest.mark.parametrize("family", ["gemma4 E2B", "qwen3_5"])
 async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_path, family):
-    from tests.executor.tiny_models import generate
-    from tests.executor.tiny_wrappers import save_wrapper
+    from tests.engine.tiny_models import generate
+    from tests.engine.tiny_wrappers import save_wrapper
 
     whole = save_wrapper(family, tmp_path)
     prompts = prompts_of_mixed_length()

@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 from tools.experiments.grammars.schemas import json_schemas
 
 SCHEMAS = json_schemas()[::3]
-"""Of each family some; all are compiled and tried in one process (tests/executor/test_grammar.py,
-tests/serving/test_grammar_check.py)."""
+"""Of each family some; all are compiled and tried in one process
+(tests/engine/sampling/test_grammar.py, tests/serving/test_grammar_check.py)."""
 
 AT_ONCE = 24
 MAX_TOKENS = 250

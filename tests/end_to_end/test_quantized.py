@@ -5,9 +5,9 @@ import json
 
 import torch
 
-from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
-from tests.executor.quantized.formats import FORMATS
-from tests.executor.tiny_models import generate
+from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantized
+from tests.engine.model.quantized.formats import FORMATS
+from tests.engine.tiny_models import generate
 from tests.importing.gguf_models import save_gguf
 
 PROMPTS = [[5, 9, 70, 11], [3] * 21, [150, 7]]

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from tests.end_to_end.conftest import eventually, prompts_of_mixed_length, serving
-from tests.executor.recurrent.hybrids import small_model
+from tests.engine.recurrent.hybrids import small_model
 
 MAX_TOKENS = 12
 

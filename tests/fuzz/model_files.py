@@ -50,7 +50,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3}
 def write_seeds(folder: Path) -> None:
     """Good models: GGUF files with each kind of vocabulary, and folders of the library's form."""
     from molink.importing.gguf.file import import_gguf
-    from tests.executor.tiny_models import tiny_config, tiny_model
+    from tests.engine.tiny_models import tiny_config, tiny_model
     from tests.importing.gguf_models import save_gguf
 
     for name in GGUF_SEEDS:

@@ -4,18 +4,18 @@ from itertools import pairwise
 
 import pytest
 
-from molink.executor.stage import StageExecutor
+from molink.engine.step.stage import StageExecutor
 from molink_scheduler.batch import PREFILL, Admission, Batch, Span
 from molink_scheduler.request import SamplingParams
-from tests.executor.cpu_stages import cpu_stage
-from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
-from tests.executor.quantized.formats import FORMATS
-from tests.executor.quantized.test_stages import check
-from tests.executor.recurrent.hybrids import HYBRIDS, WITH_EXPERTS
-from tests.executor.recurrent.mixed_answers import PROMPT_TOKENS, mixed_answers
-from tests.executor.ring_driver import RingDriver
-from tests.executor.test_exactness import jobs_of
-from tests.executor.tiny_models import ARCHITECTURES, LAYERS, generate, save_tiny
+from tests.engine.cpu_stages import cpu_stage
+from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantized
+from tests.engine.model.quantized.formats import FORMATS
+from tests.engine.model.quantized.test_stages import check
+from tests.engine.recurrent.hybrids import HYBRIDS, WITH_EXPERTS
+from tests.engine.recurrent.mixed_answers import PROMPT_TOKENS, mixed_answers
+from tests.engine.ring_driver import RingDriver
+from tests.engine.test_exactness import jobs_of
+from tests.engine.tiny_models import ARCHITECTURES, LAYERS, generate, save_tiny
 from tests.gpu.device import HAS_CARD
 
 NAMES = tuple(ARCHITECTURES) if HAS_CARD else ("gpt_oss",)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from molink.executor.graphs.recording import recorder_on
-from molink.executor.graphs.static_inputs import BUCKETS
-from tests.executor.graphs.decode_runs import worst_difference
-from tests.executor.graphs.static_stages import static_stage
-from tests.executor.graphs.tape import TapeRecorder
+from molink.engine.step.graphs.recording import recorder_on
+from molink.engine.step.graphs.static_inputs import BUCKETS
+from tests.engine.step.graphs.decode_runs import worst_difference
+from tests.engine.step.graphs.static_stages import static_stage
+from tests.engine.step.graphs.tape import TapeRecorder
 from tests.gpu.device import HAS_CARD
 
 NAMES = ("llama", "gemma2", "gpt_oss", "qwen3_moe", "deepseek_v3", "Qwen3.5 27B", "LFM2 1.2B")

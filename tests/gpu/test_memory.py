@@ -5,17 +5,17 @@ import queue
 import pytest
 import torch
 
+from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine.step.card_retry import StepInputs, computed
 from molink.errors import DeviceMemoryError
-from molink.executor.cards.retry import StepInputs, computed
-from molink.executor.packed_blocks import PackedBlocks
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import PREFILL, Admission, Batch, Fetched, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.request import SamplingParams
-from tests.executor.cpu_stages import cpu_stage
-from tests.executor.tiny_models import LAYERS, save_tiny
+from tests.engine.cpu_stages import cpu_stage
+from tests.engine.tiny_models import LAYERS, save_tiny
 from tests.gpu.device import HAS_CARD, needs_card
 
 SAMPLING = SamplingParams(max_tokens=1, temperature=0.0)

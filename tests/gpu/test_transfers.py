@@ -1,4 +1,4 @@
-"""A card's own streams keep the order that `tests/executor/cards/test_transfers.py` proves with
+"""A card's own streams keep the order that `tests/engine/device/test_transfers.py` proves with
 streams of a stand-in."""
 
 from itertools import product
@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from molink.executor.cards.transfers import transfers_on
+from molink.engine.device.transfers import transfers_on
 from tests.gpu.device import HAS_CARD, needs_card
 
 BUSY_CYCLES = 20_000_000

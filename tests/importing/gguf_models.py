@@ -14,8 +14,8 @@ import gguf
 import numpy as np
 import torch
 
-from tests.executor.quantized.blocks import TYPES, blocks_of, exact
-from tests.executor.quantized.checkpoints import model_of, plain_tensors
+from tests.engine.model.quantized.blocks import TYPES, blocks_of, exact
+from tests.engine.model.quantized.checkpoints import model_of, plain_tensors
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512}
 """Rows of whole blocks of 256."""

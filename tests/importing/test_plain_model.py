@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from molink.errors import UserError
 from molink.importing.plain_model import import_plain
 from molink.importing.rounding import packed_words, round_to_4_bits, round_to_8_bits
-from tests.executor.quantized.checkpoints import model_of
-from tests.executor.quantized.test_stages import check
-from tests.executor.tiny_models import save_tiny
+from tests.engine.model.quantized.checkpoints import model_of
+from tests.engine.model.quantized.test_stages import check
+from tests.engine.tiny_models import save_tiny
 
 
 def stored(folder):

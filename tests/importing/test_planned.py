@@ -8,7 +8,7 @@ from molink.importing.gguf import recoding
 from molink.importing.gguf.file import import_gguf
 from molink.importing.plain_model import import_plain
 from molink.importing.planned import gguf_of, is_gguf, planned_gguf, planned_rounded
-from tests.executor.tiny_models import save_tiny
+from tests.engine.tiny_models import save_tiny
 from tests.importing.gguf_models import save_gguf
 
 

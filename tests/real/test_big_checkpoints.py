@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file
 
-from molink.executor.loading import load_stage
+from molink.engine.loading import load_stage
 from molink.stage_protocol.messages import StageWork
 from tools.real.big_checkpoints import BigShape, write_checkpoint
 from tools.real.big_shapes import Stage, stages_table

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.executor.quantized.checkpoints import save_quantized
-from tests.executor.quantized.formats import FORMATS
+from tests.engine.model.quantized.checkpoints import save_quantized
+from tests.engine.model.quantized.formats import FORMATS
 
 FILE = "model-0.safetensors"
 PROJECTION = "model.layers.1.self_attn.q_proj"

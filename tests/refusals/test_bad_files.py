@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
+from molink.engine.loading import load_stage
 from molink.errors import MolinkError
-from molink.executor.loading import load_stage
 from molink.stage_protocol.messages import StageWork
 from tests.checkpoint.gguf.written import Tensor, gguf_bytes, text
 from tests.refusals import bad_checkpoints

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from molink.executor.step_output import StepOutput
+from molink.engine.step.step_output import StepOutput
 from molink.stage import health_reports
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles

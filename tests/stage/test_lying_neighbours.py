@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from molink.executor.step_output import StepOutput
+from molink.engine.step.step_output import StepOutput
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports

@@ -22,11 +22,11 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from molink.checkpoint.description import ModelDescription
+from molink.engine.layers.attention_function import ATTENTION_NAME
+from molink.engine.layers.experts import EXPERTS_NAME
+from molink.engine.model.text_model import text_part
+from molink.engine.self_test.self_test import check_architecture
 from molink.errors import UnsupportedModelError
-from molink.executor.architecture.self_test import check_architecture
-from molink.executor.architecture.text_model import text_part
-from molink.executor.attention.function import ATTENTION_NAME
-from molink.executor.experts import EXPERTS_NAME
 from tools.models_page.published import PUBLISHED
 
 __all__ = ["CRASHED", "NO_DECODER", "Trial", "all_trials", "families", "try_config", "wholes"]

@@ -140,7 +140,7 @@ def _stages(model: str, cluster: AgentsRun, report: Mapping[str, Any]) -> list[S
     found = list[Stage]()
     for served in report["stages"]:
         plan = planned[served["node"]]
-        memory = psutil.Process(served["pid"]).memory_info()
+        own_pages = max(map(_own_pages, cluster.family(cluster.names.index(served["node"]))))
         first, last = served["layers"]
         found.append(
             Stage(
@@ -148,12 +148,18 @@ def _stages(model: str, cluster: AgentsRun, report: Mapping[str, Any]) -> list[S
                 (first, last),
                 plan["weights_bytes"],
                 served["weights_bytes"],
-                memory.rss - memory.shared - FIXED_BYTES,
+                own_pages - FIXED_BYTES,
                 plan["fetched_bytes"],
                 _on_disk(cluster.folder / served["node"]),
             )
         )
     return found
+
+
+def _own_pages(process: psutil.Process) -> int:
+    """Bytes of memory that are no file's; of an agent's processes the stage has the most."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
 
 
 def _plan(url: str) -> dict[str, Any]:
@@ -167,8 +173,10 @@ def _plan(url: str) -> dict[str, Any]:
 
 
 def _on_disk(folder: Path) -> int:
-    """Bytes that an agent has fetched: of parts of files only what is there."""
-    files = (path for path in folder.rglob("*.safetensors*") if path.is_file())
+    """Bytes that an agent has fetched: of parts of files only what is there; models' folders hold
+    links to them."""
+    found = folder.rglob("*.safetensors*")
+    files = (path for path in found if path.is_file() and not path.is_symlink())
     return sum(path.stat().st_blocks * 512 for path in files)
 
 

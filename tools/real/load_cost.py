@@ -19,8 +19,8 @@ from statistics import median
 import click
 import torch
 
-from molink.executor.loading import load_stage
-from molink.executor.proof import Swaps
+from molink.engine.loading import load_stage
+from molink.engine.proof import Swaps
 from molink.stage_protocol.messages import StageWork
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 from tools.real.exactness import GGUF, INT4, INT8, PLAIN

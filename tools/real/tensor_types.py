@@ -28,8 +28,8 @@ from safetensors import safe_open
 
 from molink.checkpoint.gguf.block_types import BLOCK_TYPES, PLAIN_TYPES, RECODED_TYPES
 from molink.checkpoint.gguf.header import GgufTensor
+from molink.engine.model.quantized.block_readers import read_blocks
 from molink.errors import MolinkError, UserError
-from molink.executor.quantized.block_readers import read_blocks
 from molink.importing.gguf.file import import_gguf, read_model
 from molink.importing.gguf.tensors import LAYER_TENSOR
 from tools.real.llama_cpp import programs

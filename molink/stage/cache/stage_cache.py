@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from molink.executor.attention.arriving_blocks import ArrivingBlocks
-from molink.executor.extended_stage import Executor, parts_of
-from molink.executor.packed_blocks import PackedBlocks
-from molink.executor.stage import StageExecutor
+from molink.engine.memory.arriving_blocks import ArrivingBlocks
+from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine.step.extended_stage import Executor, parts_of
+from molink.engine.step.stage import StageExecutor
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import CacheChange, Fetched

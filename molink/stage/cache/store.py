@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch
 
-from molink.executor.attention.arriving_blocks import ArrivingBlocks
-from molink.executor.packed_blocks import PackedBlocks
+from molink.engine.memory.arriving_blocks import ArrivingBlocks
+from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.stage.cache.sealed_file import TAG_BYTES, SealedFile
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import Fetched

@@ -25,7 +25,7 @@ ROWS_PER_S_MAX = 1e9
 """No device computes a row in less than a nanosecond."""
 
 KV_TOKENS_MAX = 131_072
-"""No stage offers more (`molink.executor.devices`), whatever its memory."""
+"""No stage offers more (`molink.engine.device.devices`), whatever its memory."""
 
 STATE_SLOTS_MAX = 256
 """Nor room for the states of more requests."""

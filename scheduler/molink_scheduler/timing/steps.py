@@ -186,7 +186,7 @@ PREFILL_ROWS_MIN = 16
 
 REPLAY_ROWS_MAX = 512
 """Rows of a step that stay on the stage, and need not be cut for a link: the longest step for which
-a card's memory is known to suffice (`molink.executor.cards.room`)."""
+a card's memory is known to suffice (`molink.engine.step.card_room`)."""
 
 WAIT_MAX_S = 0.02
 """Longest that a device idles for a decode step that is due; predictions are rarely better."""

@@ -1,6 +1,6 @@
 """No KV block is leaked or shared by mistake.
 
-Every stage's blocks are kept here as the executor keeps them (`molink.executor.stage`): with the
+Every stage's blocks are kept here as the executor keeps them (`molink.engine.step.stage`): with the
 core's `KvBlocks`, grown by the spans that the stage computes.
 """
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.engine.kernels.cpu.native_kernel import FOLDER_VARIABLE
 from molink.errors import UserError
-from molink.executor.cpu.native_kernel import FOLDER_VARIABLE
 from molink_agent.service.unit import MADE_BY, UNIT_NAME, unit_name, unit_text
 
 DATA = Path("/home/anna/.local/share/molink-agent")

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from molink.executor.stage import StageExecutor
+from molink.engine.step.stage import StageExecutor
 from molink_agent.weights import ensure_weights
 from tests.agent.weights.weights_server import QUICK
-from tests.executor.cpu_stages import cpu_stage
-from tests.executor.ring_driver import Job, RingDriver
-from tests.executor.tiny_models import LAYERS, save_tiny, tiny_config, tiny_model
+from tests.engine.cpu_stages import cpu_stage
+from tests.engine.ring_driver import Job, RingDriver
+from tests.engine.tiny_models import LAYERS, save_tiny, tiny_config, tiny_model
 
 CUTS = (0, 2, 5, LAYERS)
 

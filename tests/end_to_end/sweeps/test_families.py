@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.executor.recurrent.hybrids import HYBRIDS, WITH_EXPERTS
-from tests.executor.recurrent.mixed_answers import (
+from tests.engine.recurrent.hybrids import HYBRIDS, WITH_EXPERTS
+from tests.engine.recurrent.mixed_answers import (
     PROMPT_TOKENS,
     Compared,
     compared,

@@ -20,11 +20,11 @@ import pytest
 
 from molink.importing.gguf.file import import_gguf
 from molink.importing.plain_model import import_plain
-from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
-from tests.executor.quantized.formats import FORMATS, GPTQ_SCHEME, Format, gptq
-from tests.executor.quantized.test_stages import check, differences
-from tests.executor.test_exactness import jobs_of
-from tests.executor.tiny_models import generate, save_tiny
+from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantized
+from tests.engine.model.quantized.formats import FORMATS, GPTQ_SCHEME, Format, gptq
+from tests.engine.model.quantized.test_stages import check, differences
+from tests.engine.test_exactness import jobs_of
+from tests.engine.tiny_models import generate, save_tiny
 from tests.importing.gguf_models import save_gguf
 from tests.importing.test_plain_model import reference_of
 

@@ -16,8 +16,8 @@ from molink.checkpoint.safetensors_header import read_header
 from molink.errors import UserError
 from molink.importing.gguf.file import import_gguf, recoded_line
 from tests.checkpoint.gguf.written import Tensor, Typed, write_gguf
-from tests.executor.quantized.test_stages import check
-from tests.executor.tiny_models import tiny_config
+from tests.engine.model.quantized.test_stages import check
+from tests.engine.tiny_models import tiny_config
 from tests.importing.gguf_models import ARCHITECTURES, save_gguf
 
 OVERRIDES = {

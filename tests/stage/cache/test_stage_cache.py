@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from molink.engine.memory.arriving_blocks import Arrivals, ArrivingBlocks
+from molink.engine.memory.kv_pool import KvPool
 from molink.errors import StageError
-from molink.executor.attention.arriving_blocks import Arrivals, ArrivingBlocks
-from molink.executor.attention.kv_pool import KvPool
 from molink.stage.cache.stage_cache import StageCache
 from molink_scheduler.batch import CacheChange
 from molink_scheduler.kv.blocks import KvBlocks

@@ -7,10 +7,10 @@ import threading
 import pytest
 import torch
 
+from molink.engine.memory.arriving_blocks import ArrivingBlocks
+from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.errors import StageError
-from molink.executor.attention.arriving_blocks import ArrivingBlocks
-from molink.executor.attention.kv_pool import KvPool
-from molink.executor.packed_blocks import PackedBlocks
 from molink.stage.cache import store as store_module
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom

@@ -42,7 +42,7 @@ import os, sys
 if "molink.stage.stage_process" in sys.orig_argv:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from molink.executor import loading
+    from molink.engine import loading
     from tools.experiments.audits.in_process import flip
     honest = loading.load_stage
     def lying(*args, **kwargs):

@@ -19,7 +19,7 @@ import molink.models
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
 from molink.checkpoint.model_shape import KvDtype
-from molink.executor.stage import StageExecutor
+from molink.engine.step.stage import StageExecutor
 from molink_scheduler.audit import AuditedRing, distance
 from tools.experiments.audits.in_process import InProcessRing, flip, leave_out
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from molink.checkpoint.model_shape import KvDtype
-from molink.executor.architecture.pruning import decoder_layers
-from molink.executor.loading import load_stage
-from molink.executor.row_sketches import RowSketches
-from molink.executor.stage import StageExecutor
+from molink.engine.loading import load_stage
+from molink.engine.model.pruning import decoder_layers
+from molink.engine.model.row_sketches import RowSketches
+from molink.engine.step.stage import StageExecutor
 from molink.stage.packing import Packing
 from molink.stage_protocol.messages import StageWork
 from molink.wire.codecs import decode

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 import click
 import torch
 
+from molink.engine.device.card import Card
+from molink.engine.kernels.cuda.attention_kind import Tiling
+from molink.engine.memory.ragged_batch import RaggedSpan
 from molink.errors import UserError
-from molink.executor.attention.ragged_batch import RaggedSpan
-from molink.executor.cards.card import Card
-from molink.executor.cuda.attention_kind import Tiling
 from tools.experiments.cards.figures import Figure
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 if TYPE_CHECKING:
-    from molink.executor.cuda.ragged_attention import RaggedAttention
+    from molink.engine.kernels.cuda.ragged_attention import RaggedAttention
 
 __all__ = ["main"]
 
@@ -120,7 +120,7 @@ def _check(number: int, dtype: torch.dtype, device: torch.device) -> Checked:
 
 
 def _kernels(number: int, dtype: torch.dtype, in_interpreter: bool) -> "RaggedAttention":
-    from molink.executor.cuda.ragged_attention import RaggedAttention  # Imports Triton.
+    from molink.engine.kernels.cuda.ragged_attention import RaggedAttention  # Imports Triton.
 
     if not in_interpreter:
         return RaggedAttention()

@@ -17,11 +17,11 @@ from unittest import mock
 
 import torch
 
-from molink.executor.attention.attention_math import AttentionVariant
-from molink.executor.attention.kv_pool import LayerKv
-from molink.executor.attention.kv_rows import KvRows
-from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
-from molink.executor.cuda.attention_kind import AttentionKind, Launch, Tiling
+from molink.engine.kernels.cuda.attention_kind import AttentionKind, Launch, Tiling
+from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.memory.kv_pool import LayerKv
+from molink.engine.memory.kv_rows import KvRows
+from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.cards.timing import device_us
@@ -78,7 +78,7 @@ def _call(
     rows: int, keys: int, device: torch.device, tiling: Tiling
 ) -> tuple[Callable[[], Any], int]:
     """A call of the kernel, and the bytes that it reads at least."""
-    from molink.executor.cuda.ragged_attention import RaggedAttention  # Imports Triton.
+    from molink.engine.kernels.cuda.ragged_attention import RaggedAttention  # Imports Triton.
 
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kv_heads = 1 if device.type == "cpu" else KV_HEADS

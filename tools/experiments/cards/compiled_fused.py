@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from molink.engine.kernels.cuda.attention_kind import FUSED, padded
 from molink.errors import UserError
-from molink.executor.cuda.attention_kind import FUSED, padded
 from tools.experiments.cards.compiled_kernels import CARDS, NAMES, Compiled, made_for, table
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
@@ -62,7 +62,7 @@ def main(out: Path) -> None:
 
 def cases() -> Iterator[Case]:
     """Every kernel with what it is used for: formats, widths, heads, int8 KV, gates."""
-    from molink.executor.cuda.fused import GATE_COLUMNS, expert_tiles, head_warps, norm_tiles
+    from molink.engine.kernels.cuda.fused import GATE_COLUMNS, expert_tiles, head_warps, norm_tiles
 
     for dtype in SIXTEEN_BITS:
         for width in WIDTHS:
@@ -85,7 +85,7 @@ def compiled_case(case: Case, capability: int) -> Compiled:
     """A kernel of ours, compiled for a card."""
     from triton.compiler import ASTSource
 
-    from molink.executor.cuda import fused_kernels
+    from molink.engine.kernels.cuda import fused_kernels
 
     kernel = getattr(fused_kernels, case.kernel)
     types = {name: _argument_type(name, case) for name in kernel.arg_names}

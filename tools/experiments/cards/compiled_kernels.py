@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from molink.engine.kernels.cuda.attention_kind import AttentionKind, Tiling
 from molink.errors import UserError
-from molink.executor.cuda.attention_kind import AttentionKind, Tiling
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = [
@@ -130,7 +130,7 @@ def _source(of: AttentionKind, constants: dict[str, Any]) -> Any:
     """The kernel with the types of its arguments, as a launch would find them."""
     from triton.compiler import ASTSource
 
-    from molink.executor.cuda.ragged_kernels import attend_tiles
+    from molink.engine.kernels.cuda.ragged_kernels import attend_tiles
 
     types = {name: _argument_type(name, of) for name in attend_tiles.arg_names}
     signature = types | dict.fromkeys(constants, "constexpr")

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from molink.executor.cards.streams import host_memory
-from molink.executor.cards.transfers import Transfers, transfers_on
+from molink.engine.device.streams import host_memory
+from molink.engine.device.transfers import Transfers, transfers_on
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.cards.timing import wait, wall_us
 from tools.experiments.harness.experiment import experiment

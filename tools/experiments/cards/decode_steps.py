@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
-from molink.executor.cuda.attention_choice import AttentionChoice
-from molink.executor.graphs.decode_graphs import DecodeGraphs
-from molink.executor.stage import StageExecutor
+from molink.engine.layers.attention_choice import AttentionChoice
+from molink.engine.step.graphs.decode_graphs import DecodeGraphs
+from molink.engine.step.stage import StageExecutor
 from molink_scheduler.batch import Span
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.cards.stages import EIGHT_B, SEVEN_B, SMALL, hold, random_stage, run

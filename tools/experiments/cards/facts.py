@@ -17,8 +17,8 @@ from pathlib import Path
 import pynvml
 import torch
 
-from molink.executor.cards.card import Card
-from molink.executor.cards.streams import HostMemory
+from molink.engine.device.card import Card
+from molink.engine.device.streams import HostMemory
 from molink.hardware.torch_builds import has_code
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.harness.experiment import experiment

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import torch
 
-from molink.executor.cards.card import Card
+from molink.engine.device.card import Card
 from tools.experiments.harness.experiment import markdown_table, show, write_report
 
 __all__ = ["Figure", "card_name", "card_options", "figure_rows", "figures_in", "keep"]

@@ -18,9 +18,7 @@ import click
 import torch
 
 from molink.checkpoint.model_shape import KvDtype
-from molink.errors import UserError
-from molink.executor.attention.kv_pool import KvPool
-from molink.executor.cuda.fused_math import (
+from molink.engine.kernels.cuda.fused_math import (
     ExpertCall,
     FusedOperators,
     Gate,
@@ -28,6 +26,8 @@ from molink.executor.cuda.fused_math import (
     Rotation,
     Turn,
 )
+from molink.engine.memory.kv_pool import KvPool
+from molink.errors import UserError
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.harness.experiment import experiment
@@ -205,7 +205,7 @@ def difference(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def check(cases: Cases) -> dict[str, float]:
     """Largest difference between kernels and torch, relative to the largest result, by operator."""
-    from molink.executor.cuda.fused import TritonFused  # Imports Triton.
+    from molink.engine.kernels.cuda.fused import TritonFused  # Imports Triton.
 
     in_interpreter = cases.device.type == "cpu"
     kernels = TritonFused(widen=in_interpreter and cases.dtype is torch.bfloat16)

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from molink.executor.quantized.linear import QuantizedLinear, use_cuda_kernels
-from molink.executor.quantized.packed import Int4Weight
+from molink.engine.kernels.packed_weights import Int4Weight
+from molink.engine.layers.quantized_linear import QuantizedLinear, use_cuda_kernels
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.cards.timing import device_us
 from tools.experiments.harness.experiment import experiment

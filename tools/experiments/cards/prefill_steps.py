@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from molink.executor.cards import transfers
-from molink.executor.cards.transfers import LAYERS_AHEAD
-from molink.executor.stage import StageExecutor
+from molink.engine.device import transfers
+from molink.engine.device.transfers import LAYERS_AHEAD
+from molink.engine.step.stage import StageExecutor
 from molink_scheduler.batch import Batch, BatchClass, Span
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.cards.stages import EIGHT_B, SMALL, Shape, hold, random_stage, run

@@ -13,10 +13,10 @@ from random import Random
 
 import torch
 
-from molink.executor.attention.attention_math import AttentionVariant
-from molink.executor.attention.kv_pool import LayerKv
-from molink.executor.attention.kv_rows import KvRows, quantize
-from molink.executor.attention.ragged_batch import FEW_SPAN_ROWS, RaggedBatch, RaggedSpan
+from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.memory.kv_pool import LayerKv
+from molink.engine.memory.kv_rows import KvRows, quantize
+from molink.engine.memory.ragged_batch import FEW_SPAN_ROWS, RaggedBatch, RaggedSpan
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = ["BatchSize", "HeadShape", "RandomBatch", "random_batch", "written_out"]

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from molink.executor.cards.streams import uploaded
-from molink.executor.cards.transfers import Transfers, transfers_on
-from molink.executor.sampling.history import SequenceHistory
-from molink.executor.sampling.sampler import Sampling, download
+from molink.engine.device.streams import uploaded
+from molink.engine.device.transfers import Transfers, transfers_on
+from molink.engine.sampling.history import SequenceHistory
+from molink.engine.sampling.sampler import Sampling, download
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 from tools.experiments.cards.figures import Figure, card_options, keep

@@ -17,8 +17,8 @@ import torch
 
 from molink.bench.load import LoadSettings
 from molink.bench.served_ring import ServedRing, serve_ring
+from molink.engine.device.card import Card
 from molink.errors import UserError
-from molink.executor.cards.card import Card
 from tools.experiments.cards.figures import Figure, card_options, keep
 from tools.experiments.harness.experiment import experiment
 from tools.experiments.harness.serving import run_whole_load

@@ -11,12 +11,12 @@ import torch
 from transformers import AutoConfig
 
 from molink.checkpoint.description import ModelDescription
-from molink.executor.attention.function import ATTENTION_NAME
-from molink.executor.cards.card import card_of
-from molink.executor.experts import EXPERTS_NAME
-from molink.executor.graphs.recording import recorder_on
-from molink.executor.stage import StageExecutor
-from molink.executor.weights import StagePart, build_stage_class
+from molink.engine.device.card import card_of
+from molink.engine.layers.attention_function import ATTENTION_NAME
+from molink.engine.layers.experts import EXPERTS_NAME
+from molink.engine.model.weights import StagePart, build_stage_class
+from molink.engine.step.graphs.recording import recorder_on
+from molink.engine.step.stage import StageExecutor
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.request import SamplingParams

@@ -38,7 +38,7 @@ def main() -> None:
         stage_handle.STAGE_MODULE = MODULE
         command()
         return
-    from molink.executor.stage import StageExecutor
+    from molink.engine.step.stage import StageExecutor
     from molink.stage.stage_process import main as stage
 
     StageExecutor.step = _paced(StageExecutor.step)  # type: ignore[method-assign]

@@ -20,11 +20,11 @@ from transformers import AutoConfig
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.model_shape import KvDtype
-from molink.executor.attention.function import ATTENTION_NAME
-from molink.executor.experts import EXPERTS_NAME
-from molink.executor.stage import StageExecutor
-from molink.executor.step_timing import StepTimer
-from molink.executor.weights import StagePart, build_stage_class
+from molink.engine.layers.attention_function import ATTENTION_NAME
+from molink.engine.layers.experts import EXPERTS_NAME
+from molink.engine.model.weights import StagePart, build_stage_class
+from molink.engine.step.stage import StageExecutor
+from molink.engine.step.step_timing import StepTimer
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["main"]
@@ -129,7 +129,7 @@ def _best(
 
 
 def _whole_stage(name: str) -> StageExecutor:
-    with patch("molink.executor.stage.keep_latents", lambda *_: {}):
+    with patch("molink.engine.step.stage.keep_latents", lambda *_: {}):
         return _stage(name, "auto")
 
 

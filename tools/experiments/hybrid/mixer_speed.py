@@ -25,17 +25,17 @@ from transformers.models.granitemoehybrid.modeling_granitemoehybrid import (
 from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 
-from molink.executor.cpu.packed_linear import pack
-from molink.executor.recurrent.finding import stage_mixers
-from molink.executor.recurrent.library_mixers import settle_mixers
-from molink.executor.recurrent.projections import hoist
-from molink.executor.recurrent.staged_mixer import (
+from molink.engine.kernels.cpu.packed_linear import pack
+from molink.engine.layers.finding_mixers import stage_mixers
+from molink.engine.layers.library_mixers import settle_mixers
+from molink.engine.layers.mixer_projections import hoist
+from molink.engine.layers.staged_mixer import (
     RecurrentSpan,
     RecurrentStep,
     active_recurrence,
     decode_index,
 )
-from molink.executor.recurrent.state_pool import StatePool
+from molink.engine.memory.state_pool import StatePool
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["main"]

@@ -17,10 +17,10 @@ from torch import nn
 from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
-from molink.executor.cpu.packing_experts import pack_experts
-from molink.executor.experts import EXPERTS_NAME, STACK_NAMES, ExpertStack
-from molink.executor.quantized.linear import QuantizedLinear
-from molink.executor.quantized.packed import Int4Weight
+from molink.engine.kernels.packed_weights import Int4Weight
+from molink.engine.layers.experts import EXPERTS_NAME, STACK_NAMES, ExpertStack
+from molink.engine.layers.quantized_linear import QuantizedLinear
+from molink.engine.model.packing_experts import pack_experts
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["main"]

@@ -25,8 +25,8 @@ from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import read_declared
 from molink.checkpoint.quantized.recognised import part_names, quantized_weights
 from molink.checkpoint.safetensors_header import read_header
-from molink.executor.quantized.readers import read_weight
-from molink.executor.quantized.tensor_files import TensorFiles
+from molink.engine.model.quantized.readers import read_weight
+from molink.engine.model.quantized.tensor_files import TensorFiles
 from molink.importing.plain_model import WeightBits, import_plain
 from molink.models import DEMO_MODEL_DIR
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report

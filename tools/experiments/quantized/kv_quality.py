@@ -25,7 +25,7 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from molink.executor.attention.kv_rows import KvRows, quantize
+from molink.engine.memory.kv_rows import KvRows, quantize
 from molink.models import DEMO_MODEL_DIR
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 

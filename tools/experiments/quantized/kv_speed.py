@@ -18,10 +18,10 @@ import click
 import torch
 
 from molink.checkpoint.model_shape import KvDtype
-from molink.executor.attention.attention_math import AttentionVariant, attend_packed
-from molink.executor.attention.kv_pool import KvPool, LayerKv
-from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
-from molink.executor.cpu.native_attention import kernels_for
+from molink.engine.kernels.cpu.native_attention import kernels_for
+from molink.engine.memory.attention_math import AttentionVariant, attend_packed
+from molink.engine.memory.kv_pool import KvPool, LayerKv
+from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
 from molink_scheduler.kv.blocks import blocks_for
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 

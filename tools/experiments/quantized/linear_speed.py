@@ -17,9 +17,9 @@ import click
 import torch
 from torch import nn
 
-from molink.executor.cpu.coded_linear import coded_linear
-from molink.executor.cpu.packed_linear import pack
-from molink.executor.quantized.packed import (
+from molink.engine.kernels.cpu.coded_linear import coded_linear
+from molink.engine.kernels.cpu.packed_linear import pack
+from molink.engine.kernels.packed_weights import (
     Fp8Weight,
     Int4Weight,
     Int8Weight,

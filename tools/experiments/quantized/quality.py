@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, pad
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from molink.executor.quantized.packed import (
+from molink.engine.kernels.packed_weights import (
     E2M1,
     EXPONENT_BIAS,
     MXFP4_GROUP,

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from molink.executor.loading import load_stage
+from molink.engine.loading import load_stage
 from molink.stage_protocol.messages import StageWork
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 

@@ -23,10 +23,10 @@ import torch
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
-from molink.executor.attention.arriving_blocks import ArrivingBlocks
-from molink.executor.loading import load_stage
-from molink.executor.packed_blocks import PackedBlocks
-from molink.executor.stage import StageExecutor
+from molink.engine.loading import load_stage
+from molink.engine.memory.arriving_blocks import ArrivingBlocks
+from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine.step.stage import StageExecutor
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import StageWork

@@ -22,9 +22,9 @@ import torch
 from transformers import AutoConfig
 
 from molink.checkpoint.description import ModelDescription
-from molink.executor.attention.function import ATTENTION_NAME
-from molink.executor.stage import StageExecutor
-from molink.executor.weights import StagePart, build_stage_class
+from molink.engine.layers.attention_function import ATTENTION_NAME
+from molink.engine.model.weights import StagePart, build_stage_class
+from molink.engine.step.stage import StageExecutor
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import SamplingParams

@@ -6,7 +6,7 @@ Random logits in bfloat16, flat ones (deviation 1: six in ten words make a nucle
 peaked ones (deviation 6: up to a hundred words do), for one row and sixteen. FORMER is the
 sampling of an earlier revision as one module:
 
-    git show 1c4930b:molink/executor/sampling.py > FORMER
+    git show 1c4930b:molink/engine/sampling.py > FORMER
 
 Both take turns over the same logits and draw the same tokens, or the script stops. Times are
 processor time of one thread, the best of some rounds.
@@ -22,7 +22,7 @@ from typing import Any
 import click
 import torch
 
-from molink.executor.sampling import history, sampler
+from molink.engine.sampling import history, sampler
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report

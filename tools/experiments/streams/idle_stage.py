@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from molink.executor.sampling.history import DrawnToken
-from molink.executor.stage import StageExecutor
-from molink.executor.step_output import StepOutput
+from molink.engine.sampling.history import DrawnToken
+from molink.engine.step.stage import StageExecutor
+from molink.engine.step.step_output import StepOutput
 from molink.stage import stage_process, start
 from molink_scheduler.batch import Batch
 

@@ -1,0 +1,94 @@
+"""Attention of decode rows in fp32 through our C kernel (`native/decode_attention_f32.h`), for CPUs
+without bfloat16 instructions.
+
+torch wants the keys of a sequence in one piece. A sequence that begins with cached blocks, or for
+which room was made, has them in several, and to gather them costs as much again as to attend. The
+kernel reads blocks wherever they are. Spans of several rows stay with torch, which gathers once for
+all of them.
+
+Shapes: T rows of the batch, H query heads, V size of values.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+
+from molink.engine.kernels.cpu.native_attention import are_refused, run_kernels
+from molink.engine.kernels.cpu.native_kernel import AVX2, AVX512, native_library
+from molink.engine.kernels.cpu.proving_attention import PROBE_SLOTS, agrees, probe_numbers
+from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.memory.kv_pool import LayerKv
+from molink.engine.memory.kv_rows import KvRows
+from molink.engine.memory.ragged_batch import RaggedBatch
+
+__all__ = ["DecodeKernel", "decode_kernel_for", "decode_kernel_of"]
+
+Call = tuple[LayerKv, RaggedBatch, int | None, AttentionVariant]
+"""What queries attend to, in which window and how."""
+
+SIZE_STEP = 16
+"""Head sizes must be multiples of it: numbers in a vector of AVX512."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeKernel:
+    """The compiled kernel, called with tensors."""
+
+    library: ctypes.CDLL
+
+    def attend(
+        self,
+        query_THA: torch.Tensor,
+        layer: LayerKv,
+        batch: RaggedBatch,
+        window: int | None,
+        variant: AttentionVariant,
+        out_THV: torch.Tensor,
+    ) -> None:
+        """Attend the spans of one row, whose keys and values are in the pool already; other rows
+        of `out_THV` are not written. Raises MemoryError where there is none for the scores."""
+        calls = [(self.library.decode_attention_f32, ())]
+        run_kernels(calls, query_THA, layer, batch, window, variant, out_THV)
+
+
+def decode_kernel_for(query_THA: torch.Tensor, layer: LayerKv) -> DecodeKernel | None:
+    """The kernel, or None where it cannot compute this layer."""
+    kinds = {query_THA.dtype, layer.keys.rows_SKA.dtype, layer.values.rows_SKA.dtype}
+    suits = (
+        kinds == {torch.float32}
+        and query_THA.device.type == "cpu"
+        and layer.keys.size % SIZE_STEP == 0
+        and layer.values.size % SIZE_STEP == 0
+    )
+    return _kernel() if suits and not are_refused() else None
+
+
+@cache
+def _kernel() -> DecodeKernel | None:
+    return decode_kernel_of(native_library(AVX512) or native_library(AVX2))
+
+
+def decode_kernel_of(library: ctypes.CDLL | None) -> DecodeKernel | None:
+    """The kernel of a library, if it gives the same numbers as torch."""
+    if library is None:
+        return None
+    pointer = ctypes.c_void_p
+    library.decode_attention_f32.argtypes = [*[pointer] * 6, ctypes.c_int]
+    library.decode_attention_f32.restype = ctypes.c_int
+    kernel = DecodeKernel(library)
+    return kernel if _agrees(kernel) else None
+
+
+def _agrees(kernel: DecodeKernel) -> bool:
+    """Compare with torch on a decode row."""
+    random = partial(probe_numbers, dtype=torch.float32)
+    layer = LayerKv(KvRows(random(PROBE_SLOTS, 2, 48)), KvRows(random(PROBE_SLOTS, 2, 32)))
+
+    def attend(query_THA: torch.Tensor, *call: *Call) -> torch.Tensor:
+        out_THV = query_THA.new_full((*query_THA.shape[:2], 32), torch.nan)
+        kernel.attend(query_THA, *call, out_THV)
+        return out_THV
+
+    return agrees(attend, random(1, 6, 48), [layer])

@@ -1,0 +1,212 @@
+"""The attention function that every model of this process calls: ragged batches over a paged KV
+pool.
+
+transformers lets us register attention under a name; models then call it with their finished
+queries, keys and values, from inside their own forward. It finds the step under way in a context
+variable, writes K and V to the pool and attends each sequence over its own slots. No mask is ever
+built by the library.
+
+A layer that keeps state elsewhere (a recurrence, a convolution) would come out wrong without any
+error, so the step also notes which layers called: exactly the owned ones, once each, is what
+`StageExecutor` checks.
+
+Shapes: T rows, H query heads, K kv heads, A head size of keys, V of values, L numbers of a latent
+row.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from molink.engine.kernels.cuda.rotations import PutOff, RotaryCall
+from molink.engine.layers.attention_choice import AttentionChoice
+from molink.engine.layers.latent_attention import LatentRows
+from molink.engine.layers.latent_expansion import LatentExpansion
+from molink.engine.layers.layer_rows import LayerRows
+from molink.engine.memory.arriving_blocks import ArrivingBlocks
+from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.memory.kv_pool import KvPool, LayerKv
+from molink.engine.memory.step_plan import StepPlan
+from molink.errors import UnsupportedModelError
+
+__all__ = [
+    "ATTENTION_NAME",
+    "AttentionStep",
+    "active_step",
+    "begin_layer",
+    "current_step",
+    "observed_attention",
+]
+
+ATTENTION_NAME = "molink"
+"""The name under which the library knows this function."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "dropout",
+        "position_ids",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+    }
+)
+"""Arguments that models hand on and that change nothing here: stages do not train, positions have
+been worked into queries and keys, KV is kept by the step, and what else a model returns is none of
+attention's business."""
+
+
+@dataclass(slots=True)
+class AttentionStep:
+    """Attention of one step: where rows stand, where K and V are kept, which layers called."""
+
+    plan: StepPlan
+    pool: KvPool
+    before_attention: Callable[[], None] | None = None
+    """Called by every layer before it attends: other steps may run inside, this one waits."""
+    layers_called: list[int] = field(default_factory=list)
+    latents: Mapping[int, LatentExpansion] = field(default_factory=dict)
+    """Of the layers that hand on latent rows in place of keys and values."""
+    choice: AttentionChoice | None = None
+    """Which layers a card's kernel computes; None: none."""
+    arriving: Sequence[ArrivingBlocks] = ()
+    """Cached blocks that its requests begin with, and that are not all there."""
+
+    def written(
+        self,
+        layer_index: int,
+        q_THA: torch.Tensor,
+        k_TKA: torch.Tensor,
+        v_TKV: torch.Tensor,
+        put_off: PutOff | None,
+    ) -> tuple[torch.Tensor, LayerKv]:
+        """Store a layer's keys and values, turned first if that was put off; returns the queries
+        to attend with, and what holds the layer."""
+        fused = self.choice.fused if self.choice else None
+        fused = put_off.choice if put_off else fused
+        if fused is None or fused.operators is None:
+            return q_THA, self.pool.write(layer_index, self.plan.slots_T, k_TKA, v_TKV)
+        turn = put_off.turn if put_off else None
+        layer = self.pool.layer_of(layer_index, k_TKA, v_TKV)
+        if fused.writes(q_THA, k_TKA, v_TKV, turn, layer):
+            rows = (q_THA, k_TKA, v_TKV, turn, self.plan.slots_T, layer)
+            return fused.operators.write(*rows), layer
+        if turn is not None:
+            q_THA, k_TKA = fused.operators.rotated(q_THA, k_TKA, turn)
+        return q_THA, self.pool.write(layer_index, self.plan.slots_T, k_TKA, v_TKV)
+
+
+_active: ContextVar[AttentionStep] = ContextVar("molink_attention_step")
+
+
+@contextmanager
+def active_step(step: AttentionStep) -> Iterator[None]:
+    """Make `step` the one that models computed inside the block belong to."""
+    token = _active.set(step)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def current_step() -> AttentionStep:
+    """The step that models are computed in. Raises LookupError outside of one."""
+    return _active.get()
+
+
+def begin_layer(layer_index: int) -> AttentionStep:
+    """The step under way, which notes that this layer attends. Steps that interrupt it run here,
+    and it waits here for cached KV of the layer."""
+    step = current_step()
+    if step.before_attention is not None:
+        step.before_attention()
+    for blocks in step.arriving:
+        blocks.await_layer(layer_index, step.before_attention)
+    step.layers_called.append(layer_index)
+    return step
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of [1, H, T, A] queries; returns [1, T, H, V] as the library expects.
+
+    Raises UnsupportedModelError for a mask, and for any argument that is not known to be without
+    effect: block selections and biases may only show in sequences longer than the self-test's.
+    """
+    _refuse_unknown(module, {"attention_mask": attention_mask} | others)
+    # Before other steps run inside, which come by this module, too.
+    rotary_call: RotaryCall | None = module.__dict__.get("rotary_call")
+    put_off = None if rotary_call is None else rotary_call.taken(query, key)
+    step = begin_layer(module.layer_idx)
+    variant = AttentionVariant(
+        query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux
+    )
+    q_THA, window = query[0].transpose(0, 1), sliding_window or None
+    expansion = step.latents.get(module.layer_idx)
+    if expansion is not None:
+        return _attend_latents(step, module, key, expansion, q_THA, window, variant)
+    rows = (q_THA, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    q_THA, layer = step.written(module.layer_idx, *rows, put_off)
+    if step.choice is not None:
+        kernels = step.choice.kernels_for(q_THA, layer, window, variant)
+        if kernels is not None:
+            attended = kernels.attend(q_THA, layer, step.plan.batch, window, variant)
+            return attended.out_THV[None], None
+    layer_rows = LayerRows(step.plan.batch, step.pool, layer, q_THA, window, variant)
+    return layer_rows.attend()[None], None
+
+
+def _attend_latents(
+    step: AttentionStep,
+    module: Any,
+    latent_11TL: torch.Tensor,
+    expansion: LatentExpansion,
+    *query: Any,
+) -> tuple[torch.Tensor, None]:
+    if step.choice is not None:
+        step.choice.refuse("the kernel takes no latent rows")
+    slots_T, rank = step.plan.slots_T, expansion.rank
+    rows = step.pool.write_latents(module.layer_idx, slots_T, latent_11TL[0, 0], rank)
+    return LatentRows(step.plan.batch, step.pool, rows, expansion, *query).attend()[None], None
+
+
+def _refuse_unknown(module: Any, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None and name not in WITHOUT_EFFECT:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} cannot be cut into stages: it hands its attention "
+                f"{name!r}, which the stages' attention does not compute"
+            )
+
+
+AttentionInterface.register(ATTENTION_NAME, attend)
+
+
+@contextmanager
+def observed_attention(observe: Callable[..., None]) -> Iterator[None]:
+    """Let `observe` see what models call attention with, inside the block."""
+
+    def attend_observed(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        observe(*args, **kwargs)
+        return attend(*args, **kwargs)
+
+    AttentionInterface.register(ATTENTION_NAME, attend_observed)
+    try:
+        yield
+    finally:
+        AttentionInterface.register(ATTENTION_NAME, attend)

@@ -1,0 +1,52 @@
+"""Attention of one layer's query rows over its keys and values in the pool.
+
+Our CPU kernels compute all rows where they suit, in fp32 those of decode; else torch does
+(`torch_rows`): also in a recorded step, which may be made of torch's operations and a card's
+kernels only.
+
+Shapes: T rows, H query heads, A head size of keys, V of values.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from molink.engine.kernels.cpu.native_attention import kernels_for
+from molink.engine.kernels.cpu.native_decode import decode_kernel_for
+from molink.engine.layers.torch_rows import Select, TorchRows
+from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.memory.kv_pool import KvPool, LayerKv
+from molink.engine.memory.kv_rows import KvRows
+from molink.engine.memory.ragged_batch import DecodeTables, RaggedBatch
+
+__all__ = ["LayerRows"]
+
+
+@dataclass(slots=True)
+class LayerRows:
+    """Query rows of one layer's attention call, and what they attend to."""
+
+    batch: RaggedBatch
+    pool: KvPool
+    layer: LayerKv
+    q_THA: torch.Tensor
+    window: int | None
+    variant: AttentionVariant
+
+    def attend(self) -> torch.Tensor:
+        """Attend all rows; [T, H, V]."""
+        call, decode_kernel = (self.window, self.variant), None
+        if not isinstance(self.batch, DecodeTables):
+            if (kernels := kernels_for(self.q_THA, self.layer)) is not None:
+                return kernels.attend(self.q_THA, self.layer, self.batch, *call)
+            decode_kernel = decode_kernel_for(self.q_THA, self.layer)
+        rows = TorchRows(self.batch, self.q_THA, self.layer.values.size, self._numbers, *call)
+        out_THV = rows.attend(self.pool, has_decodes=decode_kernel is None)
+        if decode_kernel is not None:
+            decode_kernel.attend(self.q_THA, self.layer, self.batch, *call, out_THV)
+        return out_THV
+
+    def _numbers(self, select: Select) -> tuple[torch.Tensor, torch.Tensor]:
+        parts: tuple[KvRows, KvRows] = (self.layer.keys, self.layer.values)
+        keys, values = (select(rows, which) for which, rows in enumerate(parts))
+        return keys.numbers(self.q_THA.dtype), values.numbers(self.q_THA.dtype)

@@ -1,0 +1,215 @@
+"""From a model's name to a stage that is ready to compute.
+
+A stage first proves, on a miniature of the model, that its architecture can be cut at all
+(`self_test`), because a wrong answer is only seen in numbers; then it loads its weights and no
+others (`weights`), and makes room for its KV.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from molink.checkpoint.description import ModelDescription, describe, read_declared
+from molink.checkpoint.layers_together import check_cuts
+from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
+from molink.checkpoint.too_large import FOR_STAGE, stage_refusal
+from molink.engine.device.card import card_of
+from molink.engine.device.devices import (
+    choose_device,
+    choose_dtype,
+    free_memory_bytes,
+    return_freed_memory,
+)
+from molink.engine.layers.attention_choice import AttentionChoice
+from molink.engine.layers.quantized_linear import QuantizedLinear
+from molink.engine.model.weights import Progress, StagePart, load_model, load_model_config
+from molink.engine.sampling.grammar import Grammars
+from molink.engine.self_test.self_test import check_architecture, trouble_with_card_rewriting
+from molink.engine.step.graphs.recording import recorder_on
+from molink.engine.step.number_range import FP16_SAFE, largest_number
+from molink.engine.step.stage import StageExecutor
+from molink.errors import NoRoomError, UserError
+from molink.stage_protocol.messages import StageWork
+
+__all__ = ["load_stage", "read_onto"]
+
+log = logging.getLogger(__name__)
+
+OPENED, READ = 0.4, 0.7
+"""Where the progress bar is when files have been fetched and opened, and when all weights have been
+read; then they are rearranged."""
+
+COUNTED_WITHIN = 0.02
+"""Share by which what is counted by files may pass what is lent, as an agent allows."""
+
+READ_BYTES = 64 * 2**20
+"""Between two reports: a second of an old disk."""
+
+PAGE_BYTES = 4096
+"""Of the memory maps that files are read through; where pages are larger, each is read all the
+same."""
+
+
+def load_stage(
+    model: str,
+    work: StageWork,
+    progress: Progress = lambda fraction: None,
+    *,
+    stages_here: int = 1,
+    memory_bytes: int | None = None,
+    self_test: bool = True,
+    tokenizer_of: Callable[[ModelDescription], Any] = lambda description: None,
+) -> StageExecutor:
+    """Load the layers of a model directory or hub id.
+
+    `stages_here` share this PC's memory, and this one takes at most `memory_bytes` of it;
+    `self_test` proves first, on a tiny model of the same architecture, that stages compute what the
+    whole does; the tail follows grammars with the tokenizer of `tokenizer_of`, if there is one.
+    Raises UserError (a subclass of it; NoRoomError where memory is short) with one sentence.
+    """
+    checkpoint = open_checkpoint(model)
+    description = describe(checkpoint)
+    part = StagePart(range(*work.layers), description.layers)
+    check_cuts(description.name, description.layers, description.together, [work.layers])
+    device = choose_device(work.device)
+    dtype = choose_dtype(work.dtype, device, description.dtype)
+    config = load_model_config(checkpoint)
+    if self_test:
+        check_architecture(config, description)
+    tokenizer = tokenizer_of(description) if part.is_tail else None
+    grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
+    card, recorder = card_of(device), recorder_on(device)
+    trouble = None if card is None else trouble_with_card_rewriting(config, description)
+
+    def load(dtype: torch.dtype) -> StageExecutor:
+        _check_room(checkpoint, work, device, dtype, memory_bytes)
+        weights = load_model(checkpoint, config, part, dtype, _within(progress, 0.0, OPENED))
+        read_onto(weights, device, _within(progress, OPENED, READ))
+        attention = AttentionChoice.on(device)
+        if trouble is not None:
+            attention.leave_unfused(trouble)
+        stage = StageExecutor(
+            weights,
+            part,
+            description,
+            device,
+            dtype,
+            grammars,
+            attention,
+            card=card,
+            recorder=recorder,
+        )
+        del weights
+        room = (stages_here, work.kv_dtype, memory_bytes)
+        stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), *room)
+        return stage
+
+    is_narrowed = work.dtype == "auto" and description.dtype != "float16"
+    try:
+        stage = _load_in_range(load, dtype) if is_narrowed else load(dtype)
+    except torch.OutOfMemoryError:
+        raise NoRoomError(_no_room(work.layers, device)) from None
+    return_freed_memory()
+    progress(1.0)
+    return stage
+
+
+def _load_in_range(
+    load: Callable[[torch.dtype], StageExecutor], dtype: torch.dtype
+) -> StageExecutor:
+    """The stage in `dtype`; in fp32 where that is fp16 and its numbers do not keep within."""
+    stage = load(dtype)
+    if dtype is not torch.float16 or (largest := largest_number(stage)) <= FP16_SAFE:
+        return stage
+    log.warning(
+        "computing in fp32, which takes twice the memory: of one prompt numbers reach %.3g, and "
+        "this device's fp16 ends at 65,504",
+        largest,
+    )
+    card, stage = stage.card, None  # type: ignore[assignment]  # Both would not fit.
+    return_freed_memory()
+    if card is not None:
+        card.return_freed()
+    return load(torch.float32)
+
+
+def _no_room(layers: tuple[int, int], device: torch.device) -> str:
+    return (
+        f"layers {layers[0]} to {layers[1] - 1} have no room on {device}: give it fewer layers "
+        "(more nodes), or close other programs on it"
+    )
+
+
+def _check_room(
+    checkpoint: Checkpoint,
+    work: StageWork,
+    device: torch.device,
+    dtype: torch.dtype,
+    memory_bytes: int | None,
+) -> None:
+    """Refuse a stage that cannot fit, before anything large is allocated. What was lent is counted
+    on its own where it is a PC's memory: that may be taken for a moment by a stage which ends."""
+    try:
+        size = stage_size_of(checkpoint, work.layers)
+    except UserError:  # Of a config in words of its own no size is known; files are read below.
+        return
+    if size is None:  # They are still to be fetched.
+        return
+    card = card_of(device)
+    free_bytes = free_memory_bytes() if card is None else card.free_bytes
+    if memory_bytes is not None:
+        lent_bytes = int(memory_bytes * (1 + COUNTED_WITHIN))
+        free_bytes = lent_bytes if card is None else min(free_bytes, lent_bytes)
+    kv_tokens = work.kv_tokens or KV_TOKENS_MIN
+    refused = stage_refusal(
+        f"{checkpoint.name}, layers {work.layers[0]} to {work.layers[1] - 1},",
+        size.held_bytes(dtype.itemsize, kv_tokens, work.kv_dtype),
+        free_bytes,
+        f"on {device}",
+        kv_tokens,
+        read_declared(checkpoint),
+        FOR_STAGE,
+    )
+    if refused:
+        raise NoRoomError(refused)
+
+
+def read_onto(
+    model: nn.Module, device: torch.device, progress: Progress = lambda fraction: None
+) -> None:
+    """Read all weights from their memory maps, and move them to a device. The first step would
+    read them too, which takes minutes from an old disk, and nobody would see that it goes on."""
+    total = sum(tensor.nbytes for tensor in model.parameters()) or 1
+    done = 0
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear):
+            module.move(device)
+        if next(module.children(), None) is not None:
+            continue
+        for tensor in module.parameters():
+            for size in _read(tensor.detach()):
+                done += size
+                progress(min(1.0, done / total))  # What two modules share is read twice.
+        module.to(device)
+    model.to(device)
+
+
+def _read(tensor: torch.Tensor) -> Iterator[int]:
+    """Touch every page of a tensor; yields the bytes of each piece."""
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        yield tensor.nbytes
+        return
+    data = tensor.view(-1).view(torch.uint8)
+    for start in range(0, len(data), READ_BYTES):
+        piece = data[start : start + READ_BYTES]
+        piece[::PAGE_BYTES].max()
+        yield len(piece)
+
+
+def _within(progress: Progress, start: float, stop: float) -> Progress:
+    """Progress of one part of the whole."""
+    return lambda done: progress(start + (stop - start) * done)

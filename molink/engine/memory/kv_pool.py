@@ -1,0 +1,184 @@
+"""The tensors behind the KV blocks: for each layer one row of keys and one of values per token
+slot.
+
+Which slot belongs to whom is the bookkeeping of `KvBlocks`; here is only memory. A layer's shape is
+taken from the first keys and values that it writes, since heads and head sizes may differ between
+layers and between K and V.
+
+A layer of latent attention has one row for each token instead, from which its keys and values are
+made. In int8 it is cut into vectors of one size, none of them both latent and rotated, each with
+its scale.
+
+Memory comes as zero pages that the operating system hands out when they are first written, so a
+large pool costs nothing until it is used. Zeros matter: a kernel may read whole blocks, of which
+slots that were never written are masked, and masked infinities would still spoil a sum.
+
+Shapes: T rows of a batch, N tokens of a sequence, K kv heads, A head size of keys, V of values, L
+numbers of a latent row.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+
+import torch
+
+from molink.checkpoint.model_shape import KvDtype
+from molink.engine.memory.kv_rows import KvRows
+from molink.engine.memory.ragged_batch import SeenKeys
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+
+__all__ = ["KvPool", "LayerKv"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKv:
+    """KV tensors of one layer."""
+
+    keys: KvRows
+    values: KvRows
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token in this layer."""
+        return self.keys.token_bytes + self.values.token_bytes
+
+
+@dataclass(slots=True)
+class KvPool:
+    """KV tensors of all layers of one stage, by token slot."""
+
+    slots: int
+    kv_dtype: KvDtype = "auto"
+    layers: dict[int, LayerKv] = field(default_factory=dict)
+    latents: dict[int, KvRows] = field(default_factory=dict)
+    """Of the layers that keep latent rows, [S, vectors, L / vectors]."""
+    _gathered: dict[tuple[torch.dtype, int, int], torch.Tensor] = field(default_factory=dict)
+    """Scratch that gathers reuse on a CPU: fresh memory costs six times the copy, in page faults.
+    On a card steps of two streams, or a recorded one and others, would write it at once."""
+
+    def __post_init__(self) -> None:
+        if self.slots < BLOCK_TOKENS or self.slots % BLOCK_TOKENS:
+            raise ValueError(f"a KV pool holds whole blocks, one at least, got {self.slots} slots")
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token in all layers seen so far."""
+        latent_bytes = sum(rows.token_bytes for rows in self.latents.values())
+        return latent_bytes + sum(layer.token_bytes for layer in self.layers.values())
+
+    def write(
+        self,
+        layer_index: int,
+        slots_T: torch.Tensor,
+        keys_TKA: torch.Tensor,
+        values_TKV: torch.Tensor,
+    ) -> LayerKv:
+        """Store a step's keys and values, and return the layer that now holds them."""
+        layer = self.layer_of(layer_index, keys_TKA, values_TKV)
+        layer.keys.write(slots_T, keys_TKA)
+        layer.values.write(slots_T, values_TKV)
+        return layer
+
+    def layer_of(
+        self, layer_index: int, keys_TKA: torch.Tensor, values_TKV: torch.Tensor
+    ) -> LayerKv:
+        """A layer's tensors; they are made for keys and values like these if there are none."""
+        layer = self.layers.get(layer_index)
+        if layer is None:
+            layer = self.layers[layer_index] = LayerKv(
+                KvRows.zeros(self.slots, keys_TKA, self.kv_dtype),
+                KvRows.zeros(self.slots, values_TKV, self.kv_dtype),
+            )
+        return layer
+
+    def write_latents(
+        self, layer_index: int, slots_T: torch.Tensor, rows_TL: torch.Tensor, rank: int
+    ) -> KvRows:
+        """Store a step's latent rows, the first `rank` numbers of each latent and the others
+        rotated; returns those of all slots."""
+        size = gcd(rank, rows_TL.shape[1])
+        vectors = rows_TL.view(len(rows_TL), -1, size)
+        rows = self.latents.get(layer_index)
+        if rows is None:
+            rows = KvRows.zeros(self.slots, vectors, self.kv_dtype)
+            self.latents[layer_index] = rows
+        rows.write(slots_T, vectors)
+        return rows
+
+    def read(self, source: KvRows, seen: SeenKeys, which: int = 0) -> KvRows:
+        """Rows that a span sees: a view, or a gathered copy."""
+        whole = source if seen.blocks_B is None else self.gather(source, seen.blocks_B, which)
+        return whole.between(seen.slots.start, seen.slots.stop)
+
+    def gather(self, source: KvRows, blocks_B: torch.Tensor, which: int = 0) -> KvRows:
+        """Copy scattered blocks together; valid until the next gather of the same kind (`which`: 0
+        keys, 1 values), on a card for good.
+        """
+        rows = self._copied(source.rows_SKA, blocks_B, which)
+        if source.scales_SK is None:
+            return KvRows(rows)
+        return KvRows(rows, self._copied(source.scales_SK, blocks_B, which))
+
+    def _copied(self, source: torch.Tensor, blocks_B: torch.Tensor, which: int) -> torch.Tensor:
+        count, width = len(blocks_B), BLOCK_TOKENS * source[0].numel()
+        rows = source.view(-1, width)
+        if source.device.type != "cpu":
+            return torch.index_select(rows, 0, blocks_B).view(-1, *source.shape[1:])
+        key = (source.dtype, width, which)
+        scratch = self._gathered.get(key)
+        if scratch is None or len(scratch) < count:
+            blocks = max(count, min(2 * count, self.slots // BLOCK_TOKENS))
+            scratch = self._gathered[key] = source.new_empty(blocks, width)
+        out = scratch[:count]
+        torch.index_select(rows, 0, blocks_B, out=out)
+        return out.view(-1, *source.shape[1:])
+
+    def clear(self) -> None:
+        """Hold zeros in the same place."""
+        for one in self._all_rows():
+            one.rows_SKA.zero_()
+            if one.scales_SK is not None:
+                one.scales_SK.zero_()
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        """Hold zeros in these blocks."""
+        with torch.inference_mode():
+            for rows_BX in self.block_rows():
+                rows_BX[list(blocks)] = 0
+
+    def block_rows(self) -> list[torch.Tensor]:
+        """All memory of the blocks as bytes: tensors [blocks, bytes of one block in it]."""
+        return [one for tensors in self.block_rows_by_layer().values() for one in tensors]
+
+    def block_rows_by_layer(self) -> dict[int, list[torch.Tensor]]:
+        """The same of each layer, in the order in which layers are computed."""
+        return {index: self._blocks_of(rows) for index, rows in sorted(self._rows().items())}
+
+    def _blocks_of(self, layer: list[KvRows]) -> list[torch.Tensor]:
+        tensors = [one for rows in layer for one in (rows.rows_SKA, rows.scales_SK)]
+        blocks = self.slots // BLOCK_TOKENS
+        return [one.view(blocks, -1).view(torch.uint8) for one in tensors if one is not None]
+
+    def _rows(self) -> dict[int, list[KvRows]]:
+        rows = {index: [layer.keys, layer.values] for index, layer in self.layers.items()}
+        return rows | {index: [one] for index, one in self.latents.items()}
+
+    def _all_rows(self) -> list[KvRows]:
+        return [one for layer in self._rows().values() for one in layer]
+
+    def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Let the system have the memory of blocks that belong to nobody, given as runs (first
+        block, how many); whole pages are zeros again."""
+        for first, count in runs:
+            for one in self._all_rows():
+                one.give_back(first * BLOCK_TOKENS, (first + count) * BLOCK_TOKENS)
+
+    def resized(self, slots: int) -> "KvPool":
+        """An empty pool of another size with the same layers."""
+        layers = {
+            index: LayerKv(layer.keys.emptied(slots), layer.values.emptied(slots))
+            for index, layer in self.layers.items()
+        }
+        latents = {index: rows.emptied(slots) for index, rows in self.latents.items()}
+        return KvPool(slots, self.kv_dtype, layers, latents)

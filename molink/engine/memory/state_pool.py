@@ -1,0 +1,158 @@
+"""The states of all requests on one stage, by slot.
+
+A recurrence keeps as much for a request of ten tokens as for one of ten thousand: one slot, which
+is a row of every tensor of the pool. A slot is taken with the request's first span and given back
+with its release. Nobody clears it: a request that has no state yet starts from a fresh one.
+
+What a mixer stores (the last columns of a convolution, the matrices of a recurrence) is known when
+it has stored it once; the tensors are made then.
+
+Recorded decode steps (`step.graphs`) have a slot for rows that belong to nobody. Behind it are
+snapshots: copies for the prefix cache, which the head numbers and another request begins with.
+
+Shapes: S slots, B sequences of a call.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers.cache_utils import LinearAttentionLayer
+
+from molink.engine.memory.kv_rows import zero_pages
+from molink_scheduler.batch import KeptState
+from molink_scheduler.kv.blocks import OutOfBlocks
+
+__all__ = ["Slots", "StateKey", "StatePool"]
+
+Slots = Sequence[int] | torch.Tensor
+"""Also as a tensor on the pool's device, so that nothing is sent there, nor read there: however few
+they are, their states are gathered."""
+
+StateKey = tuple[str, int]
+"""Which state of a layer: "conv" or "recurrent", and its number where a layer has several."""
+
+KINDS = ("conv", "recurrent")
+
+
+@dataclass(slots=True)
+class StatePool:
+    """Pool of one stage's states: for each layer and state a tensor [S, ...]."""
+
+    slots: int
+    padding: int = 0
+    """Slots behind these that are given to nobody."""
+    snapshots: int = 0
+    """Slots behind all others, for copies."""
+    layers: dict[int, dict[StateKey, torch.Tensor]] = field(default_factory=dict)
+    _slot_of: dict[int, int] = field(default_factory=dict)
+    _free: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._free = list(range(self.slots - 1, -1, -1))
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of one request's states in all layers seen so far."""
+        tensors = [tensor for layer in self.layers.values() for tensor in layer.values()]
+        return sum(tensor[0].numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def slots_total(self) -> int:
+        """Slots of all kinds."""
+        return self.slots + self.padding + self.snapshots
+
+    @property
+    def slots_used(self) -> int:
+        """Slots that belong to somebody."""
+        return len(self._slot_of)
+
+    def take(self, request_id: int) -> int:
+        """The request's slot; a new request takes a free one.
+
+        Raises OutOfBlocks when none is free; the head admits so that this does not happen.
+        """
+        if request_id not in self._slot_of:
+            if not self._free:
+                raise OutOfBlocks(f"request {request_id} needs a state slot, none is free")
+            self._slot_of[request_id] = self._free.pop()
+        return self._slot_of[request_id]
+
+    def release(self, request_id: int) -> None:
+        """Give the request's slot back; a request that holds none is fine."""
+        if request_id in self._slot_of:
+            self._free.append(self._slot_of.pop(request_id))
+
+    def keep(self, kept: Iterable[KeptState]) -> None:
+        """Copy requests' states as they are now to snapshots."""
+        for one in kept if self.layers else ():
+            self._copy(self._slot_of[one.request_id], self._snapshot(one.snapshot))
+
+    def begin(self, request_id: int, snapshot: int) -> None:
+        """Let a new request go on from the states of a snapshot."""
+        if self.layers:
+            self._copy(self._snapshot(snapshot), self.take(request_id))
+
+    def resized(self, slots: int, padding: int = 0, snapshots: int = 0) -> "StatePool":
+        """An empty pool of another size with the same layers."""
+        pool = StatePool(slots, padding, snapshots)
+        for index, tensors in self.layers.items():
+            like = tensors.items()
+            pool.layers[index] = {key: _zeros(pool.slots_total, one) for key, one in like}
+        return pool
+
+    def _snapshot(self, number: int) -> int:
+        if not 0 <= number < self.snapshots:
+            raise OutOfBlocks(f"there is no room for a snapshot {number} of states")
+        return self.slots + self.padding + number
+
+    def _copy(self, source: int, target: int) -> None:
+        for tensors in self.layers.values():
+            for states in tensors.values():
+                states[target].copy_(states[source])
+
+    def load(self, layer: int, states_count: int, slots: Slots) -> LinearAttentionLayer:
+        """The library's cache layer with these requests' states: views where it is one request,
+        so that the mixer writes straight into the pool."""
+        cached: Any = LinearAttentionLayer(number_of_states=states_count)
+        for (kind, number), pool in self.layers.get(layer, {}).items():
+            alone = _only(slots)
+            state = pool[_index(slots, pool)] if alone is None else pool[alone : alone + 1]
+            getattr(cached, f"{kind}_states")[number] = state
+            getattr(cached, f"is_{kind}_states_initialized")[number] = True
+            cached.has_previous_state[number] = True
+            cached.dtype, cached.device = state.dtype, state.device
+            if kind == "conv":
+                cached.conv_kernel_size[number] = state.shape[-1]
+        return cached
+
+    def store(self, layer: int, cached: Any, slots: Slots) -> None:
+        """Keep what a mixer left in the library's cache layer, [B, ...] of each state."""
+        for kind in KINDS:
+            for number, state in getattr(cached, f"{kind}_states").items():
+                if state is not None:
+                    self._store((kind, number), layer, state, slots)
+
+    def _store(self, key: StateKey, layer: int, state: torch.Tensor, slots: Slots) -> None:
+        tensors = self.layers.setdefault(layer, {})
+        if key not in tensors:
+            tensors[key] = _zeros(self.slots_total, state)
+        pool, alone = tensors[key], _only(slots)
+        if alone is None:
+            pool[_index(slots, pool)] = state
+        elif state.data_ptr() != pool[alone].data_ptr():
+            pool[alone] = state[0]
+
+
+def _only(slots: Slots) -> int | None:
+    """The slot of a call for one request, whose state is a view; None where it is gathered."""
+    return None if isinstance(slots, torch.Tensor) or len(slots) > 1 else slots[0]
+
+
+def _index(slots: Slots, pool: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(slots, device=pool.device)
+
+
+def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
+    return zero_pages((slots, *like.shape[1:]), like.dtype, like.device)

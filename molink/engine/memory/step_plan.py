@@ -1,0 +1,100 @@
+"""Where do the rows of a batch stand, and which KV slots do they write and read?
+
+Worked out once per step, uploaded in one copy with whatever else a step indexes or computes with,
+and used by every layer. A *slot* is the place of one token in the KV pool: block times 16 plus
+offset. What layers read is told by block tables (`ragged_batch`), so nothing here, and nothing in a
+layer, is done once for each token of a context.
+
+Shapes: T rows of the batch.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import torch
+
+from molink.engine.device.streams import uploaded
+from molink.engine.memory.ragged_batch import (
+    RaggedBatch,
+    RaggedSpan,
+    SplitTiles,
+    TileRows,
+    host_geometry,
+    host_tiles,
+)
+from molink_scheduler.batch import Batch
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
+
+__all__ = ["StepPlan", "plan_step"]
+
+Indices = Sequence[int] | np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Geometry of one step, on its device."""
+
+    positions_T: torch.Tensor
+    slots_T: torch.Tensor
+    """Where each row's K and V are written."""
+    batch: RaggedBatch
+    beside: tuple[torch.Tensor, ...] = ()
+    """What else went up in the same copy, as indices."""
+    settings: tuple[torch.Tensor, ...] = ()
+    """And as they are: what sampling wants."""
+
+    @classmethod
+    def of(
+        cls,
+        spans: Sequence[RaggedSpan],
+        device: torch.device,
+        beside: Sequence[Indices] = (),
+        tile_sizes: Collection[TileRows] = (),
+        settings: Sequence[np.ndarray] = (),
+    ) -> "StepPlan":
+        """The geometry of spans that stand side by side from row 0 on, whose rows' own keys are
+        the last ones of their tables; with tiles of these sizes."""
+        geometry = host_geometry(spans)
+        tiles = [array for size in tile_sizes for array in host_tiles(spans, size)]
+        indices = [*_positions_and_slots(*geometry), *(np.asarray(one, np.int32) for one in beside)]
+        arrays = [*geometry, *tiles, np.concatenate(indices), *settings]
+        sent = iter(uploaded(arrays, device))
+        batch = RaggedBatch(tuple(spans), *islice(sent, len(geometry)))
+        for size in tile_sizes:
+            batch.once(size, partial(SplitTiles.of, sent))
+        # As indices have to be, all in one operation.
+        longs = torch.split(next(sent).long(), [len(one) for one in indices])
+        return cls(longs[0], longs[1], batch, longs[2:], tuple(sent))
+
+
+def plan_step(
+    batch: Batch,
+    kv: KvBlocks,
+    device: torch.device,
+    beside: Sequence[Indices] = (),
+    tile_sizes: Collection[TileRows] = (),
+    settings: Sequence[np.ndarray] = (),
+) -> StepPlan:
+    """Plan a batch whose blocks have been grown already."""
+    spans, row = [], 0
+    for span in batch.spans:
+        table = kv.table(span.request_id)
+        spans.append(RaggedSpan(row, span.tokens, span.start, span.end, table))
+        row += span.tokens
+    return StepPlan.of(spans, device, beside, tile_sizes, settings)
+
+
+def _positions_and_slots(
+    row_S: np.ndarray,
+    rows_S: np.ndarray,
+    start_S: np.ndarray,
+    keys_S: np.ndarray,
+    blocks_SB: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    span_T = np.repeat(np.arange(len(rows_S)), rows_S)
+    positions_T = np.arange(len(span_T), dtype=np.int32) + (start_S - row_S)[span_T]
+    blocks_T = blocks_SB[span_T, positions_T // BLOCK_TOKENS]
+    return positions_T, blocks_T * BLOCK_TOKENS + positions_T % BLOCK_TOKENS

@@ -1,0 +1,126 @@
+"""What the tail knows of one sequence: how to sample it, and which tokens it has had."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from molink.engine.sampling.grammar import Constraint, GrammarState
+from molink_scheduler.batch import Admission
+from molink_scheduler.request import SamplingParams
+
+__all__ = ["DrawnToken", "SequenceHistory", "TokenCounts"]
+
+COUNTS_FIRST = 64
+"""Places that a sequence's counts begin with; they double when full."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnToken:
+    """Token that the tail drew, with log-probabilities where they were asked for."""
+
+    request_id: int
+    token_id: int
+    logprob: float | None = None
+    """None unless the request asked for log-probabilities."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens with their log-probabilities, best first."""
+    grammar: GrammarState = GrammarState.OPEN
+    is_lost: bool = False
+    """Whether it is none: its logits are not finite."""
+
+
+class TokenCounts:
+    """Words of a sequence and how often its output has each, as arrays that grow by a token.
+
+    A step would else build them anew from all tokens so far.
+    """
+
+    def __init__(self, prompt: Iterable[int], output: Iterable[int]) -> None:
+        self._words = np.zeros(COUNTS_FIRST, np.int64)
+        self._counts = np.zeros(COUNTS_FIRST, np.float32)
+        self._places: dict[int, int] = {}
+        for word in prompt:
+            self._place(word)
+        for word in output:
+            self.add(word)
+
+    @property
+    def words(self) -> np.ndarray:
+        """Each word of prompt and output once."""
+        return self._words[: len(self._places)]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often the output has each of `words`: 0 where only the prompt has it."""
+        return self._counts[: len(self._places)]
+
+    def add(self, word: int) -> None:
+        """Count one more token of the output."""
+        place = self._place(word)  # The arrays may be others after this.
+        self._counts[place] += 1
+
+    def _place(self, word: int) -> int:
+        place = self._places.setdefault(word, len(self._places))
+        if place == len(self._words):
+            self._words = np.concatenate([self._words, np.zeros_like(self._words)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._words[place] = word
+        return place
+
+
+@dataclass(slots=True)
+class SequenceHistory:
+    """Memory of one sequence at the tail: how to sample it, and what penalties count."""
+
+    request_id: int
+    prompt_tokens: int
+    params: SamplingParams
+    output_tokens: int = 0
+    """Generated so far, in an earlier life too."""
+    counts: TokenCounts | None = None
+    """None where no penalty counts tokens."""
+    constraint: Constraint | None = None
+    """None where there is no grammar, or none can be followed here."""
+    scored_prompt: tuple[int, ...] = field(default=())
+    """The prompt, where its tokens are to be scored."""
+
+    @classmethod
+    def from_admission(
+        cls, admission: Admission, constraint: Constraint | None = None
+    ) -> "SequenceHistory":
+        """The history at admission, tokens of an earlier life included."""
+        params = admission.sampling
+        is_scored = params.prompt_logprobs is not None and not admission.output
+        return cls(
+            admission.request_id,
+            admission.prompt_tokens,
+            params,
+            len(admission.output),
+            TokenCounts(admission.prompt, admission.output) if _counts_tokens(params) else None,
+            constraint,
+            admission.prompt if is_scored else (),
+        )
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the sequence must not end with the next token."""
+        return self.output_tokens < self.params.min_tokens
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether a bias, a stop token that comes too soon or earlier tokens change the logits."""
+        return bool(self.params.logit_bias or self.is_too_short or self.counts is not None)
+
+    def add(self, token_id: int) -> GrammarState:
+        """Go on with the token that was drawn; what its grammar says then."""
+        self.output_tokens += 1
+        if self.counts is not None:
+            self.counts.add(token_id)
+        return GrammarState.OPEN if self.constraint is None else self.constraint.take(token_id)
+
+
+def _counts_tokens(params: SamplingParams) -> bool:
+    return bool(
+        params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty
+    )

@@ -1,0 +1,50 @@
+"""Draws that wait for the mask of a grammar, while the other rows of their step go on.
+
+Masks are made ahead, beside the steps, and most take less than a millisecond; but a grammar may be
+such that each takes forty, and there are as many as its user has sequences. So a step waits for
+masks a moment only. A row whose mask is not there by then sits out: its logits are kept here, its
+token is drawn once the mask is, and its sequence joins the next micro-batch. It is the same token:
+a row is drawn by its own logits, settings and random number.
+
+Shapes: W words of the vocabulary.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from molink.engine.sampling.grammar import GrammarState
+from molink.engine.sampling.history import DrawnToken, SequenceHistory
+from molink.engine.sampling.sampler import sample
+
+__all__ = ["LATE_MAX_S", "LateDraw", "drawn_late"]
+
+LATE_MAX_S = 8.0
+"""For which a row waits; then its sequence ends. The coordinator gives up a ring that brings no
+token for ten seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateDraw:
+    """Row that waits to be drawn."""
+
+    history: SequenceHistory
+    logits_W: torch.Tensor
+    known_tokens: int
+    """Of prompt and output so far."""
+    since: float
+
+    def drawn(self, now: float) -> DrawnToken | None:
+        """Its token, added to its history; None: the mask is not there yet."""
+        constraint = self.history.constraint
+        if constraint is None or constraint.is_ready():
+            return sample(self.logits_W[None], [self.history], [self.known_tokens])[0]
+        if now - self.since < LATE_MAX_S:
+            return None
+        return DrawnToken(self.history.request_id, 0, grammar=GrammarState.FAILED)
+
+
+def drawn_late(late: Iterable[LateDraw], now: float) -> list[DrawnToken]:
+    """Tokens of those whose masks are there by now."""
+    return [token for one in late if (token := one.drawn(now)) is not None]

@@ -1,0 +1,215 @@
+"""From logits to tokens: what the tail does with the last row of each sequence.
+
+The order is that of vLLM: grammar, logit biases, stop tokens that come too soon, penalties,
+temperature, min_p, top_k, top_p, then one draw. Log-probabilities are those of the raw logits,
+before biases, penalties and temperature, as OpenAI and vLLM report them; where a grammar leaves
+only some words, of these.
+
+All of it is computed in tensors that hold many rows, each with its own settings, and nothing is
+read before one copy back at the end: a GPU never waits for the host. On a CPU rows are taken as
+many at a time as its cache holds.
+
+Every row is computed from its own logits and its own random number. Neither its neighbours nor
+their number matter.
+
+Shapes: R rows (sequences that sample now), W words of the vocabulary, C columns of a table.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from molink.engine.device.streams import uploaded
+from molink.engine.sampling.drawing import draw, draw_settings
+from molink.engine.sampling.grammar import GrammarState
+from molink.engine.sampling.history import DrawnToken, SequenceHistory
+from molink.engine.sampling.logit_changes import (
+    ForbiddenWords,
+    change,
+    changes,
+    forbidden_words,
+)
+from molink_scheduler.batch import Batch, Span
+from molink_scheduler.request import LOGPROBS_MAX
+
+__all__ = [
+    "Sampling",
+    "download",
+    "ranked",
+    "rows_at_once",
+    "sample",
+    "sampling_rows",
+    "with_logprobs",
+]
+
+WORDS_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}
+"""As doubles they fill a CPU's second cache of a megabyte. On a GPU the bound is memory: 32 MB of
+doubles, some four times over while they are sorted."""
+
+
+def rows_at_once(words: int, device: torch.device) -> int:
+    """How many rows of a vocabulary are computed together, at least one."""
+    return max(1, WORDS_AT_ONCE["cpu" if device.type == "cpu" else "cuda"] // words)
+
+
+def sampling_rows(batch: Batch) -> tuple[list[Span], list[int]]:
+    """The spans that sample, and the last row of each."""
+    samplers, rows, end = [], [], 0
+    for span in batch.spans:
+        end += span.tokens
+        if span.samples:
+            samplers.append(span)
+            rows.append(end - 1)
+    return samplers, rows
+
+
+def sample(
+    logits_RW: torch.Tensor, histories: Sequence[SequenceHistory], known_tokens: Sequence[int]
+) -> list[DrawnToken]:
+    """Draw one token per row and add it to its history; `known_tokens` counts prompt and output of
+    each so far."""
+    sampling = Sampling(histories, known_tokens, logits_RW.shape[1], logits_RW.device)
+    sent = uploaded(sampling.settings, logits_RW.device)
+    (table_RC,) = download(sampling.table(logits_RW, sent))
+    return sampling.take(table_RC)
+
+
+def download(
+    *tables: torch.Tensor, read: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu
+) -> list[np.ndarray]:
+    """The tables on the host, as doubles of their shapes, which hold token ids, counts and single
+    precision exactly; `read` copies one there, and makes the host wait."""
+    sizes = [table.numel() for table in tables]
+    numbers = read(torch.cat([table.double().flatten() for table in tables]))
+    parts = zip(torch.split(numbers, sizes), tables, strict=True)
+    return [part.view(table.shape).numpy() for part, table in parts]
+
+
+class _Part(NamedTuple):
+    """Rows that are computed together, and what of their settings is sent."""
+
+    first_row: int
+    histories: Sequence[SequenceHistory]
+    changes: list[np.ndarray]
+    draws: list[np.ndarray]
+
+
+class Sampling:
+    """Draws of one step: settings on the host, a table on the device, and tokens once that is on
+    the host."""
+
+    def __init__(
+        self,
+        histories: Sequence[SequenceHistory],
+        known_tokens: Sequence[int],
+        words: int,
+        device: torch.device,
+        masks_wait_s: float | None = None,
+    ) -> None:
+        """`masks_wait_s`: for which grammars are waited for; None: as long as it takes."""
+        self._histories, self._known_tokens = histories, known_tokens
+        self._masks_wait_s, self._forbidden = masks_wait_s, ForbiddenWords({}, set(), set())
+        count = rows_at_once(words, device)
+        self._parts = list[_Part]()
+        for first in range(0, len(histories), count):
+            own = histories[first : first + count]
+            draws = draw_settings(own, known_tokens[first : first + count])
+            self._parts.append(_Part(first, own, changes(own, words), draws))
+
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    @property
+    def settings(self) -> list[np.ndarray]:
+        """What `table` wants to be sent."""
+        return [array for part in self._parts for array in (*part.changes, *part.draws)]
+
+    def table(self, logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> torch.Tensor:
+        """[R, C] doubles: each row's word, and where log-probabilities are asked for that of the
+        word, the likeliest words and theirs; of logits, which stay as they are, and `settings` on
+        their device. -1 is the word of logits that are not finite."""
+        if not self._histories:
+            return logits_RW.new_zeros(0, 1)
+        self._forbidden = forbidden_words(self._histories, self._masks_wait_s)
+        left, tables = iter(sent), list[torch.Tensor]()
+        for part in self._parts:
+            of_changes, of_draws = (
+                [next(left) for _ in arrays] for arrays in (part.changes, part.draws)
+            )
+            tables.append(_table(part, logits_RW, self._forbidden.masks, of_changes, of_draws))
+        columns = max(table.shape[1] for table in tables)
+        return torch.cat([F.pad(table, (0, columns - table.shape[1])) for table in tables])
+
+    def take(self, table_RC: np.ndarray) -> list[DrawnToken]:
+        """The tokens, each added to its history, but for those that are late; from the table on
+        the host."""
+        rows = zip(self._histories, table_RC.tolist(), strict=True)
+        return [
+            self._token(row, history, columns)
+            for row, (history, columns) in enumerate(rows)
+            if row not in self._forbidden.late
+        ]
+
+    def late(self, logits_RW: torch.Tensor) -> list[tuple[SequenceHistory, torch.Tensor, int]]:
+        """Rows whose masks were not ready: each one's history, a copy of its logits [W], and how
+        many tokens are known of it."""
+        return [
+            (self._histories[row], logits_RW[row].clone(), self._known_tokens[row])
+            for row in sorted(self._forbidden.late)
+        ]
+
+    def _token(self, row: int, history: SequenceHistory, columns: list[float]) -> DrawnToken:
+        token_id, count = int(columns[0]), history.params.logprobs
+        if token_id < 0:
+            return DrawnToken(history.request_id, 0, is_lost=True)
+        is_followed = row not in self._forbidden.lost
+        state = history.add(token_id) if is_followed else GrammarState.FAILED
+        if count is None:
+            return DrawnToken(history.request_id, token_id, grammar=state)
+        logprob, top = ranked(columns, count)
+        return DrawnToken(history.request_id, token_id, logprob, top, state)
+
+
+def _table(
+    part: _Part,
+    logits_RW: torch.Tensor,
+    masks: Mapping[int, torch.Tensor],
+    changes: Sequence[torch.Tensor],
+    draws: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    first, end = part.first_row, part.first_row + len(part.histories)
+    own_masks = {row - first: mask for row, mask in masks.items() if first <= row < end}
+    copy = bool(own_masks or changes)
+    own_RW = logits_RW[first:end].to(torch.float32, copy=copy)
+    for row, forbidden_W in own_masks.items():
+        own_RW[row].masked_fill_(forbidden_W, float("-inf"))
+    is_scored = any(history.params.logprobs is not None for history in part.histories)
+    logprobs_RW = torch.log_softmax(own_RW, -1) if is_scored else None
+    change(own_RW, changes)
+    drawn_R1 = draw(own_RW, part.histories, draws)[:, None]
+    table_RC = drawn_R1.double() if logprobs_RW is None else with_logprobs(drawn_R1, logprobs_RW)
+    is_lost_R1 = ~logits_RW[first:end].amax(-1, keepdim=True).isfinite()
+    table_RC[:, :1].masked_fill_(is_lost_R1, -1.0)
+    return table_RC
+
+
+# -- log-probabilities ----------------------------------------------------------------------------
+
+
+def with_logprobs(words_R1: torch.Tensor, logprobs_RW: torch.Tensor) -> torch.Tensor:
+    """[R, C] doubles: the words, their log-probabilities, the likeliest words and theirs."""
+    # Always as many: which of equally likely words come last must not depend on the neighbours.
+    best = logprobs_RW.topk(min(LOGPROBS_MAX, logprobs_RW.shape[1]))
+    columns = (words_R1, logprobs_RW.gather(1, words_R1), best.indices, best.values)
+    return torch.cat([column.double() for column in columns], 1)
+
+
+def ranked(columns: Sequence[float], count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Of such a row: the word's log-probability, and the `count` likeliest words, best first."""
+    half = 2 + (len(columns) - 2) // 2
+    both = zip(columns[2:half][:count], columns[half:], strict=False)
+    top = tuple((int(word), logprob) for word, logprob in both if logprob > float("-inf"))
+    return columns[1], top

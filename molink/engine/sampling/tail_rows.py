@@ -1,0 +1,84 @@
+"""Rows of a step whose logits the tail needs, and the tokens and scores that come of them.
+
+Logits of the others are never computed: of a prompt's span only the last row draws, and only where
+prompts are scored do more rows count. What is asked of them is known before the step, and goes to
+the device with what else the step wants there; what came of them returns in one copy. Every number
+that a GPU is handed on its own, and every one that is read from it, costs more than computing it.
+
+Shapes: R rows, W words of the vocabulary.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from molink.engine.sampling.history import DrawnToken, SequenceHistory
+from molink.engine.sampling.late_draws import LateDraw
+from molink.engine.sampling.prompt_scores import (
+    PromptRow,
+    prompt_rows,
+    score_table,
+    scored_words,
+    take_scores,
+)
+from molink.engine.sampling.sampler import Sampling, download, sampling_rows
+from molink.wire.frames import PromptScore
+from molink_scheduler.batch import Batch
+
+__all__ = ["TailRows"]
+
+MASKS_WAIT_S = 0.002
+"""For which a step waits for all masks of grammars together that are not ready."""
+
+
+class TailRows(NamedTuple):
+    """Rows whose logits a stage needs; a stage that is no tail needs none."""
+
+    sampling: Sampling | None = None
+    scored: Sequence[PromptRow] = ()
+    rows: Sequence[int] = ()
+    """First those that sample, then the scored ones."""
+
+    @classmethod
+    def of(
+        cls,
+        batch: Batch,
+        histories: Mapping[int, SequenceHistory],
+        words: int,
+        device: torch.device,
+    ) -> "TailRows":
+        """Those of a batch on the tail."""
+        samplers, rows = sampling_rows(batch)
+        own = [histories[span.request_id] for span in samplers]
+        ends = [span.end for span in samplers]
+        sampling = Sampling(own, ends, words, device, MASKS_WAIT_S)
+        scored = prompt_rows(batch, histories)
+        return cls(sampling, scored, [*rows, *(one.row for one in scored)])
+
+    @property
+    def settings(self) -> list[np.ndarray]:
+        """What `results` wants to be sent."""
+        if self.sampling is None:
+            return []
+        return [scored_words(self.scored), *self.sampling.settings]
+
+    def results(
+        self,
+        logits_RW: torch.Tensor,
+        sent: Sequence[torch.Tensor],
+        read: Callable[[torch.Tensor], torch.Tensor],
+    ) -> tuple[tuple[DrawnToken, ...], tuple[PromptScore, ...], tuple[LateDraw, ...]]:
+        """Tokens and scores, of logits and `settings` on their device, and what is drawn later;
+        `read` copies them from there, once."""
+        assert self.sampling is not None, "only a tail draws"
+        (words_R, *of_sampling), count = sent, len(self.sampling)
+        drawn, scores = download(
+            self.sampling.table(logits_RW[:count], of_sampling),
+            score_table(logits_RW[count:], words_R),
+            read=read,
+        )
+        late = [LateDraw(*one, time.monotonic()) for one in self.sampling.late(logits_RW)]
+        return tuple(self.sampling.take(drawn)), take_scores(scores, self.scored), tuple(late)

@@ -1,0 +1,137 @@
+"""A step that finds its device full is tried once more, in two halves; then the stage ends.
+
+The room for a step was measured when the stage loaded, so a full card is one that other programs
+have filled since. Torch keeps memory that it does not use, which is given back first, and half the
+rows take half of what a step takes beside the weights. A step may be computed again: it writes the
+same keys to the same slots. Where it has changed what it reads, it may not: recurrences have moved
+their states on, and what was drawn was counted.
+
+A CPU's memory is the PC's. There the rows that a stage keeps for a lost neighbour go first: they
+are for what may never be. A system that promises more than it has ends the process instead; then
+the ring goes on without it (decision 41).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from molink.engine.step.extended_stage import Executor
+from molink.engine.step.step_output import StepOutput
+from molink.errors import DeviceMemoryError
+from molink_scheduler.batch import Batch, Span
+
+__all__ = ["StepInputs", "computed", "halves"]
+
+HOST_IS_FULL = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
+"""As torch says it of a CPU, on Linux, on Windows, and as the system does; there is no class."""
+
+
+class StepInputs(NamedTuple):
+    """Inputs of one step: its batch, token ids on the head and where layers read them, rows [T, D]
+    elsewhere."""
+
+    batch: Batch
+    token_ids: Sequence[int] | None
+    hidden_TD: torch.Tensor | None
+
+
+def computed(
+    stage: Executor,
+    inputs: StepInputs,
+    interrupt: Callable[[], None] | None = None,
+    make_room: Callable[[], None] = lambda: None,
+) -> StepOutput:
+    """Output of one step (see `StageExecutor.step`), of its two halves where the whole found no
+    room on its device; `make_room` gives up what the PC's memory holds and can do without.
+
+    Raises DeviceMemoryError when they found none either, or when the step cannot be repeated.
+    """
+    whole = _tried(stage, inputs, interrupt)
+    if whole is not None:
+        return whole
+    rows = inputs.batch.tokens
+    if stage.state_slots is not None:
+        raise DeviceMemoryError(_sentence(stage, rows, "which cannot be computed twice"))
+    make_room()
+    outputs = []
+    for half in halves(inputs):
+        if stage.card is not None:
+            stage.card.return_freed()
+        output = _tried(stage, half, interrupt)
+        if output is None:
+            again = f"and again in one of {half.batch.tokens}"
+            raise DeviceMemoryError(_sentence(stage, rows, again))
+        outputs.append(output)
+    return _joined(outputs)
+
+
+def halves(inputs: StepInputs) -> tuple[StepInputs, ...]:
+    """Two steps that compute what one does, cut where half of the rows are, or one of a single row.
+    They admit nobody: the step that failed did."""
+    batch, token_ids, hidden_TD = inputs
+    rows = batch.tokens // 2
+    first, rest = _cut(batch.spans, rows)
+    return tuple(
+        StepInputs(
+            Batch(batch.batch_id, batch.batch_class, batch.micro_batch, spans),
+            None if token_ids is None else token_ids[part],
+            None if hidden_TD is None else hidden_TD[part],
+        )
+        for spans, part in ((first, slice(rows)), (rest, slice(rows, None)))
+        if spans
+    )
+
+
+def _joined(parts: Sequence[StepOutput]) -> StepOutput:
+    """The output of a step that was computed in parts."""
+    rows = [part.hidden_TD for part in parts if part.hidden_TD is not None]
+    ids = [part.token_ids for part in parts if part.token_ids is not None]
+    times_s = [part.computed_s for part in parts if part.computed_s is not None]
+    return StepOutput(
+        torch.cat(rows) if rows else None,
+        tuple(token for part in parts for token in part.drawn),
+        tuple(score for part in parts for score in part.scores),
+        tuple(late for part in parts for late in part.late),
+        tuple(token for part in ids for token in part) if ids else None,
+        sum(times_s) if times_s else None,
+    )
+
+
+def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    first, rest = list[Span](), list[Span]()
+    for span in spans:
+        taken = min(rows, span.tokens)
+        rows -= taken
+        middle = span.start + taken
+        if taken == span.tokens:
+            first.append(span)
+            continue
+        if taken:
+            first.append(Span(span.request_id, span.start, middle, samples=False))
+        rest.append(Span(span.request_id, middle, span.end, span.samples))
+    return tuple(first), tuple(rest)
+
+
+def _tried(
+    stage: Executor, inputs: StepInputs, interrupt: Callable[[], None] | None
+) -> StepOutput | None:
+    """None when the device was full. The error's frames, which hold the step's tensors, are gone by
+    then."""
+    try:
+        return stage.step(*inputs, interrupt)
+    except (torch.OutOfMemoryError, MemoryError):
+        return None
+    except RuntimeError as error:
+        if HOST_IS_FULL.search(str(error)) is None:
+            raise
+        return None
+
+
+def _sentence(stage: Executor, rows: int, ending: str) -> str:
+    where, limit = ("it", "vram_gb") if stage.card is not None else ("this PC", "memory_gb")
+    return (
+        f"{stage.device} ran out of memory in a step of {rows} rows, {ending}: other programs on "
+        f"{where} may have grown; close them, or lend less of it ({limit}, --kv-tokens)"
+    )

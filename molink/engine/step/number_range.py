@@ -1,0 +1,101 @@
+"""fp16 ends at 65,504: is that enough for a model that was made for bfloat16, which ends at 3e38?
+
+Cards before the RTX 30 multiply fp16 and no bfloat16, and many checkpoints are bfloat16. Most keep
+far within fp16; some (gemma's, some of qwen's) let single numbers of the residual grow beyond it,
+where they become infinite and the answer nonsense. So a stage that computes such a checkpoint in
+fp16 runs a prompt when it loads and looks at every number that its modules put out; where one comes
+near the end of the range, the stage computes in fp32. What the head sees are real embeddings. A
+later stage is tried with rows of ordinary size, since nobody sends it others yet: what it is sent
+and what it sends on are checked while it serves, in every format, so that no infinity travels on.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from molink.engine.proof import hooks
+from molink.engine.step.warm_up import WARM_UP_REQUEST_ID
+from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
+from molink_scheduler.request import SamplingParams
+
+if TYPE_CHECKING:
+    from molink.engine.step.stage import StageExecutor
+
+__all__ = ["FP16_SAFE", "Unfit", "largest_number", "release_wiped", "unfit_rows"]
+
+FP16_SAFE = 65_504.0 / 4
+"""Up to here the tried prompt may reach: others go further, but seldom fourfold."""
+
+TRIED_TOKENS = 64
+"""Of the prompt: numbers grow largest at a prompt's first tokens."""
+
+SEED = 16
+
+
+def largest_number(stage: "StageExecutor") -> float:
+    """The largest number, in size, that a module of the stage puts out for one prompt; infinite
+    where one has left the range."""
+    largest = [0.0]
+
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        for tensor in output if isinstance(output, tuple) else (output,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                largest.append(_size(tensor))
+
+    with hooks(module.register_forward_hook(look) for module in stage.model.modules()):
+        _run_prompt(stage)
+    return max(largest)
+
+
+class Unfit(NamedTuple):
+    """Rows that a stage does not take or send."""
+
+    lost_T: torch.Tensor
+    """Those with a number that is not finite."""
+    beyond_T: torch.Tensor
+    """Those that are finite, and go beyond the number format."""
+
+
+def unfit_rows(rows_TD: torch.Tensor, dtype: torch.dtype) -> Unfit | None:
+    """Which rows [T, D] on the host do not fit into a number format; None: all do."""
+    end = torch.finfo(dtype).max
+    least, largest = torch.aminmax(rows_TD.detach())
+    if -end <= float(least) and float(largest) <= end:  # Neither holds of NaN.
+        return None
+    sizes_T = rows_TD.detach().abs().amax(-1)
+    lost_T = ~sizes_T.isfinite()
+    return Unfit(lost_T, ~lost_T & (sizes_T > end))
+
+
+def release_wiped(part: "StageExecutor", release: Release) -> None:
+    """Forget a request whose numbers have left the range, and its blocks' KV with it: kernels read
+    whole blocks, and what is masked of an infinity is NaN."""
+    request_id = release.request_id
+    blocks = set(part.kv.table(request_id)) if request_id in part.kv.holders() else set[int]()
+    part.release(release)
+    freed = (range(first, first + count) for first, count in part.kv.free_runs())
+    part.kv_memory.wipe([one for run in freed for one in run if one in blocks])
+
+
+def _size(tensor: torch.Tensor) -> float:
+    if tensor.numel() == 0:
+        return 0.0
+    largest = float(tensor.detach().abs().amax())
+    return math.inf if math.isnan(largest) else largest
+
+
+def _run_prompt(stage: "StageExecutor") -> None:
+    tokens = min(TRIED_TOKENS, stage.description.model_len_max, stage.kv.tokens_capacity)
+    span = Span(WARM_UP_REQUEST_ID, 0, tokens, samples=False)
+    sampling = SamplingParams(max_tokens=1, temperature=0.0)
+    admission = Admission(WARM_UP_REQUEST_ID, tokens, tokens, sampling)
+    batch = Batch(0, PREFILL, 0, (span,), (admission,))
+    words = stage.description.vocabulary_size
+    token_ids = [word * (words - 1) // tokens for word in range(1, tokens + 1)]
+    rows_TD = torch.randn(tokens, stage.hidden_size, generator=torch.Generator().manual_seed(SEED))
+    try:
+        stage.step(batch, token_ids, rows_TD)
+    finally:
+        stage.release(Release(WARM_UP_REQUEST_ID))

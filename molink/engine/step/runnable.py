@@ -1,0 +1,79 @@
+"""What warming up, making room and recording ask of a stage, so that they need not know how it
+computes.
+
+Shapes: T rows of a batch, R rows of a recorded step, D hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from molink.checkpoint.description import ModelDescription
+from molink.engine.layers.attention_choice import AttentionChoice
+from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.state_pool import StatePool
+from molink.engine.step.graphs.recording import Recorder
+from molink.engine.step.graphs.static_inputs import StaticInputs
+from molink.engine.step.step_output import StepOutput
+from molink_scheduler.batch import Batch, Release
+from molink_scheduler.kv.blocks import KvBlocks
+
+__all__ = ["RunnableStage"]
+
+
+class RunnableStage(Protocol):
+    """A stage that can be run over requests of nobody; `StageExecutor` explains its members."""
+
+    description: ModelDescription
+    device: torch.device
+    dtype: torch.dtype
+    attention: AttentionChoice | None
+    recorder: Recorder | None
+    kv: KvBlocks
+    state_slots: int | None
+    states: StatePool
+
+    @property
+    def hidden_size(self) -> int:
+        """D."""
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether rows of a step are logits."""
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Bytes of one token's KV."""
+
+    @property
+    def kv_memory(self) -> KvPool:
+        """The tensors behind its KV blocks."""
+
+    def step(
+        self, batch: Batch, token_ids: Sequence[int] | None, hidden_TD: torch.Tensor | None
+    ) -> StepOutput:
+        """Compute one batch."""
+
+    def launched_rows(
+        self,
+        batch: Batch,
+        token_ids: Sequence[int],
+        rows_TD: torch.Tensor | None,
+        keep: Sequence[int],
+        settings: Sequence[np.ndarray] = (),
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Rows of a batch without a recording."""
+
+    def static_rows(self, inputs: StaticInputs) -> torch.Tensor:
+        """Rows [R, ...] of a step that reads nothing but `inputs`."""
+
+    def release(self, release: Release) -> None:
+        """Forget a request."""
+
+    def make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
+        """Make room for so many tokens' KV, and for states within a budget."""
+
+    def resize_kv(self, kv_tokens: int) -> None:
+        """Keep so many tokens' KV, and none of what was kept."""

@@ -1,1 +1,0 @@
-"""One stage of the model: its layers, their KV, and the sampling at the end of the ring."""

@@ -1,1 +1,0 @@
-"""Attention of ragged batches over a paged KV pool."""

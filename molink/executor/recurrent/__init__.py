@@ -1,1 +1,0 @@
-"""Layers that keep a state instead of KV (linear attention, Mamba, short convolutions)."""

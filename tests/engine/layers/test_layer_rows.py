@@ -1,0 +1,172 @@
+"""Random ragged batches over a poisoned pool: torch and our CPU kernels give what attention written
+out gives, and the kernels every span the same bits alone as in company."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import molink.engine.layers.layer_rows as layer_rows_module
+from molink.engine.kernels.cpu.native_attention import kernels_for
+from molink.engine.kernels.cpu.native_decode import decode_kernel_for, decode_kernel_of
+from molink.engine.kernels.cpu.native_kernel import AVX2, AVX512, native_library
+from molink.engine.layers.layer_rows import LayerRows
+from molink.engine.layers.torch_rows import DecodeRows, TorchRows
+from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.kv_rows import KvRows
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
+
+CPU = torch.device("cpu")
+SIZE = BatchSize(spans=6, rows=40, earlier_keys=700)
+BATCHES = 60
+
+
+def of_own_keys(batch: RandomBatch) -> RandomBatch:
+    """Without padding and rows whose keys end before them, which no stage's step has."""
+    spans, row, rows = [], 0, []
+    for span in batch.spans:
+        if span.keys == span.start + span.rows:
+            spans.append(replace(span, row=row))
+            rows += range(span.row, span.row + span.rows)
+            row += span.rows
+    return replace(batch, q_THA=batch.q_THA[rows], spans=tuple(spans))
+
+
+def layer_rows(batch: RandomBatch) -> LayerRows:
+    pool = KvPool(len(batch.layer.keys.rows_SKA))
+    given = (batch.layer, batch.q_THA, batch.window, batch.variant)
+    return LayerRows(batch.geometry(), pool, *given)
+
+
+@pytest.mark.parametrize("is_torch_alone", [True, False])
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_rows_in_fp32_are_attention_written_out(number, is_torch_alone, monkeypatch):
+    """By torch, and by torch and the kernel for decode rows."""
+    if is_torch_alone:
+        monkeypatch.setattr(layer_rows_module, "decode_kernel_for", lambda query, layer: None)
+    batch = of_own_keys(random_batch(number, SIZE, torch.float32, CPU))
+    if batch.spans:
+        wanted, _ = written_out(batch)
+        torch.testing.assert_close(layer_rows(batch).attend(), wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_our_kernels_are_attention_written_out_and_know_no_company(number):
+    batch = random_batch(number, SIZE, torch.bfloat16, CPU)
+    kernels = kernels_for(batch.q_THA, batch.layer)
+    if kernels is None:
+        pytest.skip("this CPU has none, or they do not take these sizes")
+
+    def attended(spans):
+        rows = slice(spans[0].row, spans[-1].row + spans[-1].rows)
+        own = tuple(replace(span, row=span.row - rows.start) for span in spans)
+        call = (batch.geometry(own), batch.window, batch.variant)
+        return kernels.attend(batch.q_THA[rows], batch.layer, *call)
+
+    got, (wanted, _) = attended(batch.spans), written_out(batch)
+    torch.testing.assert_close(got.float(), wanted, atol=3e-2, rtol=3e-2)
+    assert torch.equal(got, torch.cat([attended((span,)) for span in batch.spans]))
+
+
+@pytest.mark.parametrize("instructions", (AVX2, AVX512), ids=lambda one: one.folder)
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_decode_in_fp32_is_attention_written_out_and_knows_no_company(number, instructions):
+    kernel = decode_kernel_of(native_library(instructions))
+    batch = random_batch(number, SIZE, torch.float32, CPU)
+    decodes = [span for span in batch.spans if span.rows == 1]
+    if kernel is None or not decodes or decode_kernel_for(batch.q_THA, batch.layer) is None:
+        pytest.skip("no kernel here, or it does not take these sizes, or no decode rows")
+    rows, (wanted, _) = [span.row for span in decodes], written_out(batch)
+
+    def attended(spans):
+        out_THV = torch.full_like(wanted, torch.inf)
+        call = (batch.geometry(spans), batch.window, batch.variant)
+        kernel.attend(batch.q_THA, batch.layer, *call, out_THV)
+        return out_THV
+
+    got = attended(batch.spans)
+    torch.testing.assert_close(got[rows], wanted[rows], atol=1e-5, rtol=1e-4)
+    assert torch.equal(got[rows], torch.cat([attended((one,))[[one.row]] for one in decodes]))
+    got[rows] = torch.inf
+    assert got.isinf().all(), "rows of other spans are not written"
+
+
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_decode_rows_that_are_gathered_together(number):
+    """As on a card without our kernel."""
+    batch = of_own_keys(random_batch(number, SIZE, torch.float32, CPU))
+    batch = replace(
+        batch, layer=type(batch.layer)(*map(finite, (batch.layer.keys, batch.layer.values)))
+    )
+    decodes = [span for span in batch.spans if span.rows == 1]
+    if not decodes:
+        return
+    rows = layer_rows(batch)
+    size = batch.layer.values.size
+    call = (batch.geometry(), batch.q_THA, size, rows._numbers, batch.window, batch.variant)
+    torch_rows, wanted = TorchRows(*call), written_out(batch)[0]
+    for together in torch_rows._shared(decodes):
+        got = torch_rows._decodes(together, rows.pool)
+        torch.testing.assert_close(got, wanted[together.rows_R], atol=1e-5, rtol=1e-4)
+
+
+def finite(rows: KvRows) -> KvRows:
+    """A pool's slots hold numbers, if only old ones: gathered blocks end in some."""
+    scales = None if rows.scales_SK is None else rows.scales_SK.nan_to_num(3.0)
+    return KvRows(rows.rows_SKA.nan_to_num(3.0), scales)
+
+
+def test_decode_rows_of_like_lengths_share_a_call():
+    batch = random_batch(0, SIZE, torch.float32, CPU)
+    span = replace(batch.spans[0], row=0, rows=1, start=0, keys=1, blocks=(0,))
+    lengths = (16, 15, 40, 64, 1000, 900)
+    spans = [
+        replace(span, row=row, start=keys - 1, keys=keys, blocks=range(-(-keys // 16)))
+        for row, keys in enumerate(lengths)
+    ]
+    rows = layer_rows(replace(batch, q_THA=torch.zeros(6, 2, 8), spans=tuple(spans), window=None))
+    torch_rows = TorchRows(rows.batch, rows.q_THA, 8, rows._numbers, None, rows.variant)
+    calls: list[DecodeRows] = list(torch_rows._shared(spans))
+    assert [call.rows_R.tolist() for call in calls] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_decode_in_parts_is_joined_by_log_sum_exps(number):
+    """As where another machine holds the beginning of a context; sinks belong to one part."""
+    batch = random_batch(number, SIZE, torch.bfloat16, CPU)
+    kernels = kernels_for(batch.q_THA, batch.layer)
+    decodes = [span for span in batch.spans if span.rows == 1]
+    if kernels is None or not decodes:
+        pytest.skip("no kernels here, or they do not take these sizes, or no decode rows")
+    q_THA = torch.cat([batch.q_THA[span.row : span.row + 1] for span in decodes])
+    spans = [replace(span, row=row) for row, span in enumerate(decodes)]
+    whole = replace(batch, q_THA=q_THA, spans=tuple(spans))
+    bare = replace(batch.variant, sinks_H=None)
+
+    def part(spans, variant):
+        return kernels.attend_part(q_THA, batch.layer, whole.geometry(spans), batch.window, variant)
+
+    wanted, wanted_sums = written_out(whole)
+    _, sums = part(whole.spans, batch.variant)
+    torch.testing.assert_close(sums, wanted_sums, atol=2e-2, rtol=1e-2)
+    older = tuple(beginning(span) for span in spans)
+    newer = tuple(rest_of(span) for span in spans)
+    outs, log_sums = zip(part(older, bare), part(newer, batch.variant), strict=True)
+    shares = torch.softmax(torch.stack(log_sums), 0).nan_to_num()[..., None]
+    joined = (shares * torch.stack(outs).float()).sum(0)
+    torch.testing.assert_close(joined, wanted, atol=3e-2, rtol=3e-2)
+
+
+def beginning(span):
+    """The row over the first half of its whole blocks."""
+    blocks = span.keys // BLOCK_TOKENS // 2
+    return replace(span, keys=blocks * BLOCK_TOKENS, blocks=tuple(span.blocks[:blocks]) or (0,))
+
+
+def rest_of(span):
+    """The row over the others, whose positions are counted from the first of them."""
+    cut = span.keys // BLOCK_TOKENS // 2
+    gone = cut * BLOCK_TOKENS
+    blocks = tuple(span.blocks[cut:])
+    return replace(span, start=span.start - gone, keys=span.keys - gone, blocks=blocks)
