@@ -27,7 +27,7 @@ from molink.tasks import background_tasks
 
 if TYPE_CHECKING:
     from molink.coordinator.cluster import Cluster
-    from molink.coordinator.requests.cluster_news import ClusterNews
+    from molink.coordinator.reports.cluster_news import ClusterNews
 
 __all__ = ["StatusLine", "show_news", "until_loaded"]
 

@@ -133,7 +133,7 @@ class Watching:
             yield
 
     def _trace(self, path: Path, cluster: "Cluster", stack: AsyncExitStack) -> Any:
-        from molink.coordinator.requests.cluster_trace import ClusterTrace
+        from molink.coordinator.reports.cluster_trace import ClusterTrace
         from molink.serving.trace_file import TraceFile
 
         trace = ClusterTrace(cluster.service, TraceFile.create(path, time.monotonic(), time.time()))

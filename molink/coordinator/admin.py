@@ -17,7 +17,7 @@ from typing import Any
 
 from molink.control.registry.registry import Registry
 from molink.coordinator.audits.quarantine import Quarantine
-from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.errors import UserError
 

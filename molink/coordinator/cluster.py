@@ -5,7 +5,7 @@ the planner, in the ends of links and in what runs beside.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,24 +13,25 @@ from typing import Any
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
-from molink.coordinator.members.hub import ControlHub
+from molink.coordinator.nodes.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
-from molink.coordinator.requests.audit_queue import AuditQueue
-from molink.coordinator.requests.cluster_news import ClusterNews
-from molink.coordinator.requests.cluster_report import (
+from molink.coordinator.reports.cluster_news import ClusterNews
+from molink.coordinator.reports.cluster_report import (
     build_report,
     contribution_report,
     nodes_report,
+    service_report,
 )
+from molink.coordinator.reports.ledger import Accounting, Ledger
+from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
-from molink.coordinator.requests.ledger import Accounting, Ledger
-from molink.coordinator.rings.assigner import Assigner
-from molink.coordinator.rings.blame import Blame
-from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
-from molink.coordinator.rings.ring_building import RingEndpoint
-from molink.coordinator.rings.ring_supervisor import RingSupervisor
-from molink.coordinator.rings.take_over import RingKeeper
+from molink.coordinator.upkeep.assigner import Assigner
+from molink.coordinator.upkeep.blame import Blame
+from molink.coordinator.upkeep.manager import ClusterManager, ManagerSettings
+from molink.coordinator.upkeep.ring_building import RingEndpoint
+from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
+from molink.coordinator.upkeep.take_over import RingKeeper
 from molink.serving.live_state import LiveState
 from molink.serving.service import ModelCard
 
@@ -75,12 +76,12 @@ def run_cluster(
     were loaded with the same `ring_settings` are taken over.
     """
 
-    def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
-        nodes = nodes_report(list(hub.book), standbys, ledger.all(), devices)
+    def report(service: ClusterService) -> dict[str, Any]:
+        nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
         own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
         troubles = [one for one in own if one]
         beside = {"trouble": troubles, "audits": auditor.report(), "build": build_report()}
-        return {"nodes": nodes} | beside | status()
+        return service_report(service) | {"nodes": nodes} | beside | status()
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)

@@ -25,9 +25,9 @@ from molink.control.messages.sealing import seal
 from molink.control.registry.database import NodeRecord
 from molink.control.registry.registry import Registry
 from molink.control.versions import own_protocols
-from molink.coordinator.members.access import Suspensions
-from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.members.probing import Probing
+from molink.coordinator.nodes.access import Suspensions
+from molink.coordinator.nodes.node_book import NodeBook
+from molink.coordinator.nodes.probing import Probing
 from molink.errors import ControlError
 from molink.tasks import background_tasks
 from molink.transport.peer.protocol import PEER_PORT_NAME

@@ -26,18 +26,18 @@ from molink.control.registry.registry import Registry
 from molink.control.versions import own_protocols
 from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cluster import Cluster, run_cluster
-from molink.coordinator.members.access import Suspensions
-from molink.coordinator.members.hub import ControlHub, allow_members
-from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.nodes.access import Suspensions
+from molink.coordinator.nodes.hub import ControlHub, allow_members
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
+from molink.coordinator.reports.ledger import Ledger
 from molink.coordinator.requests.intake import Intake
-from molink.coordinator.requests.ledger import Ledger
-from molink.coordinator.rings.blame import Blame
-from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
-from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
+from molink.coordinator.upkeep.blame import Blame
+from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
+from molink.coordinator.upkeep.manager import ManagerSettings
 from molink.serving.live_state import LiveState
 from molink.serving.served_model import ServedModel, read_served_model
 from molink.serving.service import ModelCard

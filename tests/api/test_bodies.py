@@ -25,7 +25,7 @@ from molink.api.callers import (
 from molink.api.errors import ApiError, errors_in_shape
 from molink.control.api_keys.store import ApiKey
 from molink.control.messages.sealing import SEALED_BYTES_MAX
-from molink.coordinator.requests.ring_client import REQUESTS_MAX
+from molink.coordinator.ring.client import REQUESTS_MAX
 from tests.api.scripted import ScriptedService, card
 
 JSON = {"Content-Type": "application/json"}

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake, ServingRing
-from molink.coordinator.requests.live_sequence import UNREAD_EVENTS_MAX
-from molink.coordinator.requests.ring_prospects import RingProspects
+from molink.coordinator.ring.live_sequence import UNREAD_EVENTS_MAX
+from molink.coordinator.ring.prospects import RingProspects
 from molink.errors import OverloadedError
 from molink.serving.service import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Submit, TokenSample
@@ -20,7 +21,7 @@ from molink_scheduler.routing.admission import Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_forecast import RingPace
 from molink_scheduler.waiting_line import LINE_MIN, WaitingLine
-from tests.coordinator.requests.ring_serving import Serving, until
+from tests.coordinator.ring.ring_serving import Serving, until
 
 SENTENCE = "9 requests run and 40 wait: send yours again later."
 ASKED = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "model": "tiny/model"}
@@ -79,7 +80,7 @@ async def test_who_misses_its_targets_is_told_so_before_the_answer_begins(serve,
 
 
 def cluster(*lines: WaitingLine) -> ClusterService:
-    found = ClusterService(ModelCard("m", 0, 100, 64, (), None), lambda standbys, devices: {})
+    found = ClusterService(ModelCard("m", 0, 100, 64, (), None), service_report)
     for number, line in enumerate(lines):
         client = SimpleNamespace(
             prospects=RingProspects(line),

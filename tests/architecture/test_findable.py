@@ -14,14 +14,14 @@ ROOMS = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/moli
 
 PLACES = {
     "reconnect": "molink/control/client.py",
-    "heartbeat": "molink/coordinator/members/node_book.py",
+    "heartbeat": "molink/coordinator/nodes/node_book.py",
     "backoff": "molink/control/backoff.py",
     "route": "molink/node/hosting.py",
     "relay": "molink/transport/relay/server.py",
     "worker.?process": "molink/stage/stage_process.py",
     "kv.?block": "scheduler/molink_scheduler/kv/blocks.py",
     "micro.?batch": "scheduler/molink_scheduler/head/micro_batches.py",
-    "failover": "molink/coordinator/rings/failover.py",
+    "failover": "molink/coordinator/upkeep/failover.py",
     "upload.?cap": "scheduler/molink_scheduler/link/upload_budget.py",
 }
 """The term as a pattern without regard to case, and the file that it must lead to."""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from molink.cli.progress.display import WorkProgress
 from molink.cli.terminal import StatusLine, show_news
-from molink.coordinator.requests.cluster_news import ClusterNews
+from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.serving.events import EventLedger
 from molink.tasks import background_tasks
 from tests.nasty_text import OBEYED

@@ -10,8 +10,8 @@ from rich.console import Console
 from molink.cli.terminal import StatusLine
 from molink.cli.up import _announce, _show
 from molink.config.settings import UpSettings
-from molink.coordinator.requests import cluster_news
-from molink.coordinator.requests.cluster_news import ClusterNews
+from molink.coordinator.reports import cluster_news
+from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.errors import UserError
 from molink.serving.events import EventLedger
 from molink.tasks import background_tasks

@@ -7,7 +7,7 @@ import pytest
 
 from molink.control.inbox import MESSAGE_BYTES_MAX, NODE_BUDGET, SENDERS_MAX, Inbox
 from molink.control.messages.topics import ALL_TOPICS, FACT, HEALTH, PRESENCE, PROFILE, WISH
-from molink.coordinator.members.access import REPORT_TOPICS
+from molink.coordinator.nodes.access import REPORT_TOPICS
 from molink.token_bucket import TokenBucket
 from tests.control.conftest import health, presence
 

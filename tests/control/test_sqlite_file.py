@@ -9,8 +9,8 @@ from molink.control.api_keys.store import KeyStore
 from molink.control.registry.database import MIGRATIONS as REGISTRY
 from molink.control.registry.registry import Registry
 from molink.control.sqlite_file import open_database
-from molink.coordinator.requests.ledger import MIGRATIONS as LEDGER
-from molink.coordinator.requests.ledger import Ledger
+from molink.coordinator.reports.ledger import MIGRATIONS as LEDGER
+from molink.coordinator.reports.ledger import Ledger
 from molink.errors import UserError
 from molink.serving.live_state import MIGRATIONS as LIVE
 from molink.serving.live_state import LiveState

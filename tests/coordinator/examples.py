@@ -43,8 +43,3 @@ def costs_of(cost):
         tied=cost.tied,
     )
     return {2: cost, 4: wide}
-
-
-def no_report(standbys, devices):
-    """Instead of what GET /cluster shows beside the rings."""
-    return {}

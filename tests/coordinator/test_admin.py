@@ -10,13 +10,13 @@ from molink.control.messages.joining import request_to_join
 from molink.control.messages.payloads import NodeState, NodeWish
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
-from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.requests.cluster_report import nodes_report
+from molink.coordinator.nodes.node_book import NodeBook
+from molink.coordinator.reports.cluster_report import nodes_report, service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import RingError, UserError
-from tests.coordinator.examples import HERE, PROFILE, no_report
-from tests.coordinator.rings.world import CARD, collect, request
+from tests.coordinator.examples import HERE, PROFILE
+from tests.coordinator.upkeep.world import CARD, collect, request
 
 NOW = 1000.0
 
@@ -44,7 +44,7 @@ def admin(registry, node):
     book = NodeBook()
     book.take(node.node_id, HERE, NOW)
     book.take(node.node_id, PROFILE, NOW)
-    return ClusterAdmin(book, registry, ClusterService(CARD, no_report))
+    return ClusterAdmin(book, registry, ClusterService(CARD, service_report))
 
 
 async def test_a_drained_node_may_not_serve_until_it_is_resumed(admin, node):

@@ -6,8 +6,8 @@ from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import given_by_pc
-from molink.coordinator.members.node_book import Contribution
-from molink.coordinator.requests.ledger import Ledger
+from molink.coordinator.nodes.node_book import Contribution
+from molink.coordinator.reports.ledger import Ledger
 
 
 def test_what_a_pc_has_given_does_not_wait_until_its_devices_are_heard(tmp_path):

@@ -20,10 +20,10 @@ from molink.control.identity import KeyPair, load_or_make_key
 from molink.control.registry.database import MIGRATIONS as REGISTRY
 from molink.control.registry.registry import Registry
 from molink.control.sqlite_file import open_database
-from molink.coordinator.members.node_book import Contribution
-from molink.coordinator.requests.ledger import MIGRATIONS as LEDGER
-from molink.coordinator.requests.ledger import Ledger
-from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile
+from molink.coordinator.nodes.node_book import Contribution
+from molink.coordinator.reports.ledger import MIGRATIONS as LEDGER
+from molink.coordinator.reports.ledger import Ledger
+from molink.coordinator.ring.link_memory import KnownLink, LinkMemoryFile
 from molink.serving.live_state import MIGRATIONS as LIVE
 from molink.serving.live_state import LiveState
 from molink_agent.cli.join import KEY_FILE

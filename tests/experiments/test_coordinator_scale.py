@@ -25,7 +25,7 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import ASSIGNMENT, PROBE
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.access import REPORT_TOPICS
+from molink.coordinator.nodes.access import REPORT_TOPICS
 from molink.coordinator.services import JoinService
 from tests.coordinator.examples import WORK
 from tools.experiments.control.coordinator_scale import table

@@ -12,8 +12,8 @@ from molink.cli.main import cli
 from molink.cli.tables import DATA_FOLDER
 from molink.control.messages.topics import ROOT
 from molink.control.registry.registry import FILE_NAME as REGISTRY_FILE
-from molink.coordinator.requests.ledger import LEDGER_FILE
-from molink.coordinator.requests.link_memory import LinkMemoryFile
+from molink.coordinator.reports.ledger import LEDGER_FILE
+from molink.coordinator.ring.link_memory import LinkMemoryFile
 from molink.coordinator.services import PROBE_SECRET, RELAY_SECRET
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink_agent.cli.join import KEY_FILE

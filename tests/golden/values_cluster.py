@@ -17,13 +17,13 @@ from molink.control.messages.payloads import (
     StageFact,
     WeightsSource,
 )
-from molink.coordinator.members.node_book import Contribution, Node
-from molink.coordinator.members.ring import Ring
+from molink.coordinator.nodes.node_book import Contribution, Node
 from molink.coordinator.planning.cluster_plan import PlannedRing
-from molink.coordinator.requests.cluster_report import nodes_report
+from molink.coordinator.reports.cluster_report import nodes_report, ring_report, service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
-from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.ring.client import RingClient
+from molink.coordinator.ring.ring import Ring
 from molink.serving.service import ModelCard
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import StageLoaded
@@ -75,7 +75,7 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
 async def ring_service(ring: Ring, links: LinksDouble) -> dict[str, Any]:
     client = RingClient(CARD, ring, links, lambda: None)  # type: ignore[arg-type]
     client.codec = choose_codec("lossless", None)
-    return client.cluster()
+    return ring_report(client)
 
 
 def local_nodes() -> list[dict[str, Any]]:
@@ -128,7 +128,9 @@ async def cluster_of_agents() -> dict[str, Any]:
         tokens_per_s=30.0,
         bottleneck="memory",
     )
-    service = ClusterService(CARD, lambda standbys, devices: {"nodes": some_nodes()})
+    service = ClusterService(
+        CARD, lambda service: service_report(service) | {"nodes": some_nodes()}
+    )
     service.rings = [
         ServingRing(1, client, 30.0, PlannedRing((), forecast).promised),
         ServingRing(2, client, 10.0),
@@ -137,7 +139,7 @@ async def cluster_of_agents() -> dict[str, Any]:
 
 
 async def cluster_without_rings() -> dict[str, Any]:
-    return ClusterService(CARD, lambda standbys, devices: {}).cluster()
+    return ClusterService(CARD, service_report).cluster()
 
 
 async def nothing_reported() -> dict[str, Any]:

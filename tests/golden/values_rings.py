@@ -21,11 +21,11 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
-from molink.coordinator.members.node_book import Contribution, Node
-from molink.coordinator.members.ring import AgentStage, JoinTerms
-from molink.coordinator.requests.ledger import LEDGER_FILE, Ledger
-from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
-from molink.coordinator.rings.ring_building import RingRoutes, build_ring
+from molink.coordinator.nodes.node_book import Contribution, Node
+from molink.coordinator.reports.ledger import LEDGER_FILE, Ledger
+from molink.coordinator.ring.link_memory import KnownLink, KnownLinks, LinkMemoryFile
+from molink.coordinator.ring.ring import AgentStage, JoinTerms
+from molink.coordinator.upkeep.ring_building import RingRoutes, build_ring
 from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from molink.control.api_keys.store import KeyStore, KeyUsage
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.node_book import Contribution
-from molink.coordinator.requests.ledger import Ledger
+from molink.coordinator.nodes.node_book import Contribution
+from molink.coordinator.reports.ledger import Ledger
 from molink.errors import ControlError
 from molink.serving import live_state, state_writer
 from molink.serving.kept_answer import Ending, Place

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.coordinator.requests.ring_links import HeadLost, HeadSilent, RingClientLinks
+from molink.coordinator.ring.links import HeadLost, HeadSilent, RingClientLinks
 from molink.errors import LinkFullError, LinkLostError, StageError
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import (

@@ -26,7 +26,7 @@ from molink.stage_protocol.messages import (
 )
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
-from tests.coordinator.rings.world import REPORT
+from tests.coordinator.upkeep.world import REPORT
 
 LOAD = LoadStage("demo", StageWork((0, 4), "cpu", "auto"), "127.0.0.1")
 JOIN = JoinRing(1, "tcp://a:1", None, RingTerms(64, None, (1,), None, "molink"), None)

@@ -15,7 +15,7 @@ from typing import Any
 
 from molink.control.private_file import write_private
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.errors import MolinkError
 from molink.printable import printable_line
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 
-from molink.coordinator.members.ring import AgentStage
 from molink.coordinator.requests.audit_queue import AnsweredRequest
 from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.ring.ring import AgentStage
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline

@@ -18,11 +18,11 @@ from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
 from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import AssignedWork, Profile, WeightsSource
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.ring import COORDINATOR
-from molink.coordinator.members.slowdown import Slowdown, StepsSeen
+from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.coordinator.requests.link_memory import KnownLinks
+from molink.coordinator.ring.link_memory import KnownLinks
+from molink.coordinator.ring.ring import COORDINATOR
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.cache_room import CacheRoom

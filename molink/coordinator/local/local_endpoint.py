@@ -16,12 +16,12 @@ from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.members.ring import COORDINATOR, AgentStage, JoinTerms, Ring
-from molink.coordinator.requests.cluster_report import known_links
-from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
-from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.requests.ring_links import RingClientLinks
-from molink.coordinator.rings.ring_building import RingRoutes
+from molink.coordinator.reports.cluster_report import known_links
+from molink.coordinator.ring.client import RingClient
+from molink.coordinator.ring.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
+from molink.coordinator.ring.links import RingClientLinks
+from molink.coordinator.ring.ring import COORDINATOR, AgentStage, JoinTerms, Ring
+from molink.coordinator.upkeep.ring_building import RingRoutes
 from molink.errors import StageError
 from molink.node.stage_handle import ChildProcess
 from molink.serving.service import ModelCard

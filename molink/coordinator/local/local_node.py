@@ -19,7 +19,7 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import ASSIGNMENT, PROFILE, SHADOW
 from molink.coordinator.local.fixed_plan import RingPlan
-from molink.coordinator.members.ring import COORDINATOR
+from molink.coordinator.ring.ring import COORDINATOR
 from molink.node.assigned import resume_of, ring_terms
 from molink.node.control_session import ControlSession
 from molink.node.hosting import MoveLink

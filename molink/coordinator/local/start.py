@@ -32,14 +32,14 @@ from molink.coordinator.local.fixed_plan import (
 )
 from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.members.hub import ControlHub, allow_members
-from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.nodes.hub import ControlHub, allow_members
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
+from molink.coordinator.reports.ledger import Ledger
 from molink.coordinator.requests.intake import Intake
-from molink.coordinator.requests.ledger import Ledger
-from molink.coordinator.requests.link_memory import LinkMemoryFile
-from molink.coordinator.rings.blame import Blame
-from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.ring.link_memory import LinkMemoryFile
+from molink.coordinator.upkeep.blame import Blame
+from molink.coordinator.upkeep.manager import ManagerSettings
 from molink.errors import UserError
 from molink.node.stage_handle import WarmStage
 from molink.serving.live_state import LiveState

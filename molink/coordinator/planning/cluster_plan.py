@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.control.messages.payloads import AssignedWork, NodeState
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.slowdown import Slowdown, StepsSeen
+from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen
 from molink.errors import ErrorGuard
 from molink_scheduler.routing.ring_forecast import RingPace
 

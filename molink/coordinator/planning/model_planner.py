@@ -17,9 +17,9 @@ from molink.control.messages.payloads import (
     Device,
     WeightsSource,
 )
-from molink.coordinator.members.discrepancies import Sightings, discrepancies
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.slowdown import Slowdown, StepsSeen, measured_slowdown
+from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
+from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen, measured_slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.placement_facts import (
     ELEMENT_BYTES,

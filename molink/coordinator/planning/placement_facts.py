@@ -12,13 +12,13 @@ from molink.control.messages.payloads import (
     Profile,
     StepCost,
 )
-from molink.coordinator.members.discrepancies import (
+from molink.coordinator.nodes.discrepancies import (
     Sightings,
     believed_rate,
     believed_upload,
 )
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.slowdown import AS_REPORTED, Slowdown, slowed_steps
+from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.slowdown import AS_REPORTED, Slowdown, slowed_steps
 from molink.coordinator.planning.step_times import steps_of
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (

@@ -1,1 +1,1 @@
-"""Requests: the path of each to a ring and of its tokens back, and what is reported of rings."""
+"""Requests: which are taken, which ring computes each, and which are audited."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.intake import Intake, ServingRing
-from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
+from molink.coordinator.ring.client import RequestStalledError, RingClient
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError
 from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
@@ -47,17 +47,14 @@ INTAKE_PAUSED = (
     "The operator has paused the intake of requests: send yours again later. Those under way go on."
 )
 
-Report = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, Any]]
-"""Made with the reasons why nodes hold nothing, and the devices of those that serve."""
-
 
 @dataclass(slots=True)
 class ClusterService:
     """Service over all rings of a cluster."""
 
     model: ModelCard
-    report: Report
-    """What GET /cluster shows beside the rings."""
+    report: Callable[["ClusterService"], dict[str, Any]]
+    """Makes what GET /cluster shows of the service and the rest of the cluster."""
     intake: Intake = field(default_factory=Intake)
     progress: str = "No PC has joined yet: start an agent with the printed command."
     """Why nothing serves, while nothing does; kept by the manager of the rings..."""
@@ -250,22 +247,12 @@ class ClusterService:
         return RequestTimeline(self.model.name, prompt_tokens, max_tokens, request.key_id)
 
     def cluster(self) -> dict[str, Any]:
-        """The body of GET /cluster: the first ring's figures at the top, as of a single ring, then
-        all rings and nodes."""
-        reports = [
-            ring.client.cluster() | {"ring": ring.number, "forecast": ring.promised}
-            for ring in self.rings
-        ]
-        first = reports[0] if reports else {"model": self.model.name, "stages": [], "links": []}
-        own = {
-            "rings": reports,
-            "unready_reason": self.unready_reason,
-            "intake_paused": self.intake_paused,
-        }
-        return first | own | self.report(self.standbys, self._devices())
+        """The body of GET /cluster."""
+        return self.report(self)
 
-    def _devices(self) -> dict[str, str]:
-        """Of the nodes that serve."""
+    @property
+    def devices(self) -> dict[str, str]:
+        """Device of each node that serves."""
         stages = [stage for ring in self.rings for stage in ring.client.ring.stages]
         return {stage.node.node_id: stage.loaded.device for stage in stages if stage.loaded}
 

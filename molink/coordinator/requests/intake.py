@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.config.settings import ServeSettings, UpSettings, targets_of
-from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.ring.client import RingClient
 from molink.errors import OverloadedError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline, StageLayers

@@ -1,6 +1,6 @@
 """A ring loses stages: it goes on with others in their places, or ends, and the next one begins.
 
-The rules are those of `molink.coordinator.rings.recovery`: who has lost a stage waits until its
+The rules are those of `molink.coordinator.upkeep.recovery`: who has lost a stage waits until its
 layers are loaded again; then all stages enter the ring's next epoch, and it goes on. Another loss
 meanwhile begins the same again. A ring that has lost all stages, or one of them twice within a
 minute (no other node has room for it here), or that has waited for too long, ends: the next one
@@ -22,7 +22,7 @@ from molink_sim.scenario import FaultSpec, HostSuspended, NodeLoss
 __all__ = ["LOST_AGAIN_S", "RECOVER_WITHIN_S", "Recovery", "RingHost"]
 
 RECOVER_WITHIN_S, LOST_AGAIN_S = 60.0, 60.0
-"""As `molink.coordinator.rings.recovery`, whose constants these are (a test compares them)."""
+"""As `molink.coordinator.upkeep.recovery`, whose constants these are (a test compares them)."""
 
 
 class RingHost(Protocol):

@@ -1,7 +1,7 @@
 """The coordinator's part: which ring serves a request, and when did its tokens come out?
 
 When a ring has lost a stage and goes on, its requests go on too, from the tokens that have come
-here, as with `molink.coordinator.requests.ring_client`. Those of a ring that has ended are computed
+here, as with `molink.coordinator.ring.client`. Those of a ring that has ended are computed
 from their tokens by another one, or by the next.
 """
 

@@ -15,9 +15,9 @@ from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits import rerun as rerun_module
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.audits.quarantine import EVIDENCE_MAX, Evidence
-from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.nodes.node_book import NodeBook
+from molink.coordinator.reports.cluster_report import nodes_report, service_report
 from molink.coordinator.requests.audit_queue import AUDIT_TOKENS_MIN, WAITING_MAX, AuditQueue
-from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.serving.service import GenerationRequest, PromptLogprob, TokenEvent
 from molink.serving.timeline import RequestTimeline
@@ -25,8 +25,8 @@ from molink.stage_protocol.messages import StageProgress
 from molink.tasks import background_tasks
 from molink_scheduler.audit import NUMBERS
 from molink_scheduler.request import SamplingParams
-from tests.coordinator.examples import PROFILE, WORK, no_report
-from tests.coordinator.rings.world import CARD, REPORT, FakeClient, collect, world
+from tests.coordinator.examples import PROFILE, WORK
+from tests.coordinator.upkeep.world import CARD, REPORT, FakeClient, collect, world
 
 PROMPT = (1, 2, 3, 4)
 
@@ -189,11 +189,11 @@ async def test_a_quarantine_outlasts_a_restart_until_the_operator_ends_it(monkey
     async with audited(monkeypatch, tmp_path, rings=3, liars={"a0"}) as (w, auditor, admin):
         await audits(w, auditor, 40)
         await w.until(lambda: admin.registry.setting("quarantined_nodes"))
-        again = ClusterAdmin(NodeBook(), admin.registry, ClusterService(CARD, no_report))
+        again = ClusterAdmin(NodeBook(), admin.registry, ClusterService(CARD, service_report))
         assert again.book.node("a0").quarantined and again.book.node("b0").quarantined == ""
         await admin.resume("a0", "k1")
         assert not w.book.nodes["a0"].quarantined and w.book.nodes["a0"].wants == "serve"
-        third = ClusterAdmin(NodeBook(), admin.registry, ClusterService(CARD, no_report))
+        third = ClusterAdmin(NodeBook(), admin.registry, ClusterService(CARD, service_report))
         assert third.book.quarantined == {}
 
 

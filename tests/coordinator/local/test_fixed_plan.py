@@ -13,9 +13,9 @@ from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.fixed_plan import FixedPlanner, check_memory, fixed_plan
 from molink.coordinator.local.local_node import DirectRoutes
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.ring import COORDINATOR
-from molink.coordinator.requests.link_memory import KnownLink, KnownLinks
+from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.ring.link_memory import KnownLink, KnownLinks
+from molink.coordinator.ring.ring import COORDINATOR
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.head.settings import RingTerms

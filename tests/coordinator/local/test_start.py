@@ -16,7 +16,7 @@ from molink.control.broker import broker as broker_module
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.local import local_endpoint, local_node
 from molink.coordinator.local.start import start_local
-from molink.coordinator.rings.ring_supervisor import RingState
+from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.errors import StageError, UserError
 from molink.serving import served_model
 from molink.stage_protocol.health import PackingHealth, StageHealth

@@ -8,9 +8,9 @@ from molink.checkpoint.description import describe
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
-from molink.coordinator.members.discrepancies import UPLOAD_UNSEEN_MBPS
-from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.members.slowdown import AS_REPORTED, STEPS_MIN, Slowdown, StepsSeen
+from molink.coordinator.nodes.discrepancies import UPLOAD_UNSEEN_MBPS
+from molink.coordinator.nodes.node_book import NodeBook
+from molink.coordinator.nodes.slowdown import AS_REPORTED, STEPS_MIN, Slowdown, StepsSeen
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.models import DEMO_MODEL_DIR

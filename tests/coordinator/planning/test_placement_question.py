@@ -6,7 +6,7 @@ import pytest
 
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured
-from molink.coordinator.members.node_book import Node
+from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.planning.model_planner import ModelPlanner, goal_of
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.errors import UserError

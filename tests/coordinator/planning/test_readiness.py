@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.messages.payloads import NodeWish, PathMeasured, PathReport
-from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import (
     CHANGES_MAX,
     CHANGES_WITHIN_S,

@@ -7,7 +7,7 @@ import pytest
 from molink.checkpoint.model_config import model_shape
 from molink.checkpoint.model_shape import WeightBits
 from molink.control.messages.payloads import FormatCost, Profile
-from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.step_times import steps_of
 from molink.hardware.format_times import FormatTimes
 from molink.hardware.gpu import measured_device

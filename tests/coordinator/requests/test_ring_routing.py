@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.errors import OverloadedError
@@ -20,8 +21,8 @@ from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.routing.ring_forecast import RingPace
 from molink_scheduler.token_ids import token_bytes
-from tests.coordinator.requests import ring_serving
-from tests.coordinator.requests.ring_serving import Serving, until
+from tests.coordinator.ring import ring_serving
+from tests.coordinator.ring.ring_serving import Serving, until
 
 CARD = ModelCard("m", 0, 100, 2048, (), None)
 PACE = RingPace(prefill_tokens_per_s=100.0, first_token_s=0.1, tpot_alone_s=0.05, tpot_each_s=0.005)
@@ -33,7 +34,7 @@ class Rings(AsyncExitStack):
     def __init__(self, count: int = 2, intake: Intake | None = None) -> None:
         super().__init__()
         self.count, self.rings, self.tasks = count, [], []
-        self.service = ClusterService(CARD, lambda standbys, devices: {}, intake or Intake())
+        self.service = ClusterService(CARD, service_report, intake or Intake())
 
     async def __aenter__(self) -> "Rings":
         self.push_async_callback(self.cancel)

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from molink.coordinator.requests import ring_client
-from molink.coordinator.rings import recovery as product
+from molink.coordinator.ring import client as ring_client
+from molink.coordinator.upkeep import recovery as product
 from molink_scheduler.kv.blocks import KvBlocks
 from molink_sim.faults import recovery
 from molink_sim.ring import coordinator

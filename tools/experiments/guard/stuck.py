@@ -18,7 +18,7 @@ import click
 
 from molink.control.messages.payloads import NodeWish
 from molink.control.messages.topics import WISH
-from molink.coordinator.members.stage_watch import LoadLimits
+from molink.coordinator.ring.stage_watch import LoadLimits
 from molink.errors import UserError
 from molink.tasks import cancel
 from tools.experiments.guard.cluster import GuardedCluster, guarded_cluster, verdict

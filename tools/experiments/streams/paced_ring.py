@@ -17,11 +17,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from molink.api import create_app, start_api
-from molink.coordinator.members.ring import Ring
+from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
-from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.requests.ring_links import RingClientLinks
+from molink.coordinator.ring.client import RingClient
+from molink.coordinator.ring.links import RingClientLinks
+from molink.coordinator.ring.ring import Ring
 from molink.serving.service import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
@@ -121,7 +122,7 @@ async def _main() -> None:
     links = cast(RingClientLinks, PacedLinks())
     client = RingClient(CARD, cast(Ring, ring), links, head_silent=lambda: None)
     client.prospects.line = EndlessLine()
-    service = ClusterService(CARD, lambda standbys, devices: {})
+    service = ClusterService(CARD, service_report)
     service.add(ServingRing(0, client, 1.0))
     running = asyncio.create_task(client.run())
     runner = await start_api(create_app(service), "127.0.0.1", 0)

@@ -1,1 +1,0 @@
-"""Members: the nodes, what each reports of itself, and the stages that they host."""

@@ -1,0 +1,394 @@
+"""One sequence on a ring, as the coordinator keeps it for the user who waits for its tokens."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from molink.coordinator.ring.cache_use import CacheUse
+from molink.coordinator.ring.prompt_scores import PromptScores
+from molink.errors import (
+    FrameError,
+    InvalidRequestError,
+    MolinkError,
+    RingError,
+    RowsRefusedError,
+)
+from molink.serving.kept_answer import AnswerLog
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.text_stream import TextStream
+from molink.serving.timeline import RequestTimeline
+from molink.stage_protocol.health import StageHealth
+from molink.wire.frames import (
+    FROM_COORDINATOR,
+    FinishReason,
+    Submit,
+    TokenSample,
+    decode_message,
+    encode_message,
+)
+from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.token_ids import TOKEN_BYTES
+from molink_scheduler.waiting_line import Wait, WaitingLine
+
+__all__ = [
+    "FIRST_TOKEN_WITHIN_S",
+    "HOLDS_MAX",
+    "TOKEN_WITHIN_S",
+    "UNREAD_EVENTS_MAX",
+    "LiveSequence",
+    "RequestStalledError",
+    "Served",
+    "note_prompts",
+]
+
+UNREAD_EVENTS_MAX = 256
+"""Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
+any answer, and 0.1 MB. At so many its sequence gives its place on the ring to others."""
+
+TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
+"""Between two tokens of a sequence, and until the first, before another ring is tried: who was
+preempted waits for room, and who came last for all before, so this is only for what a head has lost
+or holds back."""
+
+UNREAD_CHARS_MAX = 2**16
+"""Of their text, which is far less than so much for any usual tokenizer."""
+
+HOLDS_MAX = 8
+"""How often: each time its context is computed again, which others pay for."""
+
+_FINISH_REASONS = {
+    FinishReason.NONE: None,
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+}
+"""By the tail's reason, but for a grammar that failed: that is an error."""
+
+
+REFUSALS = {
+    FinishReason.REFUSED: "A PC was sent numbers of this request that are none: send it again.",
+    FinishReason.OVERFLOWN: "Numbers of this request grow beyond the number format in which PCs "
+    "compute it: shorten it, or have the model served with --dtype float32.",
+}
+"""What users are told where a request ends for its rows' sake."""
+
+
+class RequestStalledError(RingError):
+    """Raised when a ring that goes on has left one request lying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a ring has brought its users, by the coordinator's own count."""
+
+    tokens: int
+    """Since the start."""
+    decoding: int
+    """Sequences that have had a token and wait for more."""
+    prompt_tokens: int
+    """Of the longest prompt whose first token is waited for; 0: none is."""
+    round_s: float
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    held_tokens: int = 0
+    """Of all sequences together, of which the ring holds KV."""
+    interrupted: int = 0
+    """Sequences that have had a token, and none since they lost a stage or their ring."""
+
+    @classmethod
+    def of(cls, live: Collection["LiveSequence"], tokens: int, round_s: float) -> "Served":
+        """Of a ring that has brought so many tokens, and has these sequences under way."""
+        return cls(
+            tokens,
+            sum(one.has_token for one in live),
+            max((one.known_tokens for one in live if one.wait is not None), default=0),
+            round_s,
+            sum(one.held_tokens for one in live),
+            sum(one.is_interrupted for one in live),
+        )
+
+
+@dataclass(slots=True)
+class LiveSequence:
+    """Sequence whose tokens a user waits for."""
+
+    request_id: int
+    """On this ring; another one when it is computed anew there."""
+    packed: bytes
+    """Its prompt, as `Request` has it."""
+    priority: int
+    sampling: SamplingParams
+    text: TextStream | None
+    tokens: int
+    """Of prompt and answer together, at most."""
+    output: list[int]
+    """Generated so far, on rings before too."""
+    known_tokens: int
+    """That the ring computes before the first that it generates."""
+    moved_at: float
+    """When it was submitted, or its latest token came."""
+    patience: float
+    """How many times as long as usual it may lie."""
+    cache_salt: str = ""
+    timeline: RequestTimeline | None = None
+    log: AnswerLog | None = None
+    """Where its place is kept on disk; None: it is not."""
+    scores: PromptScores | None = None
+    """Where the prompt's tokens are scored, and have not been before."""
+    has_token: bool = False
+    """Whether this ring has generated one."""
+    held_tokens: int = 0
+    """Its first tokens, of which every stage of the ring holds KV."""
+    losses: int = 0
+    """Of stages, since it came here."""
+    wait: Wait | None = None
+    """Its place in the ring's line, while it waits for its first token there."""
+    place: int = 0
+    """Among prompts that wait on the ring (`prompt_order`)..."""
+    place_uncached: int = 0
+    """...and if nothing of it were cached."""
+    met: RingState | None = None
+    """The ring as it was when it was sent there; None: it was not yet."""
+    is_held: bool = False
+    """Whether the ring computes nothing of it until its reader has read on."""
+    holds: int = 0
+    """How often that was so."""
+    events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
+    _unread_chars: int = 0
+    """Of the text of events that wait."""
+
+    def __post_init__(self) -> None:
+        if self.timeline is not None:
+            self.timeline.numbered(self.request_id)
+
+    def lies(self, now: float) -> bool:
+        """Whether nothing has come for so long that another ring is better."""
+        longest_s = TOKEN_WITHIN_S if self.has_token else FIRST_TOKEN_WITHIN_S
+        return not self.is_held and now - self.moved_at > self.patience * longest_s
+
+    def give_up(self, now: float, *, can_move: bool) -> None:
+        """Have it go on in another ring, or fail where there is none that `can_move` it."""
+        self.moved_at = now
+        error = RequestStalledError if can_move else RingError
+        self.enqueue(error("The ring has left the request lying: send it again later."))
+
+    def answered(self, waited_s: float, cached_tokens: int, use: CacheUse, now: float) -> None:
+        """Its first token comes, and with it how long it had waited on the head, and how much of it
+        was cached. Nothing is looked up of a prompt whose own tokens are scored, an audit's too."""
+        if not self.generated_tokens and self.sampling.prompt_logprobs is None:
+            use.began(self.prompt_tokens, cached_tokens)
+        if self.timeline is not None:
+            self.timeline.answered(waited_s, cached_tokens, now)
+
+    def begin_anew(self, request_id: int) -> None:
+        """Be another request for the ring, of which nothing is held there."""
+        self.request_id, self.has_token, self.held_tokens = request_id, False, 0
+        self.known_tokens = self.prompt_tokens + len(self.output)
+        self.scores = PromptScores.of(self.request)
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        request: GenerationRequest,
+        output: tuple[int, ...],
+        patience: float,
+        card: ModelCard,
+        now: float,
+    ) -> "LiveSequence":
+        """The sequence of a request of which `output` was generated before. Raises
+        InvalidRequestError when it is longer than the model, or than a head reads."""
+        tokens, most = len(request.prompt_token_ids), request.sampling.max_tokens
+        if tokens + most > card.model_len_max:
+            raise InvalidRequestError(
+                f"The prompt's {tokens} tokens and max_tokens {most} exceed the model's "
+                f"{card.model_len_max}: shorten one."
+            )
+        card.check_words(chain(request.prompt_token_ids, output, request.sampling.named))
+        text = None
+        if card.tokenizer is not None:
+            text = TextStream.of(card.tokenizer, request.sampling)
+            for token_id in output:  # One by one, as they were sent: what is held back agrees.
+                text.push((token_id,))
+        live = cls(
+            number,
+            request.packed,
+            request.priority,
+            request.sampling,
+            text,
+            tokens + most,
+            list(output),
+            tokens + len(output),
+            now,
+            patience,
+            request.owned_salt,
+            request.timeline,
+            request.log,
+        )
+        live.scores = PromptScores.of(live.request)
+        _check_readable(live.request)
+        return live
+
+    def join(self, line: WaitingLine, now: float) -> None:
+        """Wait in a ring's line, unless it waits or runs there."""
+        if not self.has_token and self.wait is None:
+            self.wait = line.joined(now)
+
+    def begin(self, line: WaitingLine, now: float) -> None:
+        """Wait no more: a token has come."""
+        if self.wait is not None:
+            line.began(self.wait, now)
+        self.wait = None
+
+    def leave(self, line: WaitingLine, now: float) -> None:
+        """Wait and run no more."""
+        if self.wait is not None:
+            line.left(now)
+        elif self.has_token:
+            line.ended()
+        self.wait = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether its reader has had tokens and waits until their KV is there again."""
+        return bool(self.output) and not self.held_tokens and not self.is_held
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its reader has left as much as may wait for it."""
+        waiting = self.events.qsize()
+        return waiting >= UNREAD_EVENTS_MAX or self._unread_chars >= UNREAD_CHARS_MAX
+
+    def enqueue(self, event: TokenEvent | MolinkError) -> None:
+        """Queue an event for the reader."""
+        if isinstance(event, TokenEvent):
+            self._unread_chars += len(event.text)
+        self.events.put_nowait(event)
+
+    async def next_event(self) -> TokenEvent:
+        """What the reader is to be told next. Raises what has ended the answer."""
+        event = await self.events.get()
+        if isinstance(event, MolinkError):
+            raise event
+        self._unread_chars -= len(event.text)
+        return event
+
+    def hold(self) -> None:
+        """Note that the ring computes nothing of it until its reader has read on; who was too slow
+        too often is told so behind what it has not read."""
+        self.is_held, self.holds = True, self.holds + 1
+        if self.holds > HOLDS_MAX:
+            self.enqueue(
+                InvalidRequestError(
+                    f"The answer came faster than it was read, {self.holds} times: read it without "
+                    "pauses, or ask for it as a whole (stream: false)."
+                )
+            )
+
+    @property
+    def uncomputed_tokens(self) -> int:
+        """That the ring is still to compute before the first that it generates, as far as it is
+        known here."""
+        cached = 0 if self.met is None else self.met.cached_tokens
+        done = 0 if self.timeline is None else self.timeline.prompt_tokens_done
+        return max(1, self.known_tokens - max(cached, done))
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Number of tokens of its prompt."""
+        return len(self.packed) // TOKEN_BYTES
+
+    @property
+    def generated_tokens(self) -> int:
+        """Of its answer so far, those of rings before among them."""
+        return len(self.output)
+
+    @property
+    def request(self) -> Request:
+        """As the head is to compute it from now on."""
+        output = tuple(self.output)
+        return Request(
+            self.request_id, self.packed, self.sampling, output, self.priority, self.cache_salt
+        )
+
+    def objection(self, token: TokenSample) -> str | None:
+        """Why a token cannot be the honest next one; None: it can."""
+        if token.finish in REFUSALS:
+            return None
+        if self.scores is not None and not self.has_token and not self.scores.is_complete:
+            return "a token before the log-probabilities of its prompt"
+        if token.finish is FinishReason.GRAMMAR_FAILED and not self.sampling.grammar:
+            return "the end of a grammar that nobody has asked for"
+        left = self.sampling.max_tokens - self.generated_tokens
+        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
+            return "more tokens than were asked for"
+        return None
+
+    def take(
+        self, token: TokenSample, eos_token_ids: Collection[int], now: float
+    ) -> TokenEvent | MolinkError:
+        """Its next token has come, or its end without one: what the user is told of it."""
+        if (why := REFUSALS.get(token.finish)) is not None:
+            return RowsRefusedError(why)
+        self.output.append(token.token_id)
+        self.held_tokens = self.prompt_tokens + self.generated_tokens - 1
+        if self.timeline is not None:
+            self.timeline.tokens_came(1, now)
+        return self._event(token, eos_token_ids)
+
+    def _event(
+        self, token: TokenSample, eos_token_ids: Collection[int]
+    ) -> TokenEvent | MolinkError:
+        if token.finish is FinishReason.GRAMMAR_FAILED:
+            return InvalidRequestError(
+                f"The grammar could not be followed beyond {self.generated_tokens - 1} tokens of "
+                "the answer: simplify it; if all grammars end so, this model's tokenizer suits "
+                "none."
+            )
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if token.logprob is not None:
+            logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
+        text, reason = self._text_of(token), _FINISH_REASONS[token.finish]
+        stop_reason, scores = self._stop_reason(token, eos_token_ids), self.scores
+        told = () if scores is None or self.has_token else scores.all()
+        return TokenEvent((token.token_id,), text, logprobs, reason, stop_reason, told)
+
+    def _stop_reason(self, token: TokenSample, eos_token_ids: Collection[int]) -> str | int | None:
+        """The stop string or token of the request with which it ends."""
+        if token.finish is not FinishReason.STOP:
+            return None
+        if self.text is not None and self.text.stopped_at is not None:
+            return self.text.stopped_at
+        asked = set(self.sampling.stop_token_ids) - set(eos_token_ids)
+        return token.token_id if token.token_id in asked else None
+
+    def _text_of(self, token: TokenSample) -> str:
+        """Text that became final."""
+        if self.text is None:
+            return ""
+        is_last = token.finish is not FinishReason.NONE
+        return self.text.of_token(token.token_id, self.sampling, is_last=is_last)
+
+
+def _check_readable(request: Request) -> None:
+    """Raise InvalidRequestError unless the head can read it: what it cannot it drops unheard."""
+    try:
+        decode_message(encode_message(Submit(request), 0), FROM_COORDINATOR)
+    except FrameError as error:
+        raise InvalidRequestError(f"No ring can read this request: {error}.") from None
+
+
+def note_prompts(live: Mapping[int, LiveSequence], head: StageHealth, now: float) -> None:
+    """Take what a head reports of its prompts into the timelines of the sequences, and end those
+    that it cannot compute: no other ring of the model could."""
+    for request_id, reason in head.recent_refused:
+        if (one := live.get(request_id)) is not None:
+            one.enqueue(InvalidRequestError(f"The ring cannot compute this: {reason}."))
+    for request_id, tokens, waited_s in head.recent_prompts:
+        one = live.get(request_id)
+        if one is not None and one.timeline is not None:
+            one.timeline.prompt_computed(tokens, waited_s, now)
+    for request_id, start, end, after_s in head.recent_pieces:
+        one = live.get(request_id)
+        if one is not None and one.timeline is not None:
+            one.timeline.piece_sent(start, end, after_s, now)

@@ -1,0 +1,185 @@
+"""What would a newcomer get on a ring? All that the coordinator knows for it, kept from what comes.
+
+The ring's line, its pace, the lengths of its answers and a copy of its directory of cached prefixes
+follow requests from when they are sent to when they end. The decisions are in
+`molink_scheduler.routing`.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+
+from molink.coordinator.ring.live_sequence import LiveSequence
+from molink.serving.service import GenerationRequest
+from molink.stage_protocol.progress import StageProgress
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.prompt_order import PromptOrder
+from molink_scheduler.routing.admission import RingAdmission
+from molink_scheduler.routing.line_watch import LIES_AFTER_S, STALLED_S, LineWatch, Waiting
+from molink_scheduler.routing.pace_estimator import PaceEstimator
+from molink_scheduler.routing.prefix_mirror import PrefixMirror
+from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
+from molink_scheduler.waiting_line import WaitingLine
+
+__all__ = ["RingProspects"]
+
+ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
+"""Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
+
+
+@dataclass(slots=True)
+class RingProspects:
+    """What one ring has under way, how fast it is and what it has cached."""
+
+    line: WaitingLine = field(default_factory=WaitingLine)
+    pace: PaceEstimator = field(default_factory=PaceEstimator)
+    admission: RingAdmission = field(default_factory=RingAdmission)
+    order: PromptOrder = field(default_factory=PromptOrder)
+    """As the head has it, which gives its own places by what is cached there."""
+    mirror: PrefixMirror | None = None
+    """None: the ring caches nothing."""
+    round_s: float = 0.0
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    gaps: int = 0
+    gaps_s: float = 0.0
+    """How many times between two tokens of a sequence there were so far, and their sum."""
+    watch: LineWatch = field(default_factory=LineWatch)
+    """Over requests that are left lying."""
+    _tail_reports: int = 0
+    """That the tail had sent at the last look."""
+
+    @classmethod
+    def of(cls, terms: RingTerms) -> "RingProspects":
+        """Of a ring that has done nothing yet."""
+        caches = terms.prefix_cache and terms.caches_states
+        mirror = PrefixMirror.of_ring(terms.cache_tokens) if caches else None
+        return cls(order=PromptOrder(terms.own_work_times), mirror=mirror)
+
+    def state(
+        self,
+        request: GenerationRequest | LiveSequence,
+        others: Iterable[LiveSequence],
+        tokens_per_s: float = 1.0,
+    ) -> RingState:
+        """The ring as a request meets it now. What it passes is not ahead."""
+        cached = self._cached_tokens(request)
+        place = self.order.place(max(1, _known_tokens(request) - cached))
+        waiting_tokens = waiting_requests = outstanding_tokens = 0
+        for live in others:
+            outstanding_tokens += live.tokens
+            if live.wait is not None and _goes_before(live, request.priority, place):
+                waiting_tokens += live.uncomputed_tokens
+                waiting_requests += 1
+        return RingState(
+            self.pace.pace,
+            waiting_tokens,
+            waiting_requests,
+            self.line.running,
+            cached,
+            self.pace.answer_tokens,
+            outstanding_tokens,
+            max(1e-3, tokens_per_s),
+        )
+
+    def _cached_tokens(self, request: GenerationRequest | LiveSequence) -> int:
+        if self.mirror is None or request.sampling.prompt_logprobs is not None:
+            return 0
+        return self.mirror.cached_tokens(request.cache_salt, request.packed)
+
+    def sent(self, live: LiveSequence, others: Iterable[LiveSequence], now: float) -> None:
+        """The ring is to compute a sequence."""
+        if not live.has_token and live.wait is None:
+            live.met = self.state(live, (one for one in others if one is not live))
+            cached = live.met.cached_tokens
+            live.place = self.order.join(max(1, live.known_tokens - cached))
+            live.place_uncached = live.place + self.order.times * cached
+            if self.mirror is not None:
+                self.mirror.computes(live.cache_salt, live.packed)
+        live.join(self.line, now)
+
+    def was_cached(self, live: LiveSequence, tokens: int) -> None:
+        """The ring says how much of a sequence it had cached; what cannot be is left out."""
+        if live.met is None or not 0 <= tokens < live.known_tokens:
+            return
+        if self.mirror is not None and tokens < live.met.cached_tokens:
+            self.mirror.missed(live.met.cached_tokens - tokens)
+        live.met = replace(live.met, cached_tokens=tokens)
+
+    def token_came(self, live: LiveSequence, now: float) -> None:
+        """A sequence has its next token."""
+        elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
+        if live.has_token:
+            weight = ROUND_WEIGHT if self.round_s else 1.0
+            self.round_s += weight * (elapsed_s - self.round_s)
+            self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
+            self.line.token_came(elapsed_s)
+            self.pace.token_came(max(0, self.line.running - 1), elapsed_s)
+        elif live.met is not None and live.wait is not None and not live.losses:
+            self.watch.began(live.request_id, self._place(live, live.met.cached_tokens))
+            self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
+        live.has_token, live.moved_at = True, now
+        live.begin(self.line, now)
+
+    def left_lying(
+        self,
+        all_live: Collection[LiveSequence],
+        terms: RingTerms,
+        tail: StageProgress,
+        tokens: int,
+        now: float,
+    ) -> set[int]:
+        """Ids of the sequences that the ring's head lets lie. `tail`: what its last stage reports;
+        `tokens`: that have come from there in all."""
+        if tail.reports < self._tail_reports:  # Another stage is the tail.
+            self.watch.begin_anew()
+        rows = tail.rows_out - tokens if tail.reports != self._tail_reports else None
+        self._tail_reports = tail.reports
+        asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
+        has_slots = terms.state_slots is None or len(all_live) <= terms.state_slots
+        has_room = asked <= terms.kv_tokens_capacity and has_slots
+        waiting = [one for one in all_live if not one.is_held and _waits(one, now)]
+        return self.watch.look(map(self._waiting, waiting), rows, now, has_room=has_room)
+
+    def _waiting(self, live: LiveSequence) -> Waiting:
+        prompt_s = self.pace.pace.prefill_s(live.known_tokens, self.line.running)
+        patience_s = live.patience * (LIES_AFTER_S + prompt_s + self.round_s)
+        return Waiting(live.request_id, self._place(live, 0), patience_s)
+
+    def _place(self, live: LiveSequence, cached_tokens: int) -> tuple[int, int]:
+        """Its priority and its place, with so many tokens of it cached."""
+        return live.priority, live.place_uncached - self.order.times * cached_tokens
+
+    def left(self, live: LiveSequence, now: float, *, has_ended: bool) -> None:
+        """A sequence waits and runs here no more; what was computed of it stays cached."""
+        if live.has_token:
+            if has_ended:
+                self.pace.answer_ended(live.generated_tokens)
+            if self.mirror is not None:
+                packed = live.packed + token_bytes(live.output)
+                self.mirror.computes(live.cache_salt, packed[: live.held_tokens * TOKEN_BYTES])
+        live.leave(self.line, now)
+
+    def begins_anew(self) -> None:
+        """The ring has lost what it had cached."""
+        self.watch.begin_anew()
+        if self.mirror is not None:
+            self.mirror.clear()
+
+
+def _known_tokens(request: GenerationRequest | LiveSequence) -> int:
+    if isinstance(request, LiveSequence):
+        return request.known_tokens
+    return len(request.prompt_token_ids)
+
+
+def _waits(live: LiveSequence, now: float) -> bool:
+    """Whether it had no token lately."""
+    return not live.has_token or now - live.moved_at > STALLED_S
+
+
+def _goes_before(live: LiveSequence, priority: int, place: int) -> bool:
+    """Whether one that waits is computed before a newcomer with this priority and place. A prompt
+    that has begun is not interrupted."""
+    has_begun = live.timeline is not None and live.timeline.prompt_tokens_done > 0
+    return has_begun or (live.priority, live.place) <= (priority, place)

@@ -1,0 +1,68 @@
+"""Assigner of work to nodes: from a plan's stages, or in the place of a lost one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from molink.control.messages.payloads import AssignedWork, Assignment
+from molink.coordinator.nodes.node_book import Node, NodeBook
+from molink.coordinator.planning.cluster_plan import PlannedRing
+from molink.coordinator.ring.ring import AgentStage, NodeCommands
+from molink.coordinator.ring.stage_watch import LoadLimits
+
+__all__ = ["Assigner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigner:
+    """Maker of stages on a book's nodes."""
+
+    book: NodeBook
+    commands: NodeCommands
+    coordinator_key: str
+    """CURVE public key, Z85."""
+    next_epoch: Callable[[], int]
+    """Rises over all starts of this coordinator."""
+    limits: LoadLimits = field(default_factory=LoadLimits)
+
+    def stages(self, plan: PlannedRing, ring: int) -> list[AgentStage]:
+        """The stages of a ring in a new epoch, none of them assigned yet."""
+        nodes = [self.book.nodes[stage.node_id] for stage in plan.stages]
+        given = Assignment(revision=0, ring=ring, epoch=self.next_epoch(), stages=len(nodes))
+        return [
+            self._stage(
+                node,
+                given.model_copy(update={"stage": index, "work": stage.work}),
+                (nodes[index - 1].public_key, self.coordinator_key),
+            )
+            for index, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
+        ]
+
+    def in_place_of(self, lost: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
+        """The stage that takes a lost one's place on another node; of no epoch of its own yet."""
+        given = lost.assignment.model_copy(update={"work": work, "resume": None})
+        return self._stage(node, given, lost.neighbours)
+
+    def standby(self, place: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
+        """The stage of no ring that holds what another one does."""
+        why = f"It holds the layers of {place.name}, whose place it takes should that go."
+        update = {"work": work, "epoch": self.next_epoch(), "reason": why, "resume": None}
+        return self._stage(node, place.assignment.model_copy(update=update), place.neighbours)
+
+    def _stage(self, node: Node, assignment: Assignment, neighbours: tuple[str, str]) -> AgentStage:
+        return AgentStage(
+            node=node,
+            assignment=assignment,
+            neighbours=neighbours,
+            commands=self.commands,
+            limits=self.limits,
+            pc_downloading_at=partial(self.book.last_download, node.pc),
+            pc_made_wait_at=partial(self.book.last_wait, node.pc),
+        )
+
+    async def stand_by(self, node: Node, epoch: int | None = None) -> None:
+        """Have a node hold nothing; with an epoch only if that is its last assignment's."""
+        assignment = node.assignment
+        if epoch is not None and (assignment is None or assignment.epoch != epoch):
+            return
+        await self.commands.assign(node, Assignment(revision=0, reason="No ring needs it now."))

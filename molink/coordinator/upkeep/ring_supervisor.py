@@ -1,0 +1,399 @@
+"""Supervisor of one ring, from its plan to its end: load, join, serve, drain.
+
+`run` is a task of its own; the manager drains or cancels it, and sees in `state` how far it is.
+However it ends, its members stand by, unless they were assigned something else since.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+
+from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.ring.client import RingClient
+from molink.coordinator.ring.ring import AgentStage, Ring
+from molink.coordinator.ring.stage_watch import StageFailure, silences_s
+from molink.coordinator.upkeep.neighbours import has_grown
+from molink.coordinator.upkeep.recovery import Recovery, Resumption
+from molink.coordinator.upkeep.ring_building import RingEndpoint, build_ring
+from molink.coordinator.upkeep.ring_progress import ForecastPace, RingProgress, Stuck
+from molink.coordinator.upkeep.take_over import KeptRing, RingKeeper
+from molink.errors import ErrorGuard, MolinkError, RingError, StageError
+from molink.serving.events import EventKind
+from molink.stage_protocol.messages import StageProgress
+from molink.tasks import background_tasks, gathered, unless
+from molink_scheduler.routing.pace_estimator import PaceEstimator
+
+__all__ = ["RingState", "RingSupervisor"]
+
+log = logging.getLogger(__name__)
+
+OPEN_TIMEOUT_S = 180.0
+"""From joined to serving: a path to the head, and the check of a codec over slow links."""
+
+PROGRESS_PERIOD_S = 1.0
+"""Between two looks whether a ring moves on; its stages report once a second."""
+
+SILENCE_PERIOD_S = 0.1
+"""Between two looks for stages that are silent."""
+
+SILENT_LOST_S = 4.0
+"""For which a stage may be silent until it is lost, where no standby holds its layers: a stall of a
+home Wi-Fi is over in two to five seconds, and costs less than to go on without the PC."""
+
+ROWS_REFUSED_MAX = 3
+"""Requests that a stage may refuse for its neighbour's rows, until one of both is left out."""
+
+SILENT = "neither its neighbours nor the coordinator get anything from its stage"
+
+DRAIN_S = 30.0
+"""Running answers may end where they are; what is left then goes on in another ring."""
+
+
+class RingState(StrEnum):
+    """Progress of a ring, from loading to its end."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    RESUMING = "resuming"
+    """It has lost a stage, and its requests wait for it to go on."""
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class RingSupervisor:
+    """One ring: planned, loading, serving or ended."""
+
+    number: int
+    plan: PlannedRing
+    stages: Sequence[AgentStage]
+    endpoint: RingEndpoint
+    codec: str
+    """As `--wire`."""
+    service: ClusterService
+    stand_by: Callable[[Node, int], Awaitable[None]]
+    """Has a node hold nothing, if its last assignment was for this epoch."""
+    wake: asyncio.Event
+    """Set for the manager when something has changed."""
+    recovery: Recovery
+    mended: Callable[[StageFailure], object]
+    """Takes a failure after which the ring may go on."""
+    complained: Callable[[StageFailure], bool]
+    """Takes a complaint about a neighbour's rows, of a ring that goes on; whether it had better
+    not."""
+    keeper: RingKeeper
+    kept: KeptRing | None = None
+    """As an earlier coordinator has left it; None: it is built."""
+    state: RingState = RingState.LOADING
+    has_served: bool = False
+    served_s: float = 0.0
+    """For how long it has served so far, as the manager counts."""
+    error: MolinkError | None = None
+    """Why it has failed; None unless it has."""
+    clock: Callable[[], float] = time.monotonic
+    fractions: dict[int, float] = field(default_factory=dict)
+    """Of each stage's loading."""
+    _planned_at: float = field(init=False)
+    _drain: asyncio.Event = field(default_factory=asyncio.Event)
+    _serving: ServingRing | None = None
+    """Since it takes requests."""
+    _cached_by: dict[str, Node] = field(default_factory=dict)
+    """Nodes that were in it since its caches were cleared."""
+
+    def __post_init__(self) -> None:
+        self._planned_at = self.clock()
+
+    @property
+    def epoch(self) -> int:
+        """Number of this ring in all its messages."""
+        return self.stages[0].epoch
+
+    @property
+    def loaded_share(self) -> float:
+        """How far loading is, on average."""
+        return sum(self.fractions.values()) / len(self.stages)
+
+    def drain(self) -> None:
+        """Take no more requests, let those that run end, then end."""
+        if self.state in (RingState.LOADING, RingState.SERVING, RingState.RESUMING):
+            self.state = RingState.DRAINING
+            self._drain.set()
+
+    async def run(self) -> None:
+        """Until it is drained, lost or cancelled; a failure is kept in `error`."""
+        try:
+            if self.kept is not None:
+                resumption = await self._take_over(self.kept)
+                await self._serve(resumption.ring, resumption)
+            elif (ring := await self._build()) is not None:
+                await self._serve(ring)
+        except TimeoutError:
+            self.error = StageError("It took too long to load or to answer.")
+        except MolinkError as error:
+            self.error = error
+        except Exception as error:  # What a node reports may be impossible in new ways.
+            log.exception("ring %d has failed", self.number)
+            self.error = StageError(f"It stopped on {type(error).__name__}.")
+        finally:
+            self.state = RingState.ENDED
+            self._note("ring_ended", f"has ended: {self.error or 'it is not needed any more.'}")
+            self.keeper.drop(self.number)
+            self.service.not_expected(self.number)
+            await asyncio.shield(self._release())
+            self.wake.set()
+
+    async def _build(self) -> Ring | None:
+        """The ring; None when it was to be drained before it stood."""
+        terms = await self.endpoint.open(self.stages)
+        building = build_ring(self.stages, terms, self._progressed, self.endpoint.reroute)
+        return await unless(self._drain, building)
+
+    def _progressed(self, index: int, fraction: float) -> None:
+        self.fractions[index] = fraction
+        self.wake.set()
+
+    async def _take_over(self, kept: KeptRing) -> Resumption:
+        """The next epoch of a ring that was left. Raises MolinkError or TimeoutError."""
+        terms = await self.endpoint.open(self.stages)
+        ring = Ring(self.stages, replace(terms, ring=kept.terms), kept.requests_link)
+        client = self.endpoint.client(ring)
+        client.pause()
+        client.codec = kept.codec
+        for one in self.keeper.requests.get(self.number, ()):
+            client.adopt(one)
+        self._serving = self._serving_ring(client)
+        if (begun := self.recovery.begin(ring, taken_over=True)) is None:
+            raise StageError("Too little is left of it to take it over.")
+        self.state = RingState.RESUMING
+        self._go_to(begun)
+        async with asyncio.timeout(self.recovery.left_s):
+            return await self.recovery.run(begun, client, "The coordinator was started anew.")
+
+    def _go_to(self, ring: Ring) -> None:
+        """Note in which places the ring stands from now on."""
+        self.stages = ring.stages
+        places = [PlannedStage(stage.node.node_id, stage.work) for stage in ring.stages]
+        self.plan = self.plan.moved(places)
+
+    async def _serve(self, ring: Ring, resumption: Resumption | None = None) -> None:
+        """Until it is drained, over as many epochs as it takes. Raises MolinkError when it is lost.
+        `resumption`: with which it is taken over."""
+        try:
+            while True:
+                try:
+                    await self._serve_epoch(ring, resumption)
+                    return
+                except (StageError, RingError) as error:
+                    resumption = await self._resumption(ring, error)
+                    ring = resumption.ring
+        finally:
+            if self._serving is not None and self._serving in self.service.rings:
+                self._serving.client.end("The ring has ended.")
+                self.service.remove(self._serving)
+
+    async def _serve_epoch(self, ring: Ring, resumption: Resumption | None) -> None:
+        """Until it is drained. Raises StageError or RingError when a stage is lost."""
+        async with background_tasks() as tasks:
+            tasks.create_task(ring.watch())
+            tasks.create_task(self._watch_silence(ring))
+            tasks.create_task(self._watch_rows(ring))
+            tasks.create_task(self.endpoint.watch(ring))
+            if self._serving is None or resumption is None:
+                client = await self._connected(ring)
+                tasks.create_task(client.run())
+                tasks.create_task(self._watch_progress(client))
+                async with asyncio.timeout(OPEN_TIMEOUT_S):
+                    await client.choose_codec(self.codec)
+                chosen = f"packs activations as {client.codec.codec}: {client.codec.reason}"
+                self._note("codec", chosen)
+                self._serving = self._serving_ring(client)
+                self._take_requests()
+                elapsed_s = self.clock() - self._planned_at
+                self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
+            else:
+                client = self._serving.client
+                async with asyncio.timeout(self.recovery.left_s):
+                    await self.endpoint.go_on(ring)
+                self._go_on(client, resumption)
+                if not self.has_served:
+                    self._take_requests()
+                tasks.create_task(client.run())
+                tasks.create_task(self._watch_progress(client))
+            self.keeper.keep(self.number, self.plan, ring, client.codec)
+            await self._until_drained(client)
+
+    async def _resumption(self, ring: Ring, error: MolinkError) -> Resumption:
+        """The ring's next epoch. Raises the error that has ended this one when there is none. Of
+        what a quarantined node has computed nothing is kept: others' KV was made of its rows."""
+        client = self._serving.client if self._serving is not None else None
+        is_spoilt = any(stage.node.quarantined for stage in ring.stages)
+        if client is None or client.unready_reason is not None or is_spoilt:
+            raise error
+        while (begun := self.recovery.begin(ring)) is not None:
+            client.pause()
+            self._note_losses(ring, begun, str(error))
+            if self.state is RingState.SERVING:
+                self.state = RingState.RESUMING
+            ring = begun
+            self._go_to(ring)
+            with suppress(StageError, TimeoutError):
+                async with asyncio.timeout(self.recovery.left_s):
+                    return await self.recovery.run(ring, client, str(error))
+        raise error
+
+    def _note_losses(self, ring: Ring, begun: Ring, reason: str) -> None:
+        """What another node replaces has failed; what its own node loads again may be forgiven."""
+        staying = {stage.node.node_id for stage in begun.stages}
+        for stage in ring.stages:
+            if stage.is_lost:
+                self._note("stage_lost", f"has lost {stage.name}, and goes on: {reason}")
+            if stage.failure is not None and stage.node.node_id in staying:
+                self.mended(stage.failure)
+        for stage in begun.stages:
+            if has_grown(stage) and stage.loaded is None:
+                first, end = stage.layers
+                wide = f"layers {first} to {end - 1}, with what was lost beside its own"
+                self._note("plan", f"goes on with {stage.name} for {wide}")
+
+    def _go_on(self, client: RingClient, resumption: Resumption) -> None:
+        reason, missing = resumption.reason, resumption.missing
+        if resumption.cached is not None:
+            client.keep_cached(resumption.cached)
+        client.go_on(resumption.ring, resumption.listed, missing, reason)
+        elapsed_s, loading_s = self.recovery.succeeded()
+        kept = len(resumption.listed - missing)
+        if self.state is RingState.RESUMING:
+            self.state = RingState.SERVING
+        times = f"{elapsed_s:.1f} s after a loss, {loading_s:.1f} of them to load"
+        holding = f"with the KV of {kept} requests, {resumption.behind_tokens} tokens behind"
+        self._note("ring_resumed", f"goes on {times}, {holding}: {reason}")
+        self.wake.set()
+
+    async def _connected(self, ring: Ring) -> RingClient:
+        """Raises StageError when the head does not answer: the coordinator's own line carries the
+        heartbeats of all, or its ring would have ended already."""
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                return await self.endpoint.connect(ring)
+        except RingError as error:
+            raise self.stages[0].fail(f"{self.stages[0].name}: {error}") from None
+
+    async def _watch_silence(self, ring: Ring) -> None:
+        """Note each stage that falls silent; raises StageError when one stays so."""
+        known: set[int] = set()
+        while True:
+            await asyncio.sleep(SILENCE_PERIOD_S)
+            found = silences_s([stage.seen for stage in ring.stages], now := self.clock())
+            silent = {place: silent_s for place, silent_s in enumerate(found) if silent_s}
+            for place in silent.keys() - known:
+                self._note("stage_silent", f"waits for {ring.stages[place].name}: {SILENT}")
+            for place, silent_s in silent.items():
+                stage = ring.stages[place]
+                if silent_s >= SILENT_LOST_S or self.recovery.has_standby(ring, stage):
+                    silence = f"{stage.name} has been silent for {silent_s:.0f} s"
+                    raise stage.silent(f"{silence}: {SILENT}.", now)
+            known = set(silent)
+
+    async def _watch_rows(self, ring: Ring) -> None:
+        """Note each stage that refuses rows of the one before, which costs their requests only;
+        raises StageError when that is all too often, or not the first ring of one of both."""
+        known = [stage.rows_refused for stage in ring.stages]
+        while True:
+            await asyncio.sleep(SILENCE_PERIOD_S)
+            for place, stage in enumerate(ring.stages):
+                if (refused := stage.rows_refused) <= known[place]:
+                    continue
+                previous, known[place] = ring.stages[place - 1], refused
+                what = f"{stage.name} has refused rows of {previous.name} that are no numbers"
+                failure = StageFailure(stage.node.node_id, f"{what}.", previous.node.node_id)
+                self._note("rows_refused", f"goes on, but {what}")
+                if self.complained(failure) or refused >= ROWS_REFUSED_MAX:
+                    raise stage.fail(failure.reason, failure.about)
+
+    async def _watch_progress(self, client: RingClient) -> None:
+        """Until the ring stands, then raises StageError."""
+        forecast, progress = self.plan.forecast, RingProgress(ForecastPace())
+        if forecast is not None:
+            progress.pace = ForecastPace(forecast.tpot_s, self.plan.prompt_token_s)
+        while True:
+            now = self.clock()
+            healths = [stage.health for stage in self.stages]
+            stages = [one.progress if one is not None else StageProgress() for one in healths]
+            stuck = progress.update(client.served(), stages, now)
+            if stuck is not None:
+                raise self._stuck(stuck)
+            if healths[0] is not None:
+                client.note_prompts(healths[0], now)
+            self._clear_spoilt(client)
+            has_other = partial(self.service.has_other, client)
+            client.give_up_stalled(now, has_other, stages[-1])
+            if client.prospects.watch.is_habit(now):
+                raise self._stuck(Stuck.letting_lie(len(stages)))
+            short = [one for one in self.stages if one.health and one.health.host_is_short]
+            client.short_of_memory = short[0].name if short else ""
+            if short:
+                client.shed_newest(has_other)
+            await asyncio.sleep(PROGRESS_PERIOD_S)
+
+    def _clear_spoilt(self, client: RingClient) -> None:
+        """Have the ring forget what it has cached once a node is quarantined or removed that was in
+        it meanwhile: of its rows others may have made KV."""
+        spoilt = any(one.quarantined or one.presence is None for one in self._cached_by.values())
+        with suppress(RingError):  # The link to its head is lost: it does so when it goes on.
+            if spoilt:
+                self._cached_by.clear()
+                client.clear_cache()
+        self._cached_by |= {stage.node.node_id: stage.node for stage in self.stages}
+
+    def _stuck(self, stuck: Stuck) -> StageError:
+        stage = self.stages[stuck.stage]
+        about = self.stages[stuck.about] if stuck.about is not None else None
+        if about is None:
+            stage.is_given_up = True
+            return stage.stuck(f"{stage.name} stands still: {stuck.reason}.")
+        reason = f"{stage.name} with {about.name} stands still: {stuck.reason}."
+        return stage.fail(reason, about.node.node_id)
+
+    def _serving_ring(self, client: RingClient) -> ServingRing:
+        client.prospects.pace = PaceEstimator(self.plan.pace)
+        return ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
+
+    def _take_requests(self) -> None:
+        assert self._serving is not None, "its client is connected"
+        if not self._drain.is_set():
+            self.state = RingState.SERVING
+        self.has_served = True
+        self.service.add(self._serving)
+        self.service.not_expected(self.number)
+        self.wake.set()
+
+    async def _until_drained(self, client: RingClient) -> None:
+        """Until drained, and those that run have ended."""
+        assert self._serving is not None, "it takes requests"
+        await self._drain.wait()
+        self._serving.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await client.until_idle()
+
+    def _note(self, kind: EventKind, what: str) -> None:
+        self.service.events.add(kind, f"ring {self.number} {what}", ring=self.number)
+
+    async def _release(self) -> None:
+        """Close our ends, and have everybody stand by, whatever else fails."""
+        guard = ErrorGuard(f"Ending ring {self.number}")
+        with guard:
+            await self.endpoint.close()
+        await gathered(self._let_go(stage.node, guard) for stage in self.stages)
+
+    async def _let_go(self, node: Node, guard: ErrorGuard) -> None:
+        with guard:
+            await self.stand_by(node, self.epoch)

@@ -1,0 +1,59 @@
+"""What GET /cluster says of a node, and why it does what it does."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.control.messages.payloads import NodeWish
+from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.reports.cluster_report import nodes_report, ring_report
+from molink.coordinator.ring.client import RingClient
+from molink.coordinator.upkeep.ring_health import progress_sentence
+from tests.coordinator.examples import HERE, PROFILE
+from tests.golden.values_cluster import CARD, LinksDouble, a_ring
+
+STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})
+PAUSED = NodeWish(wish="pause", reason="On battery.")
+LEAVES = NodeWish(wish="leave", reason="Its owner has taken it out of the cluster.")
+
+
+@pytest.mark.parametrize(
+    ("presence", "wish", "reason"),
+    [
+        (HERE, None, "would slow the ring"),
+        (HERE, PAUSED, "On battery."),
+        (STOPPED, PAUSED, "The agent was stopped."),
+        (STOPPED, None, "The agent was stopped."),
+        (STOPPED, LEAVES, "Its owner has taken it out of the cluster."),
+    ],
+)
+def test_the_reason_is_that_of_the_state(presence, wish, reason):
+    node = Node("a" * 16, presence=presence, profile=PROFILE, wish=wish)
+    (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
+    assert entry["reason"] == reason
+
+
+def test_who_is_suspended_is_told_why():
+    node = Node("a" * 16, presence=STOPPED, profile=PROFILE, suspended="It says far more.")
+    (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
+    assert (entry["reason"], entry["state"]) == ("It says far more.", "lost")
+
+
+def test_who_is_gone_is_not_who_never_came():
+    assert "No PC has joined yet" in progress_sentence([], [], min_nodes=1)
+    gone = [Node("a" * 16, presence=STOPPED), Node("b" * 16, presence=STOPPED)]
+    said = progress_sentence(gone, [], min_nodes=1)
+    assert said == "None of the 2 PCs that joined before is here now."
+    measured = [Node("a" * 16, presence=HERE, profile=PROFILE)]
+    said = progress_sentence(measured, [], min_nodes=1)
+    assert said == "1 PC ready; a plan is being made."
+
+
+@pytest.mark.parametrize("without", [{"prefix_cache": False}, {"state_slots": 3}])
+def test_a_ring_that_caches_nothing_shows_no_cache(without):
+    """As where layers keep states, and no slot is left for snapshots."""
+    ring = a_ring()
+    assert ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None))["prefix_cache"]
+    terms = replace(ring.terms, ring=replace(ring.terms.ring, **without))
+    ring = replace(ring, terms=terms)
+    assert ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None))["prefix_cache"] is None
