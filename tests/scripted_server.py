@@ -15,8 +15,10 @@ from aiohttp import web
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
 from molink.serving.events import EventLedger
+from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent
 
 
 @dataclass

@@ -8,7 +8,7 @@ several devices are lent, with the device before it. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from molink.cli.progress.amounts import duration_text, progress_text
+from molink.terminal.amounts import duration_text, progress_text
 from molink_agent.limits.limits import Limits, plain_limits
 
 __all__ = [

@@ -37,11 +37,11 @@ from molink.api.callers import CALLER, CALLERS
 from molink.api.cluster_routes import PLAN_PATH
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.cors import CorsRules
+from molink.api.keys.live_keys import LiveKeys, RateState, run_live_keys
+from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyStore, Scope
 from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS, RING_PATH
 from molink.client.api_client import LOOPBACK_NAMES, is_loopback
-from molink.control.api_keys.live_keys import LiveKeys, RateState, run_live_keys
-from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore, Scope
 from molink.errors import UserError
 
 __all__ = [

@@ -41,19 +41,13 @@ from molink.api.errors import (
     is_anthropic,
 )
 from molink.api.headers.serving import cached_tokens, note_sequences
-from molink.control.api_keys.store import KeyUsage
+from molink.api.keys.store import KeyUsage
 from molink.errors import ControlError
-from molink.serving.kept_answer import KeptAnswer
-from molink.serving.live_state import LiveState
-from molink.serving.service import (
-    GenerationRequest,
-    GenerationService,
-    ModelCard,
-    PromptLogprob,
-    TokenEvent,
-    TokenLogprob,
-    cache_salt,
-)
+from molink.serving.answers.kept_answer import KeptAnswer
+from molink.serving.answers.live_state import LiveState
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest, GenerationService, cache_salt
+from molink.serving.token_events import PromptLogprob, TokenEvent, TokenLogprob
 from molink.tasks import cancel, gathered, spawn
 
 __all__ = [

@@ -46,7 +46,7 @@ from molink.api.status import (
     get_requests,
 )
 from molink.api.vllm.tokenize import post_detokenize, post_tokenize
-from molink.serving.live_state import LiveState
+from molink.serving.answers.live_state import LiveState
 from molink.serving.service import GenerationService
 
 __all__ = ["create_app"]

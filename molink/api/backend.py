@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from molink.api.chat import ChatFormat
 from molink.api.openai.logprobs import TokenTexts
-from molink.serving.service import GenerationService, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationService
 
 __all__ = ["Backend"]
 

@@ -29,7 +29,7 @@ from molink.api.headers.ignored_fields import note_ignored
 from molink.api.openai.refused_fields import OTHER_LENGTHS
 from molink.api.requests import check_model, in_worker
 from molink.api.schemas import Body
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.utf8 import utf8_text
 
 __all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 from aiohttp import web
 
 from molink.api.errors import RETRY_AFTER_S, ApiError
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import ApiKey, KeyUsage
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import ApiKey, KeyUsage
 from molink.households import household_of
 
 __all__ = [

@@ -41,13 +41,9 @@ from molink.api.requests import (
     tokens_of_prompt,
 )
 from molink.api.schemas import GenerateBody
-from molink.serving.service import (
-    GenerationRequest,
-    GenerationService,
-    ModelCard,
-    TokenEvent,
-    TokenLogprob,
-)
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest, GenerationService
+from molink.serving.token_events import TokenEvent, TokenLogprob
 
 __all__ = ["DEFAULT_MAX_TOKENS", "Stopwatch", "get_generated", "post_generate"]
 

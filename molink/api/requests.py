@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import SamplingBody
-from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
+from molink.serving.model_card import ChatTokenizer, ModelCard
+from molink.serving.service import GenerationRequest
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 from molink_scheduler.request import CONTEXT_TOKENS_MAX, SamplingParams
 from molink_scheduler.routing.admission import Targets

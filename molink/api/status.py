@@ -8,7 +8,8 @@ from aiohttp import web
 from molink.api.answers import json_text
 from molink.api.errors import NAME_CHARS_SHOWN, RETRY_AFTER_S, ApiError
 from molink.api.requests import check_model
-from molink.serving.service import GenerationService, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationService
 
 __all__ = [
     "get_cluster",

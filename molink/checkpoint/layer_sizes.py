@@ -30,7 +30,7 @@ from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import Place, homes_of_tensors
 from molink.errors import UserError
-from molink_scheduler.placement import ModelCost
+from molink_scheduler.model_cost import ModelCost
 
 __all__ = ["planned_model", "planned_of_weights"]
 

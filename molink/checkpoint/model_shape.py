@@ -14,7 +14,7 @@ from typing import Literal
 from molink.checkpoint.layers_together import Runs
 from molink.checkpoint.mixers import NO_STATE, StateSize
 from molink.checkpoint.quantized.declared import DeclaredQuantization
-from molink_scheduler.placement import ModelCost
+from molink_scheduler.model_cost import ModelCost
 
 __all__ = [
     "ELEMENT_BYTES",

@@ -5,10 +5,10 @@ import asyncio
 import click
 
 from molink.cli.client import url_option
-from molink.cli.command_line import SentenceGroup
 from molink.cli.options import key_option
-from molink.cli.tables import data_dir_option
 from molink.errors import UserError
+from molink.terminal.command_line import SentenceGroup
+from molink.terminal.tables import data_dir_option
 
 __all__ = ["cache"]
 

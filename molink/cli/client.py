@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import quiet_option, shown_option
 from molink.cli.options import key_option
 from molink.errors import UserError
 from molink.printable import printable
+from molink.terminal.command_line import quiet_option, shown_option
 from molink.utf8 import utf8_text
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _write_profile(model: str | None, path: Path, *, quiet: bool) -> None:
     _check_writable(path, "--profile")
     os.environ |= STAGE_ENVIRONMENT | os.environ  # before torch is imported
     from molink.bench.stage_profile import STEPS_IN_ALL, write_profile
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
 
     with WorkProgress("steps", STEPS_IN_ALL, quiet=quiet) as bar:
         write_profile(model, path, bar.advance)
@@ -281,7 +281,7 @@ def _write_profile(model: str | None, path: Path, *, quiet: bool) -> None:
 
 async def _run_with_bar(settings: "Settings", key: str | None, *, quiet: bool) -> dict[str, Any]:
     from molink.bench.load import run_load
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
 
     with WorkProgress("requests", quiet=quiet) as bar:
         return await run_load(

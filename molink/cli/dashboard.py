@@ -12,9 +12,9 @@ import click
 
 from molink.cli.client import url_option
 from molink.cli.options import key_option
-from molink.cli.tables import data_dir_option
 from molink.errors import UserError
 from molink.quick_imports import quick_imports
+from molink.terminal.tables import data_dir_option
 
 if TYPE_CHECKING:
     from molink.dashboard.actions import Actions

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import quiet_option, shown_option
-from molink.cli.tables import json_option
 from molink.errors import UserError
+from molink.terminal.command_line import quiet_option, shown_option
+from molink.terminal.tables import json_option
 
 if TYPE_CHECKING:
     from molink.config.settings import ServeSettings
-    from molink.serving.service import GenerationRequest, GenerationService, ModelCard
+    from molink.serving.model_card import ModelCard
+    from molink.serving.service import GenerationRequest, GenerationService
 
 __all__ = ["demo"]
 
@@ -55,7 +56,7 @@ def demo(chat: bool, prompt: str, quiet: bool, as_json: bool) -> None:
 
 
 async def _demo(settings: "ServeSettings", talk: Talk, *, quiet: bool) -> None:
-    from molink.cli.terminal import until_loaded
+    from molink.cli.cluster_status import until_loaded
     from molink.coordinator.local.start import start_local
 
     if not quiet:

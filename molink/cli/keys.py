@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import SentenceGroup
-from molink.cli.tables import (
+from molink.errors import UserError
+from molink.terminal.command_line import SentenceGroup
+from molink.terminal.tables import (
     DATA_FOLDER,
     data_dir_option,
     duration_s,
@@ -22,10 +23,9 @@ from molink.cli.tables import (
     local_time,
     show_rows,
 )
-from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink.control.api_keys.store import KeyRecord, KeyStore, Scope
+    from molink.api.keys.store import KeyRecord, KeyStore, Scope
 
 __all__ = ["key"]
 
@@ -125,8 +125,8 @@ def _rate_per_min(text: str) -> int:
 
 @contextmanager
 def _store(data_dir: str | None) -> Iterator["KeyStore"]:
+    from molink.api.keys.store import KeyStore
     from molink.config.data_dir import data_dir as folder
-    from molink.control.api_keys.store import KeyStore
 
     where = folder(DATA_FOLDER, data_dir)
     with closing(KeyStore.open(where)) as store:
@@ -141,8 +141,8 @@ def _store(data_dir: str | None) -> Iterator["KeyStore"]:
 @contextmanager
 def _store_if_any(data_dir: str | None) -> Iterator["KeyStore | None"]:
     """None where no key was ever made: a folder that was mistyped is not made."""
+    from molink.api.keys.store import KeyStore
     from molink.config.data_dir import data_dir as folder
-    from molink.control.api_keys.store import KeyStore
 
     if not KeyStore.exists(folder(DATA_FOLDER, data_dir)):
         yield None

@@ -15,9 +15,9 @@ from keyword import iskeyword
 
 import click
 
-from molink.cli.command_line import SentenceGroup
 from molink.errors import MolinkError
 from molink.printable import PrintableFormatter, printable
+from molink.terminal.command_line import SentenceGroup
 
 __all__ = ["cli", "main"]
 

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from molink.cli.command_line import SentenceGroup, shown_option
-from molink.cli.tables import (
+from molink.errors import UserError
+from molink.printable import printable_line
+from molink.terminal.command_line import SentenceGroup, shown_option
+from molink.terminal.tables import (
     DATA_FOLDER,
     data_dir_option,
     duration_s,
@@ -24,8 +26,6 @@ from molink.cli.tables import (
     local_time,
     show_rows,
 )
-from molink.errors import UserError
-from molink.printable import printable_line
 
 if TYPE_CHECKING:
     from molink.control.registry.database import InviteRecord, NodeRecord

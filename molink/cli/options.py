@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from molink.cli.command_line import shown_option
 from molink.config.parsers import AUTO, NONE, REASONING_PARSERS, TOOL_PARSERS
 from molink.errors import UserError
+from molink.terminal.command_line import shown_option
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT

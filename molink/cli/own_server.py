@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from molink.cli.tables import DATA_FOLDER
 from molink.config import data_dir as folders
 from molink.errors import MolinkError
+from molink.terminal.tables import DATA_FOLDER
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from molink.api.access import Access
+    from molink.api.keys.store import ApiKey, KeyStore
     from molink.client.api_client import ApiClient
     from molink.config.settings import ServeSettings, UpSettings
-    from molink.control.api_keys.store import ApiKey, KeyStore
 
 __all__ = ["api_tls", "client_of", "own_client", "own_socket"]
 
@@ -75,8 +75,8 @@ def client_of(
 async def own_client(path: Path, *, silence_s_max: float) -> AsyncIterator["ApiClient"]:
     """A client of the server that listens at this socket of a data directory. It has an admin key
     of the command's own, or none where none can be made, as on a full disk."""
+    from molink.api.keys.store import KeyStore
     from molink.client.api_client import ApiClient
-    from molink.control.api_keys.store import KeyStore
     from molink.tasks import background_tasks
 
     with ExitStack() as stack:

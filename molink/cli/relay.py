@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from molink.cli.command_line import shown_option
+from molink.terminal.command_line import shown_option
 
 __all__ = ["relay"]
 
@@ -30,7 +30,7 @@ def relay(host: str, port: int, secret_file: str) -> None:
 
 
 async def _serve(secret: bytes, host: str, port: int) -> None:
-    from molink.cli.terminal import StatusLine
+    from molink.terminal.status_line import StatusLine
     from molink.transport.relay.server import RelayServer
 
     async with RelayServer(secret, host, port) as server:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import shown_option
 from molink.cli.options import access_options, chat_options, ring_options
 from molink.cli.watching import Watching, watch_options
+from molink.terminal.command_line import shown_option
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -108,11 +108,11 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free
+    from molink.cli.cluster_status import show_news, until_loaded
     from molink.cli.own_server import api_tls
-    from molink.cli.tables import DATA_FOLDER
-    from molink.cli.terminal import show_news, until_loaded
     from molink.config.data_dir import data_dir
     from molink.coordinator.local.start import start_local
+    from molink.terminal.tables import DATA_FOLDER
 
     check_port_free(settings.host, settings.port)
     cors, directory = CorsRules.of(settings.cors_origins), data_dir(DATA_FOLDER)

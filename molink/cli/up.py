@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import shown_option
 from molink.cli.options import access_options, chat_options, some_ring_options
 from molink.cli.watching import Watching, watch_options
+from molink.terminal.command_line import shown_option
 
 if TYPE_CHECKING:
     from molink.api.access import Access
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
-    from molink.cli.terminal import StatusLine
     from molink.config.settings import UpSettings
     from molink.control.registry.registry import Registry
     from molink.coordinator.cluster import Cluster
     from molink.coordinator.start import Coordinator
+    from molink.terminal.status_line import StatusLine
 
 __all__ = ["up"]
 
@@ -140,10 +140,10 @@ def up(
     Prints the command with which a PC joins. Requests are answered with 503 and the reason until
     enough PCs are there.
     """
-    from molink.cli.tables import DATA_FOLDER
     from molink.config.data_dir import data_dir as data_folder
     from molink.config.settings import UpSettings
     from molink.tasks import until_stopped
+    from molink.terminal.tables import DATA_FOLDER
     from molink.transport.paths.direct import home_addresses
 
     directory = data_folder(DATA_FOLDER, data_dir)
@@ -215,9 +215,9 @@ async def _start_agents_api(
     settings: "UpSettings", coordinator: "Coordinator", port: int, stack: AsyncExitStack
 ) -> None:
     """Let agents join, and fetch weights; ended with the stack."""
+    from molink.agents_api.app import create_agents_app
+    from molink.agents_api.offered_files import OfferedFiles
     from molink.api import start_api
-    from molink.api.agents import create_agents_app
-    from molink.api.weights.offered_files import OfferedFiles
 
     cluster = coordinator.cluster
     offered = OfferedFiles(
@@ -279,7 +279,7 @@ def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "S
 
 async def _show(cluster: "Cluster", ready_url: str | None, shown: "StatusLine") -> None:
     """Show what changes, until cancelled; and `ready URL`, if wanted, when a ring serves."""
-    from molink.cli.terminal import show_news
+    from molink.cli.cluster_status import show_news
     from molink.tasks import background_tasks
 
     async with background_tasks() as tasks:

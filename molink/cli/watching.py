@@ -19,15 +19,15 @@ from urllib.parse import urlsplit
 
 import click
 
-from molink.cli.command_line import quiet_option, shown_option
 from molink.errors import UserError
-from molink.serving.logs import LOG_FORMATS, set_up_logs
+from molink.logs import LOG_FORMATS, set_up_logs
 from molink.serving.timeline import RequestTimeline
+from molink.terminal.command_line import quiet_option, shown_option
 
 if TYPE_CHECKING:
     from molink.api.metrics.route import Metrics
-    from molink.cli.terminal import StatusLine
     from molink.coordinator.cluster import Cluster
+    from molink.terminal.status_line import StatusLine
 
 __all__ = ["OPERATOR_LOG", "Watching", "log_request", "watch_options"]
 
@@ -110,7 +110,7 @@ class Watching:
 
     def status_line(self) -> "StatusLine":
         """Where the command tells what happens."""
-        from molink.cli.terminal import StatusLine
+        from molink.terminal.status_line import StatusLine
 
         return StatusLine(log=OPERATOR_LOG if self.is_json else None, quiet=self.quiet)
 

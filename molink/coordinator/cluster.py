@@ -32,8 +32,8 @@ from molink.coordinator.upkeep.manager import ClusterManager, ManagerSettings
 from molink.coordinator.upkeep.ring_building import RingEndpoint
 from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
 from molink.coordinator.upkeep.take_over import RingKeeper
-from molink.serving.live_state import LiveState
-from molink.serving.service import ModelCard
+from molink.serving.answers.live_state import LiveState
+from molink.serving.model_card import ModelCard
 
 __all__ = ["Cluster", "given_by_pc", "run_cluster"]
 

@@ -38,9 +38,9 @@ from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServi
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.manager import ManagerSettings
-from molink.serving.live_state import LiveState
+from molink.serving.answers.live_state import LiveState
+from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel, read_served_model
-from molink.serving.service import ModelCard
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
 

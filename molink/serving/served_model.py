@@ -16,7 +16,7 @@ from molink.checkpoint.end_tokens import end_token_ids
 from molink.config.parsers import AUTO, NONE
 from molink.errors import CheckpointError, UserError
 from molink.models import DEMO_MODEL_DIR
-from molink.serving.service import ChatTokenizer, ModelCard, SamplingDefaults
+from molink.serving.model_card import ChatTokenizer, ModelCard, SamplingDefaults
 from molink_scheduler.request import SamplingParams
 
 __all__ = [

@@ -9,7 +9,7 @@ what to show: the same class over the same tokens, so they agree.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from molink.serving.service import ChatTokenizer
+from molink.serving.model_card import ChatTokenizer
 from molink_scheduler.request import SamplingParams
 
 __all__ = ["TextStream", "first_of", "overlap"]

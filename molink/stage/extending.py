@@ -18,7 +18,7 @@ from molink.engine.step.card_swapping import SwapWatch, watch_of
 from molink.engine.step.extended_stage import Executor, ExtendedExecutor, parts_of
 from molink.engine.step.stage import StageExecutor
 from molink.errors import StageError
-from molink.serving.service import ChatTokenizer
+from molink.serving.model_card import ChatTokenizer
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.links import StageLinks
 from molink.stage.packing import dtype_name

@@ -29,9 +29,9 @@ from molink.errors import (
     StageError,
     UserError,
 )
+from molink.logs import LOG_FORMATS, set_up_logs
 from molink.printable import PrintableStream
 from molink.quick_imports import quick_imports
-from molink.serving.logs import LOG_FORMATS, set_up_logs
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
     Fact,

@@ -15,8 +15,8 @@ from molink.engine.device.memory_limit import limit_memory
 from molink.engine.loading import load_stage
 from molink.engine.step.card_swapping import watch_of
 from molink.engine.step.stage import StageExecutor
+from molink.serving.model_card import ChatTokenizer
 from molink.serving.served_model import load_tokenizer
-from molink.serving.service import ChatTokenizer
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, new_recent, weights_bytes

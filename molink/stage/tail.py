@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.engine.sampling.grammar import GrammarState
 from molink.engine.sampling.history import DrawnToken
-from molink.serving.service import ChatTokenizer
+from molink.serving.model_card import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample
 from molink_scheduler.batch import PREFILL, Admission, Batch, RowFault

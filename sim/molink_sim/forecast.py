@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.model_shape import ModelShape, PlannedModel
-from molink.cli.models.plan_report import milliseconds, plan_fields
 from molink.config.node_file import BYTES_PER_MBIT, ListedNode, NodeFile, read_node_file
 from molink.errors import UserError
 from molink.hardware.gpu import Gpu
 from molink.hardware.roofline import stage_cost
+from molink.terminal.plan_report import milliseconds, plan_fields
 from molink_scheduler.placement import Forecast, Goal, Network, Plan
 from molink_sim.report.summary import summary
 from molink_sim.scenario import LinkSpec, RingSpec, Scenario, StageSpec, SystemSpec

@@ -14,17 +14,13 @@ from jinja2 import Environment
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
-from molink.serving.deadline import until_deadline
+from molink.serving.answers.deadline import until_deadline
 from molink.serving.events import EventLedger
+from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
-from molink.serving.service import (
-    GenerationRequest,
-    ModelCard,
-    PromptLogprob,
-    TokenEvent,
-    TokenLogprob,
-)
+from molink.serving.service import GenerationRequest
 from molink.serving.timeline import StageLayers
+from molink.serving.token_events import PromptLogprob, TokenEvent, TokenLogprob
 
 VOCABULARY_SIZE = 300
 EOS = 3

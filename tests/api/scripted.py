@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from molink.serving.service import ModelCard, TokenEvent
+from molink.serving.model_card import ModelCard
+from molink.serving.token_events import TokenEvent
 from tests.api.conftest import CARD, CharTokenizer, FakeService
 
 TEMPLATE = (

@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from molink.api.access import Access
 from molink.api.admin import add_admin_routes
 from molink.api.app import create_app
-from molink.control.api_keys.live_keys import run_live_keys
-from molink.control.api_keys.store import KeyStore
+from molink.api.keys.live_keys import run_live_keys
+from molink.api.keys.store import KeyStore
 from molink.control.registry.rules import check_wishes
 from molink.coordinator.admin import UnknownNodeError
 from molink.errors import ControlError, UserError

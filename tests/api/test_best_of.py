@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from molink.serving.service import TokenEvent, TokenLogprob
+from molink.serving.token_events import TokenEvent, TokenLogprob
 from tests.api.conftest import FakeService
 
 LOGPROBS = {0: (-3.0,), 1: (-1.0, -1.0, -1.0), 2: (-0.5, -2.0), 3: (-2.0,)}

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from molink.agents_api.app import add_join_route
 from molink.api import create_app, start_api
-from molink.api.agents import add_join_route
 from molink.api.answers import EventStream
 from molink.api.body import BODY_BYTES_MAX, DEPTH_MAX, body_pieces, parse_json_object
 from molink.api.callers import (
@@ -23,7 +23,7 @@ from molink.api.callers import (
     Callers,
 )
 from molink.api.errors import ApiError, errors_in_shape
-from molink.control.api_keys.store import ApiKey
+from molink.api.keys.store import ApiKey
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.ring.client import REQUESTS_MAX
 from tests.api.scripted import ScriptedService, card

@@ -10,7 +10,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from molink.api.cluster_routes import PLAN_FRESH_S, add_plan_route
 from molink.api.errors import errors_in_shape
 from molink.coordinator.planning.plan_process import answer_from_fields
-from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal, Network, NodeFacts
 from molink_scheduler.placement.question import PlacementQuestion
 
 QUESTION = PlacementQuestion.of(

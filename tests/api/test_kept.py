@@ -10,13 +10,14 @@ import openai
 import pytest
 
 from molink.api.access import Access
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KeyStore
 from molink.api.openai.responses import endpoint
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KeyStore
 from molink.errors import StageError
-from molink.serving.kept_answer import Ending
-from molink.serving.live_state import LiveState
-from molink.serving.service import GenerationRequest, TokenEvent
+from molink.serving.answer_log import Ending
+from molink.serving.answers.live_state import LiveState
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent
 from tests.api.scripted import CALL, SCHEMA, ScriptedService
 
 MODEL = "tiny/model"

@@ -15,7 +15,7 @@ from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.coordinator.ring.live_sequence import UNREAD_EVENTS_MAX
 from molink.coordinator.ring.prospects import RingProspects
 from molink.errors import OverloadedError
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Submit, TokenSample
 from molink_scheduler.routing.admission import Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator

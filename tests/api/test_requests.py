@@ -8,7 +8,7 @@ from molink.api.errors import ApiError
 from molink.api.requests import checked_token_ids, choice_seed, generation_requests
 from molink.api.schemas import SEED_MAX, SEED_MIN, GenerateBody
 from molink.errors import InvalidRequestError
-from molink.serving.service import SamplingDefaults
+from molink.serving.model_card import SamplingDefaults
 from tests.api.conftest import CARD
 
 FIELDS = fields(SamplingDefaults)

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from molink.api import create_app
 from molink.api.access import Access
 from molink.api.admin import add_admin_routes
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KeyStore
 from molink.cli.main import cli
 from molink.config.data_dir import api_socket
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KeyStore
 from molink.control.private_file import private_socket
 from molink.errors import UserError
 from tests.scripted_server import CountingService, running

@@ -6,9 +6,9 @@ import sqlite3
 import pytest
 from click.testing import CliRunner
 
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KEY_PREFIX, KeyStore, KeyUsage
 from molink.cli.main import cli
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KEY_PREFIX, KeyStore, KeyUsage
 from molink.errors import UserError
 
 

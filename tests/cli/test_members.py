@@ -10,18 +10,18 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KEY_PREFIX, KeyStore
 from molink.cli.main import cli
 from molink.cli.members import live_nodes
-from molink.cli.tables import duration_s, local_time
 from molink.config.data_dir import api_socket, data_dir
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KEY_PREFIX, KeyStore
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import request_to_join
 from molink.control.private_file import private_socket
 from molink.control.registry.registry import Registry
 from molink.errors import UserError
+from molink.terminal.tables import duration_s, local_time
 from tests.scripted_server import running
 
 URL, API_URL = "https://10.0.0.1:8003", "http://10.0.0.1:8000"
@@ -255,7 +255,7 @@ def test_where_no_key_can_be_made_the_coordinator_is_asked_without(coordinator, 
 
 
 def test_names_from_afar_are_printed_without_what_a_terminal_obeys(capsys):
-    from molink.cli.tables import show_rows
+    from molink.terminal.tables import show_rows
 
     show_rows([{"name": "attic\x1b[2J\u202e", "reason": "a\nb"}], as_json=False, nothing="")
     assert capsys.readouterr().out.splitlines()[1] == "attic\ufffd[2J\ufffd  a b"

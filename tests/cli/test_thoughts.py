@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.client import chat
-from molink.serving.service import GenerationRequest, TokenEvent
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent
 from tests.scripted_server import CARD, CountingService, WordTokenizer
 
 

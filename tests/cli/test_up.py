@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from molink.cli.terminal import StatusLine
 from molink.cli.up import _announce, _show
 from molink.config.settings import UpSettings
 from molink.coordinator.reports import cluster_news
@@ -15,6 +14,7 @@ from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.errors import UserError
 from molink.serving.events import EventLedger
 from molink.tasks import background_tasks
+from molink.terminal.status_line import StatusLine
 
 
 @dataclass

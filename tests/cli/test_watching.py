@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from molink.cli.terminal import StatusLine
 from molink.cli.watching import OPERATOR_LOG, Watching, log_request
 from molink.errors import UserError
-from molink.serving.logs import set_up_logs
+from molink.logs import set_up_logs
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
+from molink.terminal.status_line import StatusLine
 
 OTLP_PACKAGE = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
 

@@ -4,16 +4,16 @@ import sqlite3
 
 import pytest
 
-from molink.control.api_keys.store import MIGRATIONS as KEYS
-from molink.control.api_keys.store import KeyStore
+from molink.api.keys.store import MIGRATIONS as KEYS
+from molink.api.keys.store import KeyStore
 from molink.control.registry.database import MIGRATIONS as REGISTRY
 from molink.control.registry.registry import Registry
 from molink.control.sqlite_file import open_database
 from molink.coordinator.reports.ledger import MIGRATIONS as LEDGER
 from molink.coordinator.reports.ledger import Ledger
 from molink.errors import UserError
-from molink.serving.live_state import MIGRATIONS as LIVE
-from molink.serving.live_state import LiveState
+from molink.serving.answers.live_state import MIGRATIONS as LIVE
+from molink.serving.answers.live_state import LiveState
 
 FILES = {
     "registry.db": (REGISTRY, Registry.open),

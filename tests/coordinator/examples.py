@@ -9,7 +9,7 @@ from molink.control.messages.payloads import (
     WeightsSource,
 )
 from molink.wire.protocol import PROTOCOL_VERSION
-from molink_scheduler.placement import ModelCost
+from molink_scheduler.model_cost import ModelCost
 
 HERE = Presence(
     name="anna",

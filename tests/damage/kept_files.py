@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molink.api.access import open_access
-from molink.control.api_keys.store import MIGRATIONS as KEYS
-from molink.control.api_keys.store import KeyStore
+from molink.api.keys.store import MIGRATIONS as KEYS
+from molink.api.keys.store import KeyStore
 from molink.control.certificate import own_certificate
 from molink.control.identity import KeyPair, load_or_make_key
 from molink.control.registry.database import MIGRATIONS as REGISTRY
@@ -24,8 +24,8 @@ from molink.coordinator.nodes.node_book import Contribution
 from molink.coordinator.reports.ledger import MIGRATIONS as LEDGER
 from molink.coordinator.reports.ledger import Ledger
 from molink.coordinator.ring.link_memory import KnownLink, LinkMemoryFile
-from molink.serving.live_state import MIGRATIONS as LIVE
-from molink.serving.live_state import LiveState
+from molink.serving.answers.live_state import MIGRATIONS as LIVE
+from molink.serving.answers.live_state import LiveState
 from molink_agent.cli.join import KEY_FILE
 from molink_agent.limits.limits_file import LIMITS_FILE, LimitsFile
 from molink_agent.weights import ensure_weights

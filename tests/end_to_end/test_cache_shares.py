@@ -5,7 +5,7 @@ import time
 import aiohttp
 import pytest
 
-from molink.control.api_keys.store import KeyStore
+from molink.api.keys.store import KeyStore
 from tests.end_to_end.conftest import serving
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from molink.api.agents import create_agents_app
+from molink.agents_api.app import create_agents_app
+from molink.agents_api.offered_files import OfferedFiles
 from molink.api.server import start_api
-from molink.api.weights.offered_files import OfferedFiles
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.control.addresses import TlsFiles
 from molink.control.broker.embedded import EmbeddedBroker

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from molink.control.api_keys.store import KeyStore
+from molink.api.keys.store import KeyStore
 from tests.certificates import Authority
 from tests.end_to_end.clusters import free_ports
 from tests.end_to_end.conftest import serving

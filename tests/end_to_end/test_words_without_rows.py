@@ -9,7 +9,8 @@ from molink.config.settings import ServeSettings
 from molink.coordinator.local.start import start_local
 from molink.errors import InvalidRequestError
 from molink.node import stage_handle
-from molink.serving.service import GenerationRequest, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
 from molink_scheduler.request import SamplingParams
 from tests.end_to_end.forked_stages import MODULE, fork_server
 

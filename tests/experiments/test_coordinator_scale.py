@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from molink.api.agents import add_join_route
+from molink.agents_api.app import add_join_route
 from molink.api.server import start_api
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.certificate import own_certificate

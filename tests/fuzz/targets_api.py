@@ -7,6 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from molink.agents_api.weights_routes import _range
 from molink.api.access import Access, _admit
 from molink.api.body import _checked
 from molink.api.callers import CALLERS, Callers
@@ -20,7 +21,6 @@ from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import prompt_list, tokens_of_prompt
 from molink.api.schemas import CompletionBody, GenerateBody
-from molink.api.weights.routes import _range
 from molink.client.api_client import _events, server_sentence
 from molink.errors import UserError
 from molink.serving.grammar_check import GrammarQuestion

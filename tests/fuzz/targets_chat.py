@@ -3,7 +3,7 @@
 import zlib
 
 from molink.api.chat import ChatFormat, ChatPrompt, Conversation, Message, Reply, Tool
-from molink.serving.service import TokenEvent
+from molink.serving.token_events import TokenEvent
 from tests.api.chat.samples import SAMPLES
 from tests.fuzz.target import Target
 

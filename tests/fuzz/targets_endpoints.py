@@ -30,7 +30,9 @@ from molink.api.openai.responses.endpoint import post_responses
 from molink.api.vllm.tokenize import post_detokenize, post_tokenize
 from molink.control.registry.rules import check_wishes
 from molink.serving.grammar_check import GrammarQuestion, answer_to
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent, TokenLogprob
 from tests.api.conftest import CARD, CharTokenizer
 from tests.api.scripted import CALL, TEMPLATE
 from tests.fuzz.target import Target, json_seeds

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from aiohttp import web
 from click.testing import CliRunner
 
-from molink.api.agents import add_join_route
+from molink.agents_api.app import add_join_route
 from molink.api.server import start_api
 from molink.control.addresses import BrokerAddress, Credentials, ServerTrust
 from molink.control.certificate import own_certificate

@@ -9,8 +9,8 @@ import aiohttp
 from aiohttp import web
 from pydantic import BaseModel
 
+from molink.agents_api.app import create_agents_app
 from molink.api import create_app, start_api
-from molink.api.agents import create_agents_app
 from molink.api.cluster_routes import add_plan_route
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.schemas import CompletionBody, GenerateBody

@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from molink.api.agents import JOIN_PATH
+from molink.agents_api.app import JOIN_PATH
 from molink.api.cluster_routes import PLAN_PATH
 from molink.cli.main import cli
-from molink.cli.tables import DATA_FOLDER
 from molink.control.messages.topics import ROOT
 from molink.control.registry.registry import FILE_NAME as REGISTRY_FILE
 from molink.coordinator.reports.ledger import LEDGER_FILE
 from molink.coordinator.ring.link_memory import LinkMemoryFile
 from molink.coordinator.services import PROBE_SECRET, RELAY_SECRET
+from molink.terminal.tables import DATA_FOLDER
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink_agent.cli.join import KEY_FILE
 from molink_agent.cli.options import directory

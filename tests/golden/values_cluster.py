@@ -24,7 +24,7 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import Ring
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.codec_choice import choose_codec

@@ -2,13 +2,13 @@
 
 import json
 
-from molink.cli.models.plan_report import plan_fields
 from molink.coordinator.planning.plan_process import QUESTION, answer_fields, answer_from_fields
+from molink.terminal.plan_report import plan_fields
+from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (
     Forecast,
     Goal,
     LinkFacts,
-    ModelCost,
     Network,
     NodeFacts,
     Plan,

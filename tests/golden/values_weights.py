@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 from aiohttp import web
 
+from molink.agents_api.offered_files import FileHashes, FileState, HashCache
 from molink.api.server import start_api
-from molink.api.weights.offered_files import FileHashes, FileState, HashCache
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header, parse_header
 from molink.checkpoint.shard_plan import plan_shards
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest

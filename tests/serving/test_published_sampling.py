@@ -9,8 +9,8 @@ from molink.api.chat import ChatFormat
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.errors import CheckpointError
 from molink.models import DEMO_MODEL_DIR
+from molink.serving.model_card import SamplingDefaults
 from molink.serving.served_model import published_sampling, read_served_model
-from molink.serving.service import SamplingDefaults
 
 
 def published(tmp_path, text: str | None) -> SamplingDefaults:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from molink.models import DEMO_MODEL_DIR
-from molink.serving.service import ChatTokenizer
+from molink.serving.model_card import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink_scheduler.request import CONTEXT_TOKENS_MAX, SamplingParams
 

@@ -18,16 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import RingError
-from molink.serving.deadline import until_deadline
+from molink.serving.answers.deadline import until_deadline
 from molink.serving.events import EventLedger
+from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
-from molink.serving.service import (
-    GenerationRequest,
-    ModelCard,
-    PromptLogprob,
-    TokenEvent,
-    TokenLogprob,
-)
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import PromptLogprob, TokenEvent, TokenLogprob
 from tools.clients.script import Conversation, answer_to
 from tools.clients.session import HALF
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from molink.api import create_app, start_api
-from molink.serving.live_state import LiveState
+from molink.serving.answers.live_state import LiveState
 from tools.clients.model import MODEL_NAME, ScriptedModel
 
 __all__ = ["Requests", "Server", "in_front_of", "running"]

@@ -3,7 +3,7 @@ runs."""
 
 import click
 
-from molink.cli.command_line import SentenceGroup
+from molink.terminal.command_line import SentenceGroup
 from molink_agent.cli import owner
 from molink_agent.cli.join import join, run
 from molink_agent.cli.report import report

@@ -16,8 +16,8 @@ from molink_agent.limits.limits_file import LimitsFile
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from molink.cli.terminal import StatusLine
     from molink.control.identity import KeyPair
+    from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.membership import Membership
 
 __all__ = ["join", "run"]
@@ -76,10 +76,10 @@ def join(
     Without an invite, or with `-`, it is asked for, or read from a pipe. What is lent can be
     changed at any time: `molink agent set`.
     """
-    from molink.cli.terminal import StatusLine
     from molink.control.identity import load_or_make_key
     from molink.control.messages.invites import Invite
     from molink.tasks import until_stopped
+    from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.membership import join_cluster
     from molink_agent.data_files import AgentOptions
 
@@ -189,7 +189,7 @@ def _warn_of_nothing_lent(shown: "StatusLine", where: "Path", membership: "Membe
 
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
-    from molink.cli.terminal import StatusLine
+    from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.process import run_agent
 
     with StatusLine() as shown:

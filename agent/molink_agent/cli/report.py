@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.progress.amounts import duration_text
 from molink.errors import UserError
 from molink.printable import printable_line
+from molink.terminal.amounts import duration_text
 from molink_agent.cli.options import data_dir_option, joined_directory, json_option
 from molink_agent.status_text import KWH_J, MB, given_text
 

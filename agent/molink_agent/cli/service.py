@@ -4,8 +4,8 @@ import asyncio
 
 import click
 
-from molink.cli.command_line import SentenceGroup
 from molink.errors import UserError
+from molink.terminal.command_line import SentenceGroup
 from molink_agent.cli.options import data_dir_option, directory, joined_directory
 from molink_agent.local_socket import agent_runs
 

@@ -14,7 +14,8 @@ from molink.api.grammars.fields import GRAMMARS, Question, grammar_of
 from molink.api.requests import generation_requests
 from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
-from molink.serving.service import GenerationRequest, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
 __all__ = ["chat_requests"]

@@ -42,7 +42,7 @@ from molink.api.chat.formats.tagged_calls import (
 from molink.api.chat.formats.think import ThinkReader, ThinkTags
 from molink.api.chat.lark import LarkWriter
 from molink.config.parsers import AUTO, HARMONY_CALLS, HARMONY_REASONING, NONE
-from molink.serving.service import ChatTokenizer
+from molink.serving.model_card import ChatTokenizer
 
 __all__ = ["ChatFormat"]
 

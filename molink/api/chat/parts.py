@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from molink.api.chat.conversation import ToolCall, read_json
-from molink.serving.service import TokenLogprob
+from molink.serving.token_events import TokenLogprob
 
 __all__ = [
     "Finished",

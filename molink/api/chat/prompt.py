@@ -14,7 +14,8 @@ from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, ToolCal
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.requests import empty_prompt, encoded, on_loop_or_thread, tokenizer_of
 from molink.config.parsers import NONE
-from molink.serving.service import ChatTokenizer, ModelCard, TokenEvent
+from molink.serving.model_card import ChatTokenizer, ModelCard
+from molink.serving.token_events import TokenEvent
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
 __all__ = ["ChatPrompt", "PartReader", "chat_prompt"]

@@ -18,14 +18,10 @@ from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, TextDel
 from molink.api.chat.prompt import ChatPrompt
 from molink.api.errors import ApiError
 from molink.api.headers.serving import served_by
-from molink.serving.kept_answer import KeptAnswer
-from molink.serving.service import (
-    GenerationRequest,
-    GenerationService,
-    ModelCard,
-    TokenEvent,
-    TokenLogprob,
-)
+from molink.serving.answers.kept_answer import KeptAnswer
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest, GenerationService
+from molink.serving.token_events import TokenEvent, TokenLogprob
 
 __all__ = ["Event", "KeptWriter", "Spent", "TypedPart", "TypedWriter", "answer_typed", "write_kept"]
 

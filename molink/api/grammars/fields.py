@@ -16,7 +16,7 @@ from molink.api.grammars.notes import without_notes
 from molink.api.grammars.schemas import ResponseFormat, StructuredOutputs
 from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 
 __all__ = ["GRAMMARS", "Question", "grammar_of", "grammar_question", "schema_question"]
 

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from molink.api.metrics.cluster_metrics import labelled
-from molink.serving.deadline import DEADLINE
+from molink.serving.answers.deadline import DEADLINE
 from molink.serving.events import EventLedger
 from molink.serving.request_log import OVERLOADED, RequestLog
 from molink.serving.timeline import RequestTimeline

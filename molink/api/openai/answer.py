@@ -26,7 +26,8 @@ from molink.api.headers.serving import served_by
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.requests import in_worker
 from molink.api.schemas import CompletionBody
-from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
+from molink.serving.service import GenerationRequest, GenerationService
+from molink.serving.token_events import TokenEvent
 
 __all__ = ["Dialect", "Job", "answer_openai"]
 

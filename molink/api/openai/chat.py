@@ -27,7 +27,7 @@ from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.openai.logprobs import TokenTexts, check_scores, positions, prompt_entries
 from molink.api.requests import token_budget
-from molink.serving.service import TokenEvent, TokenLogprob
+from molink.serving.token_events import TokenEvent, TokenLogprob
 
 __all__ = ["ChatDialect", "post_chat_completions"]
 

@@ -28,12 +28,9 @@ from molink.api.requests import (
     tokens_of_prompt,
 )
 from molink.api.schemas import CompletionBody
-from molink.serving.service import (
-    GenerationRequest,
-    ModelCard,
-    TokenEvent,
-    TokenLogprob,
-)
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent, TokenLogprob
 from molink_scheduler.request import CONTEXT_TOKENS_MAX
 
 __all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "ShownPrompt", "post_completions"]

@@ -11,8 +11,9 @@ from typing import Any
 
 from molink.api.answers import finite
 from molink.api.errors import ApiError
-from molink.serving.service import GenerationService, PromptLogprob, TokenLogprob
+from molink.serving.service import GenerationService
 from molink.serving.text_stream import TextStream
+from molink.serving.token_events import PromptLogprob, TokenLogprob
 from molink_scheduler.request import SamplingParams
 
 __all__ = ["BROKEN_CHARACTER", "TokenTexts", "check_scores", "positions", "prompt_entries"]

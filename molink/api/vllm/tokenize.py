@@ -25,7 +25,8 @@ from molink.api.requests import (
     tokenizer_of,
 )
 from molink.api.schemas import MESSAGES_MAX, TOOLS_MAX, Body
-from molink.serving.service import GenerationService, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationService
 
 __all__ = ["post_detokenize", "post_tokenize"]
 

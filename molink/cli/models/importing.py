@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.command_line import quiet_option
-from molink.cli.progress.amounts import bytes_text
-from molink.cli.tables import json_option
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
+from molink.terminal.amounts import bytes_text
+from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import json_option
 
 if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
@@ -130,7 +130,7 @@ def _imported(
     *,
     quiet: bool,
 ) -> int:
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
 
     with WorkProgress(folder.name, unit="bytes", quiet=quiet) as bar:
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.command_line import shown_option
 from molink.cli.models.importing import GROUP
 from molink.cli.options import auto_or_count, key_option, kv_option
-from molink.cli.tables import data_dir_option
 from molink.errors import UserError
+from molink.terminal.command_line import shown_option
+from molink.terminal.tables import data_dir_option
 
 if TYPE_CHECKING:
     from molink.checkpoint.model_shape import KvDtype, PlannedModel
@@ -103,7 +103,7 @@ def plan(
     from rich.console import Console
 
     from molink.checkpoint.quantized.quality import quality_lines
-    from molink.cli.models.plan_report import plan_fields, print_line, print_plan
+    from molink.terminal.plan_report import plan_fields, print_line, print_plan
 
     quality: list[str] = []
     if rings_max is not None and rings_max < 1:

@@ -24,7 +24,7 @@ from molink.coordinator.ring.ring import COORDINATOR, AgentStage, JoinTerms, Rin
 from molink.coordinator.upkeep.ring_building import RingRoutes
 from molink.errors import StageError
 from molink.node.stage_handle import ChildProcess
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 

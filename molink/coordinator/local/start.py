@@ -42,7 +42,7 @@ from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.manager import ManagerSettings
 from molink.errors import UserError
 from molink.node.stage_handle import WarmStage
-from molink.serving.live_state import LiveState
+from molink.serving.answers.live_state import LiveState
 from molink.serving.served_model import read_served_model
 from molink.tasks import background_tasks
 from molink.version import version

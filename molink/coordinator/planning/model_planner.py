@@ -27,10 +27,10 @@ from molink.coordinator.planning.placement_facts import (
     download_bytes_per_s,
 )
 from molink.coordinator.planning.plan_process import plan_beside
+from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (
     Forecast,
     Goal,
-    ModelCost,
     Network,
     NodeFacts,
     Plan,

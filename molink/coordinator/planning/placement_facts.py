@@ -21,13 +21,8 @@ from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.nodes.slowdown import AS_REPORTED, Slowdown, slowed_steps
 from molink.coordinator.planning.step_times import steps_of
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
-from molink_scheduler.placement import (
-    LinkFacts,
-    ModelCost,
-    Network,
-    NodeFacts,
-    StageForecast,
-)
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import LinkFacts, Network, NodeFacts, StageForecast
 
 __all__ = ["ELEMENT_BYTES", "FactsMaker", "download_bytes_per_s"]
 

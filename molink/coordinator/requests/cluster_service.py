@@ -19,12 +19,14 @@ from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.coordinator.ring.client import RequestStalledError, RingClient
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError
-from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
+from molink.serving.answer_log import AnswerLog, EarlierAnswer, Ending
+from molink.serving.answers.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
-from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer
+from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
+from molink.serving.token_events import TokenEvent
 from molink.tasks import Signal
 
 __all__ = ["ClusterService"]
@@ -223,7 +225,7 @@ class ClusterService:
                 async for _ in events:
                     pass
 
-    async def _adopting(self, before: KeptAnswer | None) -> ServingRing | None:
+    async def _adopting(self, before: EarlierAnswer | None) -> ServingRing | None:
         """The ring that holds KV of a request of an earlier coordinator; None: there is none."""
         number = before.place.ring if before is not None and before.place is not None else None
         while number in self.expected:

@@ -37,8 +37,10 @@ from molink.coordinator.ring.prompt_scores import untrue
 from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import Ring
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
-from molink.serving.kept_answer import Place
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.answer_log import Place
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.progress import StageProgress
 from molink.wire.frames import (

@@ -20,7 +20,8 @@ from itertools import pairwise
 from random import Random
 
 from molink.coordinator.ring.ring import AgentStage, Ring
-from molink.serving.service import GenerationRequest, Generator, TokenLogprob
+from molink.serving.service import GenerationRequest, Generator
+from molink.serving.token_events import TokenLogprob
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink_scheduler.codec_choice import CodecCheck, CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.link.facts import LinkReport

@@ -14,10 +14,12 @@ from molink.errors import (
     RingError,
     RowsRefusedError,
 )
-from molink.serving.kept_answer import AnswerLog
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.answer_log import AnswerLog
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
+from molink.serving.token_events import TokenEvent, TokenLogprob
 from molink.stage_protocol.health import StageHealth
 from molink.wire.frames import (
     FROM_COORDINATOR,

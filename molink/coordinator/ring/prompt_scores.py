@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from molink.serving.service import PromptLogprob
+from molink.serving.token_events import PromptLogprob
 from molink.wire.frames import PromptScore, TokenSample
 from molink_scheduler.request import LOGPROBS_MAX, Request
 

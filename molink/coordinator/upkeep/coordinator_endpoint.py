@@ -18,7 +18,7 @@ from molink.coordinator.ring.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.services import CoordinatorRelay, own_host
 from molink.coordinator.upkeep.ring_building import RingRoutes
 from molink.errors import RingError
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.transport.paths.reach import Reach

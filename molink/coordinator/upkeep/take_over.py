@@ -18,7 +18,7 @@ from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.ring.ring import AgentStage, Ring
-from molink.serving.live_state import LiveState
+from molink.serving.answers.live_state import LiveState
 from molink.serving.service import GenerationRequest
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.codec_choice import CodecDecision

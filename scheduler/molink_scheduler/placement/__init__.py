@@ -2,7 +2,7 @@
 
 from molink_scheduler.placement.change import ChangeCost, Decision, change_cost, worth_changing
 from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast
-from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
+from molink_scheduler.placement.facts import Goal, LinkFacts, Network, NodeFacts
 from molink_scheduler.placement.plan import (
     Plan,
     Standby,
@@ -20,7 +20,6 @@ __all__ = [
     "Forecast",
     "Goal",
     "LinkFacts",
-    "ModelCost",
     "Network",
     "NodeFacts",
     "Plan",

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement.evaluate import Forecast, StageForecast
-from molink_scheduler.placement.facts import ModelCost
 from molink_scheduler.placement.plan import Plan
 
 __all__ = ["ChangeCost", "Decision", "change_cost", "worth_changing"]

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.kv.snapshots import snapshot_slots
-from molink_scheduler.placement.facts import STATE_SLOTS_MAX, Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement.facts import STATE_SLOTS_MAX, Goal, Network, NodeFacts
 from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works, ttft_s
 from molink_scheduler.placement.problem import OrderCosts, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts

@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement.cluster import best_of
 from molink_scheduler.placement.evaluate import Forecast, forecast
-from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.placement.facts import Goal, Network, NodeFacts
 from molink_scheduler.placement.grow import recipes_for_users
 from molink_scheduler.placement.neighbourhood import PairCosts, insertions
 from molink_scheduler.placement.objective import WORST, Objective, PlacedRing

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise, permutations
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement.facts import Goal, Network, NodeFacts
 
 __all__ = ["Order", "OrderCosts", "Problem"]
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement.facts import Goal, LinkFacts, Network, NodeFacts
 from molink_scheduler.placement.plan import Plan, even_plan, make_plan, plan_on_shared_lines
 from molink_scheduler.placement.reserve import plan_with_reserve
 from molink_scheduler.placement.shortage import Shortage

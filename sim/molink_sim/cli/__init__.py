@@ -5,7 +5,7 @@
 
 import click
 
-from molink.cli.command_line import SentenceGroup
+from molink.terminal.command_line import SentenceGroup
 from molink_sim.cli.cache import cache
 from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches

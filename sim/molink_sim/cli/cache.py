@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.terminal.command_line import quiet_option
 
 __all__ = ["cache"]
 
@@ -112,7 +112,7 @@ def cache(
     """
     from rich.console import Console
 
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
     from molink_sim.cache.experiment import CacheSetting, rows_of
     from molink_sim.cache.trace import read_cache_trace
     from molink_sim.report.summary import to_json

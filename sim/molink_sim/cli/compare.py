@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.terminal.command_line import quiet_option
 
 if TYPE_CHECKING:
     from molink.workload.scenario_file import ValidationScenario
@@ -56,7 +56,7 @@ def compare(
     the same ring with step times measured on this PC. Wants a PC that does nothing else. Exit code
     1 when a mean differs by more than 15 %.
     """
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
     from molink.workload.scenario_file import read_scenario
     from molink_sim.report.summary import to_json
     from molink_sim.validation.comparison import compare_figures, comparison_json

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.terminal.command_line import quiet_option
 
 if TYPE_CHECKING:
     from molink_sim.micro_batch_sweep import SweepSetting
@@ -73,7 +73,7 @@ def micro_batches(
     A ring is simulated with each number of them, and with the one that it chooses itself. Enough is
     the smallest number whose time per token is within 2 % of the best.
     """
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
     from molink_sim.micro_batch_sweep import simulate_sweep, sweep_json
     from molink_sim.report.summary import to_json
 

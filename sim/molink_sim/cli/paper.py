@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.terminal.command_line import quiet_option
 
 __all__ = ["paper"]
 
@@ -49,7 +49,7 @@ def paper(
     """
     from rich.console import Console
 
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
     from molink_sim.paper.experiment import row_count, rows_of
     from molink_sim.paper.report import draw_paper, paper_json, paper_tables
     from molink_sim.report.summary import to_json

@@ -38,7 +38,7 @@ def plan(
 
     from molink.checkpoint.model_config import model_shape
     from molink.checkpoint.model_shape import PlannedModel
-    from molink.cli.models.plan_report import print_line, print_plan
+    from molink.terminal.plan_report import print_line, print_plan
     from molink_sim import forecast
     from molink_sim.report.summary import to_json
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.terminal.command_line import quiet_option
 from molink_scheduler.link.transmission import POLICIES
 
 __all__ = ["run"]
@@ -62,7 +62,7 @@ def run(json_path: Path | None, page_path: Path | None, quiet: bool, **options: 
     """Run one system under one load, and print times, totals and how busy everything was."""
     from rich.console import Console
 
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
     from molink_sim.report.page import write_run_page
     from molink_sim.report.summary import summary, to_json
     from molink_sim.report.tables import print_summary

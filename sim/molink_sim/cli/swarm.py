@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.command_line import quiet_option
+from molink.terminal.command_line import quiet_option
 
 if TYPE_CHECKING:
     from molink_sim.swarm import SwarmReport
@@ -36,7 +36,7 @@ FAILURES_SHOWN_MAX = 20
 @quiet_option
 def swarm(seeds: int, first_seed: int, faults: str, json_path: Path | None, quiet: bool) -> None:
     """Run seeded worlds with faults and check every invariant; exit code 1 when one fails."""
-    from molink.cli.progress.display import WorkProgress
+    from molink.terminal.progress import WorkProgress
     from molink_sim.swarm import fault_kinds, run_swarm
 
     with WorkProgress("worlds", seeds, quiet=quiet) as bar:

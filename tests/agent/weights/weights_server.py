@@ -9,10 +9,10 @@ from pathlib import Path
 
 from aiohttp import web
 
+from molink.agents_api.offered_files import OfferedFiles
+from molink.agents_api.weights_routes import add_weights_routes
 from molink.api.errors import errors_in_shape
 from molink.api.server import start_api
-from molink.api.weights.offered_files import OfferedFiles
-from molink.api.weights.routes import add_weights_routes
 from molink.checkpoint.checkpoint import INDEX, open_checkpoint
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink_agent.weights import CoordinatorSource, WeightsLimits

@@ -5,8 +5,8 @@ from pathlib import Path
 from molink.api import create_app, start_api
 from molink.api.access import Access
 from molink.api.cluster_routes import add_plan_route
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KeyStore
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KeyStore
 from molink_scheduler.placement import Shortage
 
 MODEL = "tiny/model"

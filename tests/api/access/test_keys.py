@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from molink.api.callers import CALLERS
-from molink.control.api_keys.store import KEY_PREFIX
+from molink.api.keys.store import KEY_PREFIX
 from molink.errors import RingError
 from tests.api.access.keyed_server import MODEL, PROMPT, ask, bearer, post
 

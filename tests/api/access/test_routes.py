@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from molink.agents_api.app import ECHO_PATH, create_agents_app
 from molink.api.access import Access, scope_of
-from molink.api.agents import ECHO_PATH, create_agents_app
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KeyStore
 from molink.api.metrics.route import Metrics
 from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS
 from molink.cli.up import _start_users_api
 from molink.config.settings import UpSettings
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KeyStore
 from tests.api.test_admin import NODE, FakeAdmin
 from tests.golden.values_api import Desk, Shelf
 from tests.scripted_server import CountingService

@@ -3,8 +3,8 @@
 import pytest
 
 from molink.api.access import open_access
+from molink.api.keys.store import KEY_PREFIX, KeyStore
 from molink.client.api_client import is_loopback
-from molink.control.api_keys.store import KEY_PREFIX, KeyStore
 from molink.errors import UserError
 from tests.api.access.keyed_server import Server, ask, post
 

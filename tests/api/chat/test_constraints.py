@@ -22,7 +22,7 @@ from molink.api.chat.lark import LarkWriter
 from molink.api.chat.prompt import PartReader
 from molink.config.parsers import AUTO, NONE, TOOL_PARSERS
 from molink.serving.grammar_check import GrammarQuestion, answer_to
-from molink.serving.service import TokenEvent
+from molink.serving.token_events import TokenEvent
 from tests.api.chat.test_tools import ASK, MODEL, TOOL, ScriptedService, card
 
 WEATHER = Tool(

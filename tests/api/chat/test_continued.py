@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from molink.api.chat import ChatFormat, Conversation, Message, chat_prompt
 from molink.models import DEMO_MODEL_DIR
-from molink.serving.service import TokenEvent
+from molink.serving.token_events import TokenEvent
 from tests.api.conftest import CARD, CharTokenizer
 from tests.api.scripted import TEMPLATE, ScriptedService
 

@@ -17,7 +17,7 @@ from molink.api.chat import (
     ToolChoice,
 )
 from molink.api.chat.prompt import PartReader
-from molink.serving.service import TokenEvent
+from molink.serving.token_events import TokenEvent
 from tests.api.chat.samples import SAMPLES, TIME, WEATHER, Sample
 
 TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}, "code": {"type": "string"}}

@@ -14,7 +14,7 @@ from molink.api.chat.format import CALL_READERS
 from molink.api.chat.formats.shapes import NAME
 from molink.api.chat.prompt import PartReader
 from molink.models import DEMO_MODEL_DIR
-from molink.serving.service import TokenEvent
+from molink.serving.token_events import TokenEvent
 from tests.api.scripted import CALL, SCHEMA, ScriptedService
 
 BYTES = LLTokenizer("byte")

@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from molink.api.grammars.checker import GrammarChecker
-from molink.serving.service import GenerationRequest, TokenEvent
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent
 from tests.api.chat.samples import NESTED, PARIS, SAMPLES
 from tests.api.conftest import CARD, CharTokenizer, FakeService
 

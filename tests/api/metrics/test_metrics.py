@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from molink.api.metrics.cluster_metrics import ClusterCollector, NodeLabels
 from molink.api.metrics.route import Metrics
 from molink.errors import OverloadedError, RingError
-from molink.serving.deadline import DEADLINE
+from molink.serving.answers.deadline import DEADLINE
 from tests.api.conftest import FakeService
 from tests.api.metrics.examples import (
     ObservedService,

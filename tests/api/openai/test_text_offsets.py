@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from molink.api.openai.completions import CompletionDialect, ShownPrompt
 from molink.api.openai.logprobs import TokenTexts
-from molink.serving.service import PromptLogprob, TokenEvent, TokenLogprob
+from molink.serving.token_events import PromptLogprob, TokenEvent, TokenLogprob
 from tests.serving.test_text_stream import SENTENCEPIECE, ByteTokenizer
 
 BEGIN = 1

@@ -28,8 +28,8 @@ from molink.api import create_app, start_api
 from molink.api.access import Access
 from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
+from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyUsage
 from molink.api.openapi.document import openapi_document
-from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyUsage
 from molink_scheduler.placement import Shortage
 from tests.api.conftest import FakeService
 from tests.api.test_admin import FakeAdmin

@@ -11,8 +11,9 @@ import pytest_asyncio
 
 from molink.api import create_app, start_api
 from molink.api.access import Access
-from molink.serving.service import GenerationRequest, TokenEvent
+from molink.serving.service import GenerationRequest
 from molink.serving.timeline import StageLayers
+from molink.serving.token_events import TokenEvent
 from tests.api.conftest import FakeService
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

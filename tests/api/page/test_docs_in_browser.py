@@ -5,8 +5,8 @@ import json
 import pytest
 
 from molink.api.access import Access
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KeyStore
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KeyStore
 
 api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 expect = api.expect

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from molink.api.access import Access
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KEY_PREFIX, KeyStore
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KEY_PREFIX, KeyStore
 from molink.errors import RingError
 from tests.api.page.conftest import REBOUND_HOST, SECOND_RING, Move, ToldService
 

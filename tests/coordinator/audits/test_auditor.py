@@ -19,8 +19,9 @@ from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.reports.cluster_report import nodes_report, service_report
 from molink.coordinator.requests.audit_queue import AUDIT_TOKENS_MIN, WAITING_MAX, AuditQueue
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.serving.service import GenerationRequest, PromptLogprob, TokenEvent
+from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
+from molink.serving.token_events import PromptLogprob, TokenEvent
 from molink.stage_protocol.messages import StageProgress
 from molink.tasks import background_tasks
 from molink_scheduler.audit import NUMBERS

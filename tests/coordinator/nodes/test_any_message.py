@@ -15,7 +15,7 @@ from molink.coordinator.nodes.access import REPORT_TOPICS
 from molink.coordinator.reports.cluster_report import nodes_report, service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from tests.coordinator.examples import WORK
 from tests.coordinator.nodes.test_hub import World
 from tests.golden.values_control import NODE, PAYLOADS

@@ -18,7 +18,8 @@ from molink.coordinator.planning.cluster_plan import (
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.errors import StageError
 from molink.tasks import background_tasks
-from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal, Network, NodeFacts
 from molink_scheduler.placement.question import PlacementQuestion
 from tests.coordinator.examples import PROFILE, WORK
 

@@ -15,7 +15,8 @@ from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.placement import Goal, ModelCost
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
 MIB = 2**20

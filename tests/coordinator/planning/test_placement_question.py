@@ -11,7 +11,8 @@ from molink.coordinator.planning.model_planner import ModelPlanner, goal_of
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.errors import UserError
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.placement import Goal, ModelCost
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
 COST = ModelCost((1000,) * 4, kv_bytes=10, row_bytes=64, head_bytes=2000, tail_bytes=3000)

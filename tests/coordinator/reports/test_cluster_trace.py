@@ -11,7 +11,7 @@ from molink.coordinator.reports import cluster_trace
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.cluster_trace import CLOCK_REPORTS, ClusterTrace
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.serving.timeline import Arrival, RequestTimeline, StageLayers
 from molink.serving.trace_file import TraceFile
 from molink.stage_protocol.health import PackingHealth, StageHealth

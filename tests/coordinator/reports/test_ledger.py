@@ -15,7 +15,7 @@ from molink.coordinator.reports.ledger import Accounting, Ledger
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import UserError
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.tasks import cancel
 from molink_scheduler.link.facts import LinkReport

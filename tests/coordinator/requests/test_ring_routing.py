@@ -10,7 +10,8 @@ from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.errors import OverloadedError
-from molink.serving.service import GenerationRequest, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
 from molink.wire.frames import FinishReason, Sampled, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms

@@ -9,7 +9,8 @@ from molink.coordinator.ring.links import (
     LinkEvent,
 )
 from molink.errors import RingError, StageError
-from molink.serving.service import GenerationRequest, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
 from molink.wire.frames import (
     Cancel,
     FinishReason,

@@ -7,7 +7,8 @@ import pytest
 
 from molink.coordinator.ring.live_sequence import HOLDS_MAX, UNREAD_CHARS_MAX, UNREAD_EVENTS_MAX
 from molink.errors import InvalidRequestError
-from molink.serving.service import GenerationRequest, ModelCard
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
 from molink.wire.frames import Cancel, Submit, TokenSample
 from molink_scheduler.request import SamplingParams
 from tests.coordinator.ring.ring_serving import LENGTH, Serving, next_ring, until

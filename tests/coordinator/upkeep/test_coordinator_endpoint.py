@@ -9,7 +9,7 @@ from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.services import RelayHere
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.tasks import cancel
 from molink.transport.link.thread import ProcessLinks
 from molink.transport.relay.protocol import COORDINATOR

@@ -10,9 +10,9 @@ import pytest
 from molink.control.messages.payloads import StageFact
 from molink.coordinator.upkeep import take_over
 from molink.coordinator.upkeep.take_over import RingKeeper
-from molink.serving.kept_answer import Place
-from molink.serving.live_state import LiveState
-from molink.serving.service import TokenEvent
+from molink.serving.answer_log import Place
+from molink.serving.answers.live_state import LiveState
+from molink.serving.token_events import TokenEvent
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.upkeep.world import ANNA_AND_BERT, collect, request, world

@@ -30,7 +30,9 @@ from molink.coordinator.upkeep.manager import ClusterManager, ManagerSettings
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.coordinator.upkeep.take_over import RingKeeper
 from molink.errors import MolinkError, RingError
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import background_tasks

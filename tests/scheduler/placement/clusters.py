@@ -2,7 +2,8 @@
 
 from random import Random
 
-from molink_scheduler.placement import Goal, LinkFacts, ModelCost, Network, NodeFacts
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal, LinkFacts, Network, NodeFacts
 from molink_scheduler.placement.problem import Problem
 from tools.experiments.placement.placement_clusters import home_cluster, round_cluster
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (
     ChangeCost,
     Goal,
     LinkFacts,
-    ModelCost,
     Network,
     NodeFacts,
     Plan,

@@ -4,15 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from molink_scheduler.placement import (
-    Goal,
-    LinkFacts,
-    ModelCost,
-    Network,
-    NodeFacts,
-    forecast,
-    make_plan,
-)
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal, LinkFacts, Network, NodeFacts, forecast, make_plan
 from molink_scheduler.placement.grow import recipes_for_users
 from molink_scheduler.placement.objective import Objective
 from molink_scheduler.placement.search import search

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (
     Goal,
     LinkFacts,
-    ModelCost,
     Network,
     NodeFacts,
     Plan,

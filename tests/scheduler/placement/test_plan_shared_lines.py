@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (
     Goal,
     LinkFacts,
-    ModelCost,
     Network,
     NodeFacts,
     Plan,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink_scheduler.placement import Goal, ModelCost, Network, Plan, Shortage, even_plan, forecast
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal, Network, Plan, Shortage, even_plan, forecast
 from molink_scheduler.placement.grow import recipes_for_users
 from molink_scheduler.placement.objective import Objective
 from molink_scheduler.placement.plan import make_plan

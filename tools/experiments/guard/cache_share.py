@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import time
 
+from molink.api.keys.store import KeyStore
 from molink.bench.served_ring import ServedRing
 from molink.client.api_client import ApiClient
-from molink.control.api_keys.store import KeyStore
 from tools.experiments.harness.asking import ask, random_prompt
 from tools.experiments.harness.experiment import (
     Condition,

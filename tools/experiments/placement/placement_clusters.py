@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
-from molink_scheduler.placement import Goal, LinkFacts, ModelCost, Network, NodeFacts
+from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement import Goal, LinkFacts, Network, NodeFacts
 from molink_scheduler.placement.problem import Problem
 
 __all__ = ["home_cluster", "round_cluster"]

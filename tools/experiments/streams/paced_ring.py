@@ -23,7 +23,7 @@ from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.links import RingClientLinks
 from molink.coordinator.ring.ring import Ring
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms

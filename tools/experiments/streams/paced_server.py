@@ -17,8 +17,10 @@ from typing import Any
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError
 from molink.serving.events import EventLedger
+from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.service import GenerationRequest
+from molink.serving.token_events import TokenEvent
 
 __all__ = ["MODULE"]
 

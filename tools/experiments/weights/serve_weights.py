@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 from aiohttp import web
 
+from molink.agents_api.offered_files import OfferedFiles
+from molink.agents_api.weights_routes import WeightsRoutes, add_weights_routes
 from molink.api.errors import errors_in_shape
 from molink.api.server import start_api
-from molink.api.weights.offered_files import OfferedFiles
-from molink.api.weights.routes import WeightsRoutes, add_weights_routes
 from molink.checkpoint.checkpoint import open_checkpoint
 
 __all__ = ["main"]

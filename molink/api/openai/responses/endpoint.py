@@ -20,8 +20,8 @@ from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import in_worker, token_budget
 from molink.api.schemas import KEPT, MESSAGES_MAX
-from molink.serving.kept_answer import KeptAnswer
-from molink.serving.service import SamplingDefaults
+from molink.serving.answers.kept_answer import KeptAnswer
+from molink.serving.model_card import SamplingDefaults
 
 __all__ = ["delete_response", "get_response", "post_input_tokens", "post_responses"]
 

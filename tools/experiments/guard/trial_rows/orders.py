@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from molink.api.keys.store import KEY_PREFIX
 from molink.api.server import free_ports
-from molink.control.api_keys.store import KEY_PREFIX
 from tools.experiments.guard.trial_rows.trial import Outcome, Trial
 from tools.experiments.harness.agents import PORTS
 from tools.experiments.harness.processes import MOLINK, running

@@ -5,7 +5,7 @@ from typing import Any
 
 from molink.cli.main import main
 from molink.serving import served_model
-from molink.serving.service import ModelCard
+from molink.serving.model_card import ModelCard
 
 MORE_WORDS = 64
 

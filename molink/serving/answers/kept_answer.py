@@ -10,34 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from molink.serving.deadline import DEADLINE
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
-from molink.serving.state_writer import Statement, Tokens, Write
+from molink.serving.answer_log import Ending, Place
+from molink.serving.answers.deadline import DEADLINE
+from molink.serving.answers.state_writer import Statement, Tokens, Write
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest
 from molink.serving.text_stream import TextStream
+from molink.serving.token_events import TokenEvent, TokenLogprob
 
-__all__ = ["AnswerLog", "Ending", "KeptAnswer", "Place"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Ring that computes a request, and its number there."""
-
-    ring: int
-    request_id: int
-    submitted_tokens: int
-    """Of its answer, when the ring's present epoch was told of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """End of an answer."""
-
-    at_unix_s: float
-    finish_reason: str | None
-    """None: it has failed, or nobody wanted it any more."""
-    stop_reason: str | int | None = None
-    error: str = ""
-    """Why it has failed, a sentence; empty without a reason: its client went away."""
+__all__ = ["KeptAnswer", "KeptLog"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +80,8 @@ TOKEN_BYTES, LOGPROB_BYTES = 4, 28
 
 
 @dataclass(slots=True)
-class AnswerLog:
-    """Log of one request under way; all of it is written later, by another thread."""
+class KeptLog:
+    """Log of one request under way on disk; all of it is written later, by another thread."""
 
     number: int
     put: Callable[[Write], None]

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from molink.api.weights.slots import (
+from molink.agents_api.slots import (
     SLOW_AFTER_S,
     SLOW_BYTES_PER_S,
     DownloadSlots,
@@ -89,7 +89,7 @@ async def test_who_is_too_slow_for_those_who_wait_goes_on_beside_the_slots():
 
 
 async def test_no_more_than_so_many_go_on_beside_the_slots(monkeypatch):
-    monkeypatch.setattr("molink.api.weights.slots.SLOW_MAX", 1)
+    monkeypatch.setattr("molink.agents_api.slots.SLOW_MAX", 1)
     now = 0.0
     slots = DownloadSlots(count=2, wait_s=0.0, clock=lambda: now)
     async with slots.one("a"), slots.one("b"):

@@ -26,9 +26,8 @@ from typing import NoReturn
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
-from molink.api.errors import ApiError
-from molink.api.weights.offered_files import FileState, OfferedFiles
-from molink.api.weights.slots import (
+from molink.agents_api.offered_files import FileState, OfferedFiles
+from molink.agents_api.slots import (
     DOWNLOADS_MAX,
     Download,
     DownloadSlots,
@@ -36,6 +35,7 @@ from molink.api.weights.slots import (
     RateCap,
     TakenOverError,
 )
+from molink.api.errors import ApiError
 from molink.control.versions import PROTOCOL_HEADER, UNTOLD, own_protocols
 from molink.token_bucket import TokenBucket
 

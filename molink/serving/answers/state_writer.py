@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.serving.service import TokenEvent
+from molink.serving.token_events import TokenEvent
 
 __all__ = ["RETRY_S", "Barrier", "StateWriter", "Statement", "Tokens", "Write"]
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from molink.api.body import body_pieces
-from molink.api.errors import ApiError, errors_in_shape
-from molink.api.weights.offered_files import OfferedFiles
-from molink.api.weights.routes import (
+from molink.agents_api.offered_files import OfferedFiles
+from molink.agents_api.weights_routes import (
     MadeWait,
     PcOfToken,
     add_weights_routes,
     pc_that_asks,
 )
+from molink.api.body import body_pieces
+from molink.api.errors import ApiError, errors_in_shape
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, ErrorGuard, JoinRefusedError, StorageError

@@ -10,35 +10,19 @@ What is shown may come from afar, so all of it is made printable; and the termin
 the disk under a log full, so that nothing is shown any more: the command goes on without.
 """
 
-import asyncio
 import logging
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from molink.cli.progress.display import UNSHOWN, WorkProgress
 from molink.printable import printable_line
-from molink.tasks import background_tasks
+from molink.terminal.progress import UNSHOWN
 
-if TYPE_CHECKING:
-    from molink.coordinator.cluster import Cluster
-    from molink.coordinator.reports.cluster_news import ClusterNews
-
-__all__ = ["StatusLine", "show_news", "until_loaded"]
-
-LOOK_S = 0.5
-"""Between two looks at how far the weights are."""
-
-STATUS_S = 1.0
-"""Between two looks at the present state, for the person in front of it."""
-
-UNTOLD = frozenset({"request_moved"})
-"""Kinds of events that are too many for a terminal: a ring may lose a thousand requests at once."""
+__all__ = ["StatusLine"]
 
 
 class StatusLine:
@@ -120,37 +104,3 @@ class StatusLine:
         if live is not None:
             with suppress(*UNSHOWN):
                 live.stop()
-
-
-async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool = False) -> None:
-    """Show what happens, until cancelled; with `after_start` without what has happened so far."""
-    seq, events = 0, news.events
-    if after_start:
-        news.look()
-        seq = events.last_seq
-    while True:
-        for event in events.after(seq):
-            if event.kind not in UNTOLD:
-                shown.event(event.text, kind=event.kind, node=event.node, ring=event.ring)
-        seq = events.last_seq
-        shown.status(news.now)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STATUS_S):
-                await events.changed.wait()
-
-
-async def until_loaded(cluster: "Cluster", stage_count: int, *, shown: bool = True) -> None:
-    """Show how far a cluster's first ring has loaded, until it serves."""
-    parts = [f"stage {index} weights" for index in range(stage_count)]
-    with WorkProgress(parts, 1.0, "share", quiet=not shown) as bar:
-        async with background_tasks() as tasks:
-            tasks.create_task(_follow(cluster, bar))
-            await cluster.service.until_ready()
-
-
-async def _follow(cluster: "Cluster", bar: WorkProgress) -> None:
-    while True:
-        for ring in cluster.rings:
-            for index, fraction in ring.fractions.items():
-                bar.reach(fraction, index)
-        await asyncio.sleep(LOOK_S)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from molink.control.api_keys.store import (
+from molink.api.keys.store import (
     KEEP_ENDED_S,
     KEY_PREFIX,
     KEYS_MAX,
@@ -189,7 +189,7 @@ def test_a_rotated_key_expires_as_before(store):
 
 
 def test_there_is_an_end_to_keys(store, monkeypatch):
-    monkeypatch.setattr("molink.control.api_keys.store.KEYS_MAX", 3)
+    monkeypatch.setattr("molink.api.keys.store.KEYS_MAX", 3)
     for _ in range(3):
         store.create(NOW)
     with pytest.raises(UserError, match="revoke some"):

@@ -6,11 +6,12 @@ import io
 import pytest
 from rich.console import Console
 
-from molink.cli.progress.display import WorkProgress
-from molink.cli.terminal import StatusLine, show_news
+from molink.cli.cluster_status import show_news
 from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.serving.events import EventLedger
 from molink.tasks import background_tasks
+from molink.terminal.progress import WorkProgress
+from molink.terminal.status_line import StatusLine
 from tests.nasty_text import OBEYED
 
 NASTY = "\x1b]0;owned\x1b\\ \x1b[2J \x9b2J attic\u202e [red]is[/red] here\r\nnow"

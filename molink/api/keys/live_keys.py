@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore, KeyUsage, digest_of
+from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyStore, KeyUsage, digest_of
 from molink.errors import ErrorGuard
 from molink.tasks import cancel, spawn
 from molink.token_bucket import TokenBucket

@@ -4,7 +4,7 @@ import logging
 
 from aiohttp import test_utils, web
 
-from molink.api.agents import (
+from molink.agents_api.app import (
     ECHO_BYTES_MAX,
     ECHO_PATH,
     JOIN_PATH,

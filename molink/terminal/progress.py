@@ -14,7 +14,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from molink.cli.progress.amounts import Unit, progress_text
+from molink.terminal.amounts import Unit, progress_text
 
 __all__ = ["UNSHOWN", "WorkProgress"]
 

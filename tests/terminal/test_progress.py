@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from molink.cli.progress.amounts import duration_text, progress_text
-from molink.cli.progress.display import LINE_EVERY_S, WorkProgress
+from molink.terminal.amounts import duration_text, progress_text
+from molink.terminal.progress import LINE_EVERY_S, WorkProgress
 
 
 @pytest.mark.parametrize(

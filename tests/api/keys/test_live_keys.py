@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from molink.control.api_keys.live_keys import LiveKeys
-from molink.control.api_keys.store import KEY_PREFIX, KeyStore, KeyUsage
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KEY_PREFIX, KeyStore, KeyUsage
 
 NOW = 1_000_000.0
 

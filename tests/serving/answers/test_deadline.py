@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from molink.errors import DeadlineError
-from molink.serving.deadline import until_deadline
-from molink.serving.service import TokenEvent
+from molink.serving.answers.deadline import until_deadline
+from molink.serving.token_events import TokenEvent
 
 LAST = TokenEvent((), "", finish_reason="length", stop_reason="deadline")
 

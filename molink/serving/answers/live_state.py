@@ -25,9 +25,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from molink.control.sqlite_file import open_database
 from molink.errors import ControlError
-from molink.serving.kept_answer import AnswerLog, Ending, KeptAnswer, Place
-from molink.serving.service import GenerationRequest, TokenLogprob, cache_salt
-from molink.serving.state_writer import RETRY_S, Barrier, Statement, StateWriter, Write
+from molink.serving.answer_log import Ending, Place
+from molink.serving.answers.kept_answer import KeptAnswer, KeptLog
+from molink.serving.answers.state_writer import RETRY_S, Barrier, Statement, StateWriter, Write
+from molink.serving.service import GenerationRequest, cache_salt
+from molink.serving.token_events import TokenLogprob
 from molink_scheduler.request import SamplingParams
 
 __all__ = ["ANSWER_KEPT_S", "UNFINISHED_KEPT_S", "LiveState"]
@@ -170,7 +172,7 @@ class LiveState:
         asked: str,
         request: GenerationRequest,
         deadline: float | None = None,
-    ) -> AnswerLog | None:
+    ) -> KeptLog | None:
         """Log of a request, which is kept once it has begun; None when too much is kept. One of the
         same owner and id is forgotten then. `deadline`: in seconds since 1970."""
         prompt = array("i", request.prompt_token_ids).tobytes()
@@ -183,7 +185,7 @@ class LiveState:
         row = (number, answer_id, owner, asked, prompt, sampling, *figures)
         forget = Statement(_FORGET, (owner, answer_id))
         opening = forget, Statement(_BEGIN, (*row, time.time()))
-        return AnswerLog(number, self._put, self._watch, None, opening, size)
+        return KeptLog(number, self._put, self._watch, None, opening, size)
 
     def _watch(self, number: int, size_bytes: int) -> None:
         """Count what a request under way takes; 0: it has ended."""
@@ -197,7 +199,7 @@ class LiveState:
         with self._reading:
             found = _answers(self._reader, "ended IS NULL ORDER BY number", ())
         talk = self._put, self._watch
-        return [replace(one.request, log=AnswerLog(one.number, *talk, one)) for one in found]
+        return [replace(one.request, log=KeptLog(one.number, *talk, one)) for one in found]
 
     async def find(self, owner: str, answer_id: str) -> KeptAnswer | None:
         """A request of this owner's, with what there is of its answer; None: there is none. Raises

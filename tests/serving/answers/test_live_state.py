@@ -10,21 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.control.api_keys.store import KeyStore, KeyUsage
+from molink.api.keys.store import KeyStore, KeyUsage
 from molink.control.registry.registry import Registry
 from molink.coordinator.nodes.node_book import Contribution
 from molink.coordinator.reports.ledger import Ledger
 from molink.errors import ControlError
-from molink.serving import live_state, state_writer
-from molink.serving.kept_answer import Ending, Place
-from molink.serving.live_state import ANSWER_KEPT_S, UNFINISHED_KEPT_S, LiveState
-from molink.serving.service import (
-    GenerationRequest,
-    ModelCard,
-    TokenEvent,
-    TokenLogprob,
-    cache_salt,
-)
+from molink.serving.answer_log import Ending, Place
+from molink.serving.answers import live_state, state_writer
+from molink.serving.answers.live_state import ANSWER_KEPT_S, UNFINISHED_KEPT_S, LiveState
+from molink.serving.model_card import ModelCard
+from molink.serving.service import GenerationRequest, cache_salt
+from molink.serving.token_events import TokenEvent, TokenLogprob
 from molink_scheduler.request import SamplingParams
 
 SAMPLING = SamplingParams(

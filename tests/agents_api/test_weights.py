@@ -13,21 +13,21 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from molink.api.errors import errors_in_shape
-from molink.api.server import start_api
-from molink.api.weights import offered_files
-from molink.api.weights import routes as weights
-from molink.api.weights.offered_files import (
+from molink.agents_api import offered_files
+from molink.agents_api import weights_routes as weights
+from molink.agents_api.offered_files import (
     FileState,
     HashCache,
     HashingStopped,
     OfferedFiles,
     hash_file,
 )
-from molink.api.weights.routes import add_weights_routes
-from molink.api.weights.slots import (
+from molink.agents_api.slots import (
     DownloadSlots,
 )
+from molink.agents_api.weights_routes import add_weights_routes
+from molink.api.errors import errors_in_shape
+from molink.api.server import start_api
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.checkpoint.weights_manifest import WeightsManifest
@@ -210,7 +210,7 @@ async def test_until_files_are_hashed_one_is_told_to_come_back(start, monkeypatc
         go.wait()
         return slow(*arguments)
 
-    monkeypatch.setattr("molink.api.weights.offered_files.hash_file", held)
+    monkeypatch.setattr("molink.agents_api.offered_files.hash_file", held)
     waited = []
     url, offered = await start(ready=False, made_wait=waited.append)
     for path in ("manifest", f"files/{FILE}"):
@@ -240,7 +240,7 @@ async def test_sums_are_kept_from_one_start_to_the_next(start, model, monkeypatc
     await start()
     hashed = []
     monkeypatch.setattr(
-        "molink.api.weights.offered_files.hash_file",
+        "molink.agents_api.offered_files.hash_file",
         lambda path, *rest: hashed.append(path.name) or hash_file(path, *rest),
     )
     await start()
@@ -295,7 +295,7 @@ def test_a_cache_that_cannot_be_written_is_no_cache(model, tmp_path):
 
 
 async def test_who_finds_no_slot_is_sent_away(start, monkeypatch):
-    monkeypatch.setattr("molink.api.weights.slots.WAITING_MAX", 0)
+    monkeypatch.setattr("molink.agents_api.slots.WAITING_MAX", 0)
     url, _ = await start()
     status, body, headers = await get(f"{url}/files/{FILE}")
     assert (status, "Retry-After" in headers) == (503, True)
@@ -342,7 +342,7 @@ async def test_a_capped_download_waits_for_its_time(start, monkeypatch):
     async def sleep(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr("molink.api.weights.slots.asyncio.sleep", sleep)
+    monkeypatch.setattr("molink.agents_api.slots.asyncio.sleep", sleep)
     url, _ = await start(bytes_per_s_max=10.0)
     assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-499"}))[0] == 206
     assert [round(seconds) for seconds in slept] == [10, 20, 30, 40]

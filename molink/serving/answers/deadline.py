@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from molink.errors import DeadlineError
-from molink.serving.service import TokenEvent
+from molink.serving.token_events import TokenEvent
 
 __all__ = ["DEADLINE", "at_deadline", "until_deadline"]
 

@@ -1,1 +1,0 @@
-"""The weights server: nodes fetch the files of their layers here."""

@@ -1,1 +1,0 @@
-"""Progress of long work, in words, as bars and as lines."""

@@ -1,0 +1,1 @@
+"""Answers that outlive client and coordinator: kept on disk, read again, ended in time."""

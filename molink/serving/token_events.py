@@ -1,0 +1,44 @@
+"""News of one sequence: the tokens that were drawn, and what is told of them.
+
+Text is cut where a service makes these, not in the API: a `TokenEvent` carries text that is final
+(complete characters, nothing that may still turn out to begin a stop string).
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["PromptLogprob", "TokenEvent", "TokenLogprob"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one generated token and of the most likely ones at its position."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """(token id, logprob), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprob(TokenLogprob):
+    """Log-probability of one of the prompt's own tokens."""
+
+    rank: int
+    """1: no token was likelier there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """News of one sequence: tokens that were sampled, and the text that became final with them."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One per token id when asked for, else empty."""
+    finish_reason: str | None = None
+    """"stop" or "length" on the last event of a sequence, else None."""
+    stop_reason: str | int | None = None
+    """With "stop": the stop string or stop token that was asked for and came, None: the model's own
+    end. With "length": "deadline" where the request's own has ended it (`deadline`)."""
+    prompt_logprobs: tuple[PromptLogprob, ...] = ()
+    """With the first token, when asked for: one per token of the prompt behind its first."""
