@@ -30,7 +30,7 @@ def test_a_step_reads_at_most_once(name, place):
         with HostReads() as reads:
             output = step()
         assert len(reads.places) == READS[place], reads.places
-        assert all("cards/transfers.py" in where for where in reads.places)
+        assert all("device/transfers.py" in where for where in reads.places)
         assert len(output.drawn) == (3 if place == "tail" else 0)
 
 

@@ -46,7 +46,7 @@ def test_a_step_reads_once_and_sends_once(name, counting):
     for step in (lambda: prompts(stage, 3, 5), *steps):
         with HostReads() as reads:
             step()
-        assert len(reads.places) == 1 and "cards/transfers.py" in reads.places[0]
+        assert len(reads.places) == 1 and "device/transfers.py" in reads.places[0]
     assert stage.fallbacks.fusion is None
     latent = 1 if stage.fallbacks.attention else 0
     assert len(reads.sent) == 1 + latent, "latent rows are torch's, which sends a step's rows apart"
