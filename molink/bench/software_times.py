@@ -25,7 +25,7 @@ from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import LinkThread
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.transmission import make_transmission
+from molink_scheduler.link.priority_queues import PriorityQueues
 
 __all__ = ["HopTimes", "hop_times"]
 
@@ -100,7 +100,7 @@ def _chunk_s(link: PacedLink, thread: LinkThread, inbound: InboundLink, emulator
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", port: int) -> PacedLink:
     address = f"tcp://127.0.0.1:{port}"
-    return PacedLink.connect(context, "measured", address, make_transmission(), LinkPacer())
+    return PacedLink.connect(context, "measured", address, PriorityQueues(), LinkPacer())
 
 
 def _one_hop_s(link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[Arrived]") -> float:

@@ -11,7 +11,6 @@ from molink.errors import UserError
 from molink.terminal.command_line import shown_option
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
-from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.waiting_line import WAIT_S
 
@@ -100,12 +99,6 @@ _RING_OPTIONS = (
     kv_option,
     _auto_or_count(
         "--micro-batches", "micro_batch_count", "auto|K", "Decode groups that circle the ring."
-    ),
-    shown_option(
-        "--policy",
-        type=click.Choice(POLICIES),
-        default=POLICY_DEFAULT,
-        help="What crosses each link next.",
     ),
     click.option(
         "--upload-mbps",
@@ -282,7 +275,7 @@ def _with_options(command: Command, options: Sequence[Option]) -> Command:
     return command
 
 
-TERMS = ("micro_batch_count", "span_tokens", "policy", "replay_log_gb")
+TERMS = ("micro_batch_count", "span_tokens", "replay_log_gb")
 
 
 def _with_terms(command: Command) -> Command:

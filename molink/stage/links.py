@@ -47,8 +47,8 @@ from molink.wire.frames import (
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.silence import LOST_S, GiveUp, Reconnect, SilenceStep
-from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
 __all__ = ["COORDINATOR_LOST_S", "StageLinks"]
@@ -357,7 +357,7 @@ class StageLinks:
         memory: LinkMemory | None,
     ) -> PacedLink:
         """Users wait while a ring goes on in another epoch: then the link is not measured first."""
-        queue_ = make_transmission(command.ring.policy)
+        queue_ = PriorityQueues()
         pacer = LinkPacer(memory, self._budget)
         try:
             link = self._links.connect(name, address, key, queue_, pacer, self._on_silence)

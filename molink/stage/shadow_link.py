@@ -18,7 +18,7 @@ from molink.wire.frames import Message
 from molink_scheduler.batch import PREFILL
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.transmission import make_transmission
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.upload_budget import UploadBudget
 
 __all__ = ["FarEnd", "ShadowLink"]
@@ -101,7 +101,7 @@ class ShadowLink:
         known = serving[0].pacer.estimator
         memory = LinkMemory(known.rate_bytes_per_s, known.base_rtt_s)
         pacer = LinkPacer(memory, self.budget)
-        link = self.links.connect("shadow", *far_end, make_transmission(), pacer, self.on_silence)
+        link = self.links.connect("shadow", *far_end, PriorityQueues(), pacer, self.on_silence)
         link.sender.give_way_to([one.sender for one in serving])
         self.links.thread.serve(link)
         return link

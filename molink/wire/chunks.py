@@ -50,7 +50,7 @@ LINK_FRAME_BYTES_MAX = 64
 
 OPEN_TRANSFERS_MAX = 128
 """Incomplete at a time. A sender that knows priorities has one open in each class; one that shares
-its link evenly (the policy `fair`) a span and a micro-batch of each that may be under way, 64 and
+its link evenly, as in experiments, a span and a micro-batch of each that may be under way, 64 and
 64."""
 
 Frame = bytes | memoryview

@@ -9,7 +9,6 @@
     one_way_ms = 30
 
     [serve]                        # as the options of `molink serve`, all may be left out
-    policy = "molink"
     wire = "raw"
     micro_batches = "auto"
     span_tokens = "auto"
@@ -36,13 +35,12 @@ from molink.errors import UserError
 from molink.workload.loads import Load, read_load
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.settings import SPAN_TOKENS_MAX
-from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["CODECS", "ValidationScenario", "read_scenario"]
 
 KEYS = {"about", "model", "stages", "kv_tokens", "link", "serve", "load"}
 LINK_KEYS = {"mbps", "one_way_ms"}
-SERVE_KEYS = {"policy", "wire", "micro_batches", "span_tokens"}
+SERVE_KEYS = {"wire", "micro_batches", "span_tokens"}
 
 STAGES_MAX = 16
 """Processes on one machine; as many as it has memory for are fewer."""
@@ -64,7 +62,6 @@ class ValidationScenario:
     """A directory or hub id, when the file names one."""
     stages: int
     link: LinkShape
-    policy: str
     codec: str
     micro_batches: int | None
     """None: as the ring chooses."""
@@ -78,7 +75,6 @@ class ValidationScenario:
         pairs = {
             "--nodes": self.stages,
             "--link": f"{self.link.rate_mbps:g}:{self.link.one_way_ms:g}",
-            "--policy": self.policy,
             "--wire": self.codec,
             "--micro-batches": self.micro_batches or "auto",
             "--span-tokens": self.span_tokens or "auto",
@@ -99,7 +95,6 @@ def read_scenario(path: Path) -> ValidationScenario:
         model=text(where, data, "model") if "model" in data else None,
         stages=whole(where, data, "stages", 3, least=1, most=STAGES_MAX),
         link=_link(where, data),
-        policy=_one_of(where, serve, "policy", POLICIES, POLICY_DEFAULT),
         codec=_one_of(where, serve, "wire", CODECS, "raw"),
         micro_batches=_auto_or(where, serve, "micro_batches", MICRO_BATCH_COUNT_MAX),
         span_tokens=_auto_or(where, serve, "span_tokens", SPAN_TOKENS_MAX),

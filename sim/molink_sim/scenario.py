@@ -136,7 +136,7 @@ class SystemSpec:
 
     name: str = "molink"
     policy: str = "molink"
-    """Order on the links: a name of `molink_scheduler.link.transmission.POLICIES`, or `paper`."""
+    """Order on the links: a name of `molink_sim.network.policies.POLICIES`, or `paper`."""
     micro_batches: int | None = None
     """None: as the core chooses."""
     span_tokens: int | None = None

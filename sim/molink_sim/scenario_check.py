@@ -6,8 +6,8 @@ from itertools import pairwise
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
-from molink_scheduler.link.transmission import POLICIES
-from molink_sim.network.make import LINK_MODELS, PAPER_POLICY
+from molink_sim.network.make import LINK_MODELS
+from molink_sim.network.policies import PAPER_POLICY, POLICIES
 from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.scenario import (
     Arrival,

@@ -18,11 +18,11 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.transmission import POLICIES
 from molink_sim.checkers import CHECKERS, Checker, Watchers
 from molink_sim.clock import Clock
 from molink_sim.faults import FAULTS, draw_faults
 from molink_sim.network.make import LINK_MODELS
+from molink_sim.network.policies import POLICIES
 from molink_sim.scenario import (
     Arrival,
     LinkChange,

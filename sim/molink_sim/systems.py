@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from molink.errors import UserError
-from molink_sim.network.make import PAPER_POLICY
+from molink_sim.network.policies import PAPER_POLICY
 from molink_sim.scenario import SystemSpec
 
 __all__ = ["PAPER_MICRO_BATCHES", "SYSTEMS", "system_named"]

@@ -17,7 +17,6 @@ from molink.cli.options import ring_options
         (("--span-tokens", "0"), "--span-tokens must be 1 to 4096, got 0."),
         (("--span-tokens", "4097"), "--span-tokens must be 1 to 4096, got 4097."),
         (("--span-tokens", "many"), "--span-tokens takes auto or a whole number, got 'many'."),
-        (("--policy", "luck"), "'--policy': 'luck' is not one of"),
         (("--wire", "zip"), "'--wire': 'zip' is not one of"),
     ],
 )

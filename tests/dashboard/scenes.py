@@ -33,7 +33,6 @@ def link(source, target, **more):
     return {
         "from": source,
         "to": target,
-        "policy": "molink",
         "messages_sent": 5,
         "bytes_sent": 1000,
         "decode_waiting": 0,

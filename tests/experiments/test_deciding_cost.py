@@ -4,7 +4,7 @@ import json
 
 from click.testing import CliRunner
 
-from molink_scheduler.link.transmission import POLICIES
+from molink_sim.network.policies import POLICIES
 from tools.experiments.links.deciding_cost import main
 
 LIMIT_MICROSECONDS = 50

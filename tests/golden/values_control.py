@@ -109,7 +109,6 @@ JOIN = {
     "micro_batch_count": None,
     "micro_batch_candidates": (1, 2, 3, 4),
     "span_tokens": 512,
-    "policy": "molink",
 }
 STEPS = StepCost(
     model="org/model",

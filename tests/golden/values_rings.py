@@ -149,7 +149,7 @@ def join_ring_at_the_tail():
         epoch=2**53,
         next_address="tcp://127.0.0.1:5000",
         coordinator_address="tcp://10.0.0.1:65535",
-        ring=RingTerms(131_072, 4, (1, 2, 3, 4), 512, "molink"),
+        ring=RingTerms(131_072, 4, (1, 2, 3, 4), 512),
         upload_bytes_per_s=2.5e6,
         next_memory=LinkMemory(7.5e5, 0.08),
         coordinator_memory=LinkMemory(1.25e9, 0.0001),
@@ -160,33 +160,31 @@ def join_ring_at_the_tail():
 
 @LINES.value
 def join_ring_in_the_middle():
-    return JoinRing(1, "tcp://h:1", None, RingTerms(64, None, (), None, "fifo"), None)
+    return JoinRing(1, "tcp://h:1", None, RingTerms(64, None, (), None), None)
 
 
 @LINES.value
 def join_ring_through_the_relay():
-    terms = RingTerms(64, None, (), None, "fifo")
+    terms = RingTerms(64, None, (), None)
     return JoinRing(1, "tcp://127.0.0.1:1", None, terms, None, next_relayed=True)
 
 
 @LINES.value
 def join_ring_again():
     resume = Resume(((7, 40), (2**40, 131_071)), fresh=False, next_fresh=True)
-    terms = RingTerms(64, None, (), None, "fifo", replay_log_gb=2.5)
+    terms = RingTerms(64, None, (), None, replay_log_gb=2.5)
     return JoinRing(2, "tcp://h:1", None, terms, None, resume=resume)
 
 
 @LINES.value
 def join_ring_where_a_shadow_is_behind():
     resume = Resume(((7, 40), (9, 12)), next_fresh=True, held=((7, 33),))
-    return JoinRing(
-        3, "tcp://h:1", None, RingTerms(64, None, (), None, "fifo"), None, resume=resume
-    )
+    return JoinRing(3, "tcp://h:1", None, RingTerms(64, None, (), None), None, resume=resume)
 
 
 @LINES.value
 def join_ring_beside_it():
-    terms = RingTerms(64, None, (), None, "fifo")
+    terms = RingTerms(64, None, (), None)
     return JoinRing(3, None, None, terms, None, resume=Resume())
 
 

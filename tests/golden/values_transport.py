@@ -42,7 +42,7 @@ from molink_agent.network.gateway import NatPmpGateway
 from molink_agent.network.nat import ask_stun
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.transmission import make_transmission
+from molink_scheduler.link.priority_queues import PriorityQueues
 from tests.agent.network.test_gateway import NatPmpRouter
 from tests.golden.codec import Codec, hexed, itself, unhexed
 from tests.golden.fixed_random import fixed_random
@@ -174,7 +174,7 @@ def a_link_sends():
             port = receiver.bind_to_random_port("tcp://127.0.0.1")
             address = f"tcp://127.0.0.1:{port}"
             with fixed_random():  # Its number.
-                link = PacedLink.connect(context, "next", address, make_transmission(), LinkPacer())
+                link = PacedLink.connect(context, "next", address, PriorityQueues(), LinkPacer())
             link.send_hello()
             sender, *said = heard_of(receiver)
             receiver.send_multipart([sender, encode_welcome(0)])

@@ -215,7 +215,7 @@ async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     await links.connect(host.format(1, ring.ports[1]), head_key=public(PEER))
     ours = host.format(1, links.port)
     own = host.format(1, ring.ports[0])
-    join = JoinRing(EPOCH, own, ours, RingTerms(64, None, (1,), None, "molink"), None)
+    join = JoinRing(EPOCH, own, ours, RingTerms(64, None, (1,), None), None)
     keyed = {"next_key": public(PEER), "coordinator_key": public(COORDINATOR)}
     await asyncio.to_thread(ring.connect, replace(join, **keyed))
     for step in (Reconnect(ask_for_path=False), Reconnect(ask_for_path=True), GiveUp(25.0)):

@@ -30,9 +30,7 @@ def test_a_link_begins_from_what_was_last_known_of_it(links, known):
     """Nothing was sent that could measure it."""
     stage, peer = links
     address = f"tcp://127.0.0.1:{peer.ports[0]}"
-    stage.connect(
-        JoinRing(1, address, address, RingTerms(64, None, (1,), None, "molink"), None, **known)
-    )
+    stage.connect(JoinRing(1, address, address, RingTerms(64, None, (1,), None), None, **known))
     expected = MEMORY if known else CAUTIOUS
     for link in stage.reports():
         assert link.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)
@@ -44,7 +42,7 @@ def test_a_coordinator_is_waited_for_longer_than_a_neighbour(links):
     """It may be starting anew."""
     stage, peer = links
     address = f"tcp://127.0.0.1:{peer.ports[0]}"
-    stage.connect(JoinRing(1, address, address, RingTerms(64, None, (1,), None, "molink"), None))
+    stage.connect(JoinRing(1, address, address, RingTerms(64, None, (1,), None), None))
     waits = [link.sender.silence.lost_s for link in (stage._next, stage._coordinator)]
     assert waits == [LOST_S, COORDINATOR_LOST_S]
 
@@ -54,7 +52,7 @@ def test_a_neighbour_behind_the_relay_is_waited_for_as_long_as_the_coordinator(l
     stage, peer = links
     outcomes = queue.SimpleQueue()
     stage._report = outcomes.put
-    port, terms = peer.ports[0], RingTerms(64, None, (1,), None, "molink")
+    port, terms = peer.ports[0], RingTerms(64, None, (1,), None)
     waits = []
     stage.connect(JoinRing(1, f"tcp://127.0.0.1:{port}", None, terms, None, next_relayed=True))
     waits.append(stage._next.sender.silence.lost_s)

@@ -97,7 +97,7 @@ class EchoTail:
 
 
 def join(next_port: int, epoch: int = 1, resume: Resume | None = None) -> JoinRing:
-    address, terms = f"tcp://127.0.0.1:{next_port}", RingTerms(64, None, (1,), None, "molink")
+    address, terms = f"tcp://127.0.0.1:{next_port}", RingTerms(64, None, (1,), None)
     return JoinRing(epoch, address, None, terms, None, resume=resume)
 
 

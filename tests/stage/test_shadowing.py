@@ -34,7 +34,7 @@ def three(tmp_path, monkeypatch):
 
 def join(links: StageLinks, following: StageLinks | None, epoch: int = 1) -> None:
     address = following and f"tcp://127.0.0.1:{following.ports[0]}"
-    terms = RingTerms(64, None, (1,), None, "molink")
+    terms = RingTerms(64, None, (1,), None)
     links.connect(JoinRing(epoch, address, None, terms, None, resume=Resume()))
 
 

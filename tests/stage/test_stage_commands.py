@@ -29,7 +29,7 @@ from molink_scheduler.resume import Resume
 from tests.coordinator.upkeep.world import REPORT
 
 LOAD = LoadStage("demo", StageWork((0, 4), "cpu", "auto"), "127.0.0.1")
-JOIN = JoinRing(1, "tcp://a:1", None, RingTerms(64, None, (1,), None, "molink"), None)
+JOIN = JoinRing(1, "tcp://a:1", None, RingTerms(64, None, (1,), None), None)
 KEYS = [SetAllowed((character * 40,)) for character in "abc"]
 MOVES = [MovePath("next", "tcp://a:1"), MovePath("coordinator", "tcp://b:1")]
 

@@ -48,11 +48,9 @@ PACKED = PackingHealth("int8", 200, 104, 0.01)
         supervision.StageLoaded(1, None, "cpu", "float32", 128, 10),
         supervision.StageReady(),
         StageHealth(0, 1.5, 0.5, 3, None, 2, 0, PACKED, PACKED, 5, None, 1, 0.1, 0.2, (LINK,)),
+        supervision.JoinRing(1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128), None),
         supervision.JoinRing(
-            1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128, "molink"), None
-        ),
-        supervision.JoinRing(
-            *(1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128, "molink"), None),
+            *(1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128), None),
             next_memory=LinkMemory(1e6, 0.1),
             next_key=KEYS[0],
             coordinator_key=KEYS[1],

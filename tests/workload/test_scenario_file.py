@@ -37,7 +37,7 @@ def test_what_is_left_out_is_as_served_by_default(read):
     scenario = read(LINK + STREAMS)
     assert scenario.name == "some"
     options = " ".join(scenario.serve_options)
-    assert "--nodes 3 --link 20:30 --policy molink --wire raw" in options
+    assert "--nodes 3 --link 20:30 --wire raw" in options
     assert "--micro-batches auto --span-tokens auto --kv-tokens 32768" in options
 
 
@@ -45,13 +45,12 @@ def test_every_field_reaches_the_server(read):
     scenario = read(
         'model = "here"\nstages = 2\nkv_tokens = 512\n'
         + LINK
-        + '[serve]\npolicy = "fifo"\nwire = "int8"\nmicro_batches = 4\nspan_tokens = 64\n'
+        + '[serve]\nwire = "int8"\nmicro_batches = 4\nspan_tokens = 64\n'
         + STREAMS
     )
     assert scenario.model == "here"
     assert " ".join(scenario.serve_options) == (
-        "--nodes 2 --link 20:30 --policy fifo --wire int8 --micro-batches 4 --span-tokens 64 "
-        "--kv-tokens 512"
+        "--nodes 2 --link 20:30 --wire int8 --micro-batches 4 --span-tokens 64 --kv-tokens 512"
     )
 
 
@@ -73,7 +72,7 @@ def test_every_field_reaches_the_server(read):
         ("model = 7\n" + LINK + STREAMS, "give a text"),
         ("serve = 1\n" + LINK + STREAMS, r"write \[serve\]"),
         ("load = 1\n" + LINK, r"write \[\[load\]\]"),
-        (LINK + '[serve]\npolicy = "luck"\n' + STREAMS, "fifo"),
+        (LINK + '[serve]\npolicy = "fifo"\n' + STREAMS, "policy, which means nothing"),
         (LINK + '[serve]\nwire = "auto"\n' + STREAMS, "raw, lossless"),
         (LINK + "[serve]\nmicro_batches = 0\n" + STREAMS, "from 1 to"),
         (LINK + '[serve]\nspan_tokens = "long"\n' + STREAMS, "from 1 to"),

@@ -151,7 +151,6 @@ def _link(ring: Ring, link: RingLink) -> dict[str, Any]:
     return {
         "from": _name(ring, link.source),
         "to": _name(ring, link.target),
-        "policy": ring.terms.ring.policy,
         **{key: value for key, value in asdict(link.report).items() if key != "name"},
         "emulated": emulated,
     }

@@ -24,8 +24,8 @@ from molink.wire.frames import (
 )
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
-from molink_scheduler.link.transmission import make_transmission
 
 __all__ = ["HeadLost", "HeadSilent", "LinkEvent", "RingClientLinks", "TailRefused"]
 
@@ -100,7 +100,7 @@ class RingClientLinks:
 
         Raises RingError when it does not answer, ValueError when keys are given for one end only.
         """
-        queue, pacer = make_transmission(), LinkPacer(memory)
+        queue, pacer = PriorityQueues(), LinkPacer(memory)
         self.head = self._links.connect(
             "head", head_address, head_key, queue, pacer, self._on_silence
         )

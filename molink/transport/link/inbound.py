@@ -49,7 +49,7 @@ RECEIVE_QUEUE_CHUNKS_MAX = 64
 link of 10 Gbps."""
 
 CHUNK_BYTES_MAX = 4 * 2**20 + 1024
-"""The largest chunk of any policy (`JUST_IN_TIME_BYTES_MAX`), and what encryption adds."""
+"""The largest chunk of any rule (`JUST_IN_TIME_BYTES_MAX`), and what encryption adds."""
 
 MessageFrames = list[memoryview]
 

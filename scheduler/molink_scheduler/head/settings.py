@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import CacheTiers
-from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 from molink_scheduler.prompt_order import OWN_WORK_TIMES
 from molink_scheduler.request import ModelLimits
 
@@ -50,8 +49,6 @@ class RingTerms:
     """Counts that may be chosen then."""
     span_tokens: int | None = None
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
-    policy: str = POLICY_DEFAULT
-    """Which transmission scheduler the links use."""
     traced: bool = False
     """Whether stages report each step that they compute."""
     state_slots: int | None = None
@@ -83,8 +80,6 @@ class RingTerms:
             raise ValueError(
                 f"replay-log-gb must be 0 to {REPLAY_LOG_GB_MAX:g}, got {self.replay_log_gb:g}"
             )
-        if self.policy not in POLICIES:
-            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
 
     @property
     def own_work_times(self) -> int:

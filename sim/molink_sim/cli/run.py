@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from molink.terminal.command_line import quiet_option
-from molink_scheduler.link.transmission import POLICIES
+from molink_sim.network.policies import POLICIES
 
 __all__ = ["run"]
 

@@ -20,8 +20,9 @@ from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 from molink_sim.clock import Clock
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
 from molink_sim.network.link import Deliver, Link, Sent
-from molink_sim.network.make import PAPER_POLICY, make_link
+from molink_sim.network.make import make_link
 from molink_sim.network.paced import PacedLink
+from molink_sim.network.policies import PAPER_POLICY
 from molink_sim.outcome import Usage
 from molink_sim.ring.baselines import FifoQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice

@@ -95,7 +95,6 @@ def _scenario(
     arrivals = [Arrival(LEAD_S + p.start_s, p.input_tokens, p.output_tokens) for p in planned]
     system = system_named(
         "molink",
-        policy=scenario.policy,
         codec=scenario.codec,
         micro_batches=scenario.micro_batches,
         span_tokens=scenario.span_tokens,

@@ -13,7 +13,7 @@ from molink_scheduler.head.settings import RingTerms
 SIDE = PackingHealth("raw", 0, 0, 0.0)
 HEALTH = StageHealth(7, 1.0, 0.5, 3, None, None, 0, SIDE, SIDE, 0, None, None, 0.1, 0.2, ())
 LOADED = StageLoaded(5000, None, "cpu", "float32", 64, 10)
-TERMS = RingTerms(64, None, (1, 2), 128, "fifo")
+TERMS = RingTerms(64, None, (1, 2), 128)
 
 
 def beat(stage):
@@ -48,11 +48,18 @@ def test_a_fact_without_a_loaded_stage_says_so_with_an_empty_object(line):
     assert StageFact.model_validate_json(fact.model_dump_json()) == fact
 
 
+def test_a_name_that_only_an_earlier_version_knew_is_passed_over():
+    """The order on the links was among the terms; whoever tells it is understood all the same."""
+    plain = json.loads(Assignment(revision=1, join=TERMS).model_dump_json())
+    plain["join"]["policy"] = "molink"
+    assert Assignment.model_validate(plain).join == TERMS
+
+
 def test_terms_of_another_version_are_kept_as_they_came():
     assignment = Assignment(revision=1, join=TERMS)
     plain = json.loads(assignment.model_dump_json())
     assert Assignment.model_validate(plain).join == TERMS
-    plain["join"]["policy"] = "of next year"
+    plain["join"]["span_tokens"] = "of next year"
     read = Assignment.model_validate(plain)
-    assert isinstance(read.join, Unreadable) and "policy" in read.join.why
+    assert isinstance(read.join, Unreadable) and "span_tokens" in read.join.why
     assert json.loads(read.model_dump_json()) == plain

@@ -126,7 +126,7 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
         revision=1, epoch=4, join=JOIN, next_link=following, coordinator_link=tail_link
     )
     command = await routes.join_command(assignment, move=print)
-    assert (command.epoch, command.ring.policy) == (4, "molink")
+    assert (command.epoch, command.ring.span_tokens) == (4, JOIN.span_tokens)
     assert (command.next_address, command.coordinator_address) == (
         "tcp://10.0.0.2:7",
         "tcp://10.0.0.1:8",

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.sender import LinkSender
-from molink_scheduler.link.transmission import Transfer, make_transmission
+from molink_scheduler.link.transmission import Transfer
 from molink_scheduler.link.upload_budget import UploadBudget
 
 MBPS = 1e6 / 8
@@ -38,7 +39,7 @@ class FakeLink:
     sender: LinkSender = field(init=False)
 
     def __post_init__(self):
-        self.sender = LinkSender(make_transmission(), LinkPacer(self.memory, self.budget))
+        self.sender = LinkSender(PriorityQueues(), LinkPacer(self.memory, self.budget))
         self.now = 0.0
         self.events: list = []
         self.ids, self.transfers = itertools.count(), itertools.count()

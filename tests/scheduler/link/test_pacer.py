@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.link.facts import CAUTIOUS, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.sender import LinkSender
-from molink_scheduler.link.transmission import Transfer, make_transmission
+from molink_scheduler.link.transmission import Transfer
 from molink_scheduler.link.upload_budget import UploadBudget
 from tests.scheduler.link.paced_link import MBPS, ComputingFarEnd, FakeLink
 
@@ -157,7 +158,7 @@ def test_a_tiny_cap_slows_but_never_stops(cap_bytes_per_s):
 
 def busy_sender(memory=None):
     """A link with more prefill than it can carry."""
-    sender = LinkSender(make_transmission(), LinkPacer(memory))
+    sender = LinkSender(PriorityQueues(), LinkPacer(memory))
     sender.offer(Transfer(0, PREFILL, 10**9), 0.0)
     return sender
 

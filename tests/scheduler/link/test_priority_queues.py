@@ -5,14 +5,18 @@ import pytest
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, chunk_bytes_at
 from molink_scheduler.link.priority_queues import (
-    FIXED_QUANTUM_BYTES,
     JUST_IN_TIME_BYTES_MAX,
     PriorityQueues,
     StarvationLimits,
-    fixed_quantum,
     just_in_time,
 )
-from molink_scheduler.link.transmission import POLICIES, LinkView, Transfer, make_transmission
+from molink_scheduler.link.transmission import LinkView, Transfer
+from molink_sim.network.policies import (
+    FIXED_QUANTUM_BYTES,
+    POLICIES,
+    fixed_quantum,
+    make_queue,
+)
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 LINK = LinkView(2.5e6, 20_000)
@@ -129,7 +133,7 @@ def test_prefill_alone_follows_the_chunk_rule():
 def test_the_policies_differ_in_their_pieces():
     pieces = {}
     for policy in ("molink", "just_in_time", "quantum"):
-        queue = make_transmission(policy)
+        queue = make_queue(policy)
         queue.offer(Transfer(1, PREFILL, 10**7))
         view = LinkView(2.5e6, 20_000, next_decode_due_at=0.1)
         pieces[policy] = queue.next_chunk(0.0, view).size_bytes
@@ -178,7 +182,7 @@ def test_a_chunk_follows_the_rate_within_limits(rate, expected):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("batch_class", BatchClass)
 def test_nothing_is_longer_than_what_the_cap_lets_go(policy, batch_class):
-    queue = make_transmission(policy)
+    queue = make_queue(policy)
     queue.offer(Transfer(1, batch_class, 100_000))
     link = LinkView(2.5e6, 20_000, chunk_bytes_max=1_000, next_decode_due_at=0.1)
     sizes = [queue.next_chunk(0.0, link).size_bytes for _ in range(100)]

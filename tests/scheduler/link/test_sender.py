@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.sender import (
     LATE_S_MAX,
     PAUSE_S_MAX,
@@ -17,15 +18,16 @@ from molink_scheduler.link.sender import (
     LinkSender,
     PrefillPause,
 )
-from molink_scheduler.link.transmission import POLICIES, Transfer, make_transmission
+from molink_scheduler.link.transmission import Transfer
 from molink_scheduler.link.upload_budget import UploadBudget
+from molink_sim.network.policies import POLICIES, make_queue
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 
 
 @pytest.fixture
 def link_sender():
-    return LinkSender(make_transmission(), LinkPacer(LinkMemory(1.25e7, 0.06)))
+    return LinkSender(PriorityQueues(), LinkPacer(LinkMemory(1.25e7, 0.06)))
 
 
 def send_all(sender, now):
@@ -162,7 +164,7 @@ def test_prefill_gives_up_a_bounded_share(pauses_s, drain_s):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_only_policies_that_put_decode_first_hold_prefill(policy):
-    sender = LinkSender(make_transmission(policy), LinkPacer(LinkMemory(1.25e7, 0.06)))
+    sender = LinkSender(make_queue(policy), LinkPacer(LinkMemory(1.25e7, 0.06)))
     sender.offer(Transfer(0, PREFILL, 1_000_000), 0.0)
     sender.set_decode_result_due(0.004)
     decode_first = policy in ("molink", "just_in_time", "quantum")
@@ -172,7 +174,7 @@ def test_only_policies_that_put_decode_first_hold_prefill(policy):
 
 
 def test_decode_ends_the_hold_and_prefill_follows_it():
-    sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(1.25e7, 0.06)))
+    sender = LinkSender(PriorityQueues(), LinkPacer(LinkMemory(1.25e7, 0.06)))
     sender.offer(Transfer(0, PREFILL, 1_000_000), 0.0)
     sender.set_decode_result_due(0.004)
     assert sender.next_chunk(0.0) is None
@@ -187,7 +189,7 @@ def test_decode_ends_the_hold_and_prefill_follows_it():
 def test_decode_in_pieces_is_woken_by_its_own_rule():
     """A cap on uploads keeps a reserve that decode may use and prefill may not."""
     budget = UploadBudget(1e6)
-    sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(20 * MBPS, 0.06), budget))
+    sender = LinkSender(PriorityQueues(), LinkPacer(LinkMemory(20 * MBPS, 0.06), budget))
     sender.offer(Transfer(0, DECODE, 65_536), 0.0)
     now = 0.0
     while (leaving := sender.next_chunk(now)) is not None:
@@ -201,7 +203,7 @@ def test_decode_in_pieces_is_woken_by_its_own_rule():
 def test_a_mild_drop_is_learned_although_prefill_makes_room(step_s):
     """20 to 14 Mbps under prefill, with a decode step every so often."""
     wire = StepWire(change_at=3.0, before=20 * MBPS, after=14 * MBPS)
-    sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(20 * MBPS, 0.06)))
+    sender = LinkSender(PriorityQueues(), LinkPacer(LinkMemory(20 * MBPS, 0.06)))
     sender.offer(Transfer(0, PREFILL, 10**9), 0.0)
     acks, now, decode = [], 0.0, 1
     for millisecond in range(10_000):
@@ -240,7 +242,7 @@ def test_under_a_cap_far_below_the_links_rate_decode_finds_its_reserve(cap_mbps,
     """100 Mbps and more prefill than the cap lets go; a chunk of the link's own 8 ms would hold
     0.5 s of a cap of 1 Mbps, and take decode's reserve with it."""
     budget = UploadBudget(cap_mbps * MBPS)
-    sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(100 * MBPS, 0.06), budget))
+    sender = LinkSender(PriorityQueues(), LinkPacer(LinkMemory(100 * MBPS, 0.06), budget))
     sender.offer(Transfer(0, PREFILL, 10**9), 0.0)
     acks, waits, offered_at, sent_bytes = [], [], {}, 0
     for step in range(8_000):
@@ -269,7 +271,7 @@ def test_under_a_cap_far_below_the_links_rate_decode_finds_its_reserve(cap_mbps,
 def test_a_cap_that_falls_while_the_link_is_quiet_slows_it_and_does_not_stop_it(batch_class):
     """No acknowledgement comes that could tell the window of the smaller chunks."""
     budget = UploadBudget(None)
-    sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(100 * MBPS, 0.06), budget))
+    sender = LinkSender(PriorityQueues(), LinkPacer(LinkMemory(100 * MBPS, 0.06), budget))
     budget.set_cap(1 * MBPS)
     sender.offer(Transfer(0, batch_class, 3000), 0.0)
     now, left = 0.0, 3000

@@ -8,8 +8,9 @@ import pytest
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.sender import LinkSender
-from molink_scheduler.link.transmission import Transfer, make_transmission
+from molink_scheduler.link.transmission import Transfer
 from molink_scheduler.link.upload_budget import UploadBudget
 
 STEP_S, END_S = 0.0005, 4.0
@@ -34,8 +35,8 @@ class SharedLine:
 
     def __post_init__(self) -> None:
         budget, memory = UploadBudget(self.cap), LinkMemory(self.rate, 0.04)
-        self.serving = LinkSender(make_transmission(), LinkPacer(memory, budget))
-        self.shadow = LinkSender(make_transmission(), LinkPacer(memory, budget))
+        self.serving = LinkSender(PriorityQueues(), LinkPacer(memory, budget))
+        self.shadow = LinkSender(PriorityQueues(), LinkPacer(memory, budget))
         self.shadow.give_way_to([self.serving])
         self.acks: list[tuple[float, LinkSender, int]] = []
 

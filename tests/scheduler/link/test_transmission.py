@@ -9,22 +9,30 @@ from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import CHUNK_BYTES_MAX, chunk_bytes_at
-from molink_scheduler.link.priority_queues import StarvationLimits
+from molink_scheduler.link.priority_queues import (
+    PriorityQueues,
+    StarvationLimits,
+    just_in_time,
+    quantum,
+)
 from molink_scheduler.link.transmission import (
-    POLICIES,
     Chunk,
     LinkView,
     Transfer,
     TransmissionQueue,
-    make_transmission,
 )
+from molink_sim.network.policies import POLICIES, fixed_quantum, make_queue
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
-PRIORITY_POLICIES = ("molink", "just_in_time", "quantum")
+RULES = {
+    "molink": (quantum, quantum),
+    "just_in_time": (just_in_time, quantum),
+    "quantum": (fixed_quantum, fixed_quantum),
+}
 LINK = LinkView(2.5e6, 20_000)
 
 every_policy = pytest.mark.parametrize("policy", POLICIES)
-priority_policies = pytest.mark.parametrize("policy", PRIORITY_POLICIES)
+priority_policies = pytest.mark.parametrize("policy", RULES)
 
 
 @dataclass
@@ -74,7 +82,7 @@ dues = st.one_of(st.none(), st.floats(0, 1))
 @given(transfers, dues)
 def test_bytes_are_conserved_and_in_order(policy, arrivals, due):
     link = FakeLink(
-        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
+        make_queue(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
     )
     sent: dict[int, int] = defaultdict(int)
     for _, chunk in link.run():
@@ -88,7 +96,7 @@ def test_bytes_are_conserved_and_in_order(policy, arrivals, due):
 @every_policy
 @given(transfers)
 def test_each_class_completes_in_order_of_offer(policy, arrivals):
-    link = FakeLink(make_transmission(policy), arrivals=list(arrivals))
+    link = FakeLink(make_queue(policy), arrivals=list(arrivals))
     completed = [chunk for _, chunk in link.run() if chunk.last]
     for batch_class in BatchClass:
         assert [c.transfer_id for c in completed if c.batch_class is batch_class] == [
@@ -99,7 +107,7 @@ def test_each_class_completes_in_order_of_offer(policy, arrivals):
 @every_policy
 @given(st.data())
 def test_the_counters_agree_with_what_was_offered_and_sent(policy, data):
-    queue = make_transmission(policy)
+    queue = make_queue(policy)
     left: dict[int, list] = {}
     for number in range(data.draw(st.integers(0, 40))):
         match data.draw(st.sampled_from(["offer", "next"])):
@@ -127,7 +135,7 @@ def test_a_decode_at_the_head_of_its_queue_waits_for_one_prefill_chunk_at_most(
     policy, arrivals, due
 ):
     link = FakeLink(
-        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
+        make_queue(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
     )
     departed = link.run()
     offered_at = {transfer.transfer_id: at for at, transfer in arrivals}
@@ -144,7 +152,7 @@ def test_a_decode_at_the_head_of_its_queue_waits_for_one_prefill_chunk_at_most(
 @priority_policies
 @given(st.integers(1, 10**9), st.floats(0, 5))
 def test_behind_a_prefill_of_any_size_decode_is_the_very_next_chunk(policy, prefill_bytes, now):
-    queue = make_transmission(policy)
+    queue = make_queue(policy)
     queue.offer(Transfer(1, PREFILL, prefill_bytes))
     queue.next_chunk(now, LinkView(2.5e6, 20_000, next_decode_due_at=now + 0.05))
     queue.offer(Transfer(2, DECODE, 9216))
@@ -156,7 +164,7 @@ def test_behind_a_prefill_of_any_size_decode_is_the_very_next_chunk(policy, pref
 @given(st.integers(1, 200_000), st.sampled_from([6e5, 2.5e6, 1.25e7, 1.25e8]))
 def test_prefill_advances_when_decode_fills_the_link(policy, decode_bytes, rate):
     limits = StarvationLimits(decisions_max=30, decode_bytes_max=300_000, wait_s_max=0.05)
-    queue = make_transmission(policy, limits=limits)
+    queue = PriorityQueues(*RULES[policy], limits)
     queue.offer(Transfer(0, PREFILL, 10**9))
     now, turns, passed, passed_bytes, since = 0.0, 0, 0, 0, 0.0
     offered = 0
@@ -183,7 +191,7 @@ def test_prefill_advances_when_decode_fills_the_link(policy, decode_bytes, rate)
 
 @every_policy
 def test_an_id_may_wait_once_and_come_again_later(policy):
-    queue = make_transmission(policy)
+    queue = make_queue(policy)
     queue.offer(Transfer(7, PREFILL, 100_000))
     queue.next_chunk(0.0, LINK)
     with pytest.raises(ValueError, match="already waiting"):
@@ -197,9 +205,7 @@ def test_an_id_may_wait_once_and_come_again_later(policy):
 def ends_ms(policy: str, due: float | None = None) -> tuple[float, float]:
     """When a span of 128 tokens and a decode of six rows, offered at 10 ms, have left."""
     arrivals = [(0.0, Transfer(1, PREFILL, 196_608)), (0.01, Transfer(2, DECODE, 9_216))]
-    link = FakeLink(
-        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), arrivals
-    )
+    link = FakeLink(make_queue(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), arrivals)
     ends = {c.transfer_id: 1e3 * (at + c.size_bytes / 2.5e6) for at, c in link.run()}
     return round(ends[1], 1), round(ends[2], 1)
 
@@ -219,7 +225,7 @@ def test_just_in_time_is_as_good_as_its_forecast():
 
 def test_an_unknown_policy_is_refused_with_the_list():
     with pytest.raises(ValueError, match="molink, just_in_time, quantum, fifo, fair"):
-        make_transmission("lifo")
+        make_queue("lifo")
 
 
 def test_an_empty_transfer_is_refused():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.transmission import make_transmission
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_sim.clock import Clock
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line
 from molink_sim.network.paced import PacedLink
@@ -31,7 +31,7 @@ class Stream:
         clock, arrivals = Clock(), []
         line = Line(LinkSpec(self.mbps, self.one_way_s), Usage("wire", 0.0, 1e9), random.Random(0))
         link = PacedLink.over(
-            clock, line, make_transmission(), lambda sent_at: arrivals.append(clock.now - sent_at)
+            clock, line, PriorityQueues(), lambda sent_at: arrivals.append(clock.now - sent_at)
         )
         self.wire_s = self.share * self.every_s
         size_bytes = max(1, int(self.wire_s * self.mbps * BYTES_PER_MEGABIT))

@@ -22,9 +22,9 @@ from molink.wire.chunks import Reassembly
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.silence import SilenceStep
-from molink_scheduler.link.transmission import make_transmission
 
 ADDRESS = "tcp://far:1"
 PORT = 1
@@ -95,7 +95,7 @@ class FakeNetwork:
         self.pumped_at = -1.0
         self.received: deque = deque()
         self.thread = LinkThread([], self.arrived.append)
-        sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(RATE_BYTES_PER_S, 0.06)))
+        sender = LinkSender(PriorityQueues(), LinkPacer(LinkMemory(RATE_BYTES_PER_S, 0.06)))
         connections = Connections(self.connected, ADDRESS)
         self.link = PacedLink(
             "next",

@@ -14,8 +14,8 @@ from molink.transport.link.paced_link import PacedLink
 from molink.wire.chunks import ChunkHeader, LinkHello, decode_link_frame, encode_ack
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.sender import LinkSender
-from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
 ROUND_TRIP_S = 0.060
@@ -66,7 +66,7 @@ class Wire:
 
 
 def link_over(wire: Wire, pacer: LinkPacer, clock=None) -> PacedLink:
-    sender = LinkSender(make_transmission(), pacer)
+    sender = LinkSender(PriorityQueues(), pacer)
     return PacedLink(
         "next",
         Connections(lambda: wire, "tcp://far:1"),

@@ -12,7 +12,8 @@ from molink.transport.link.thread import LinkThread
 from molink.wire.chunks import ChunkHeader
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.transmission import POLICIES, make_transmission
+from molink_scheduler.link.priority_queues import PriorityQueues
+from molink_sim.network.policies import POLICIES, make_queue
 
 ARRIVES_WITHIN_S = 30.0
 HEADER = b"header"
@@ -32,9 +33,9 @@ class Ends:
         self.receiver.start()
         self.sender.start()
 
-    def open(self, policy: str) -> PacedLink:
+    def open(self, policy: str = "molink") -> PacedLink:
         address = f"tcp://127.0.0.1:{self.inbound.port}"
-        queue_, pacer = make_transmission(policy), LinkPacer()
+        queue_, pacer = make_queue(policy), LinkPacer()
         link = PacedLink.connect(self.context, "next", address, queue_, pacer)
         assert self.sender.open(link, ARRIVES_WITHIN_S)
         return link
@@ -80,13 +81,13 @@ def test_messages_of_any_size_arrive_whole_and_in_order_of_their_class(ends, pol
 
 
 def test_a_message_without_a_buffer_arrives(ends):
-    link = ends.open("molink")
+    link = ends.open()
     link.send([HEADER], BatchClass.DECODE)
     assert ends.next_message() == [HEADER]
 
 
 def test_the_link_counts_what_has_left(ends):
-    link = ends.open("molink")
+    link = ends.open()
     before = link.report()
     assert before.messages_sent == before.bytes_sent == 0  # Measuring the link is no traffic.
     link.send([HEADER, bytes(1000)], BatchClass.DECODE)
@@ -98,7 +99,7 @@ def test_the_link_counts_what_has_left(ends):
 
 
 def test_hostile_frames_are_dropped_and_the_link_goes_on(ends):
-    link = ends.open("molink")
+    link = ends.open()
     while link.sender.oldest is not None:
         ends.sender.wake()
     next_number = link.sender._next_sequence
@@ -122,7 +123,7 @@ def test_a_far_end_that_does_not_listen_is_reported():
     context: zmq.Context = zmq.Context()
     thread = LinkThread([], lambda frames: None)
     thread.start()
-    link = PacedLink.connect(context, "next", "tcp://127.0.0.1:1", make_transmission(), LinkPacer())
+    link = PacedLink.connect(context, "next", "tcp://127.0.0.1:1", PriorityQueues(), LinkPacer())
     assert not thread.open(link, timeout_s=0.3)
     thread.stop()
     context.destroy(linger=0)
@@ -130,12 +131,12 @@ def test_a_far_end_that_does_not_listen_is_reported():
 
 def test_another_sender_begins_anew_where_the_last_one_was_lost(ends):
     """In mid-message, as a stage that is switched off; chunks of both count from 0."""
-    lost = ends.open("molink")
+    lost = ends.open()
     for number in range(3):
         lost.send([HEADER, bytes([number])], BatchClass.DECODE)
     assert [ends.next_message()[1] for _ in range(3)] == [b"\0", b"\1", b"\2"]
     ends.sender.close(lost)
-    other = ends.open("molink")
+    other = ends.open()
     other.send([HEADER, b"other"], BatchClass.DECODE)
     assert ends.next_message() == [HEADER, b"other"]
     assert ends.sender.outbound == [other]

@@ -15,7 +15,7 @@ from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import LinkThread
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.transmission import make_transmission
+from molink_scheduler.link.priority_queues import PriorityQueues
 
 ARRIVES_WITHIN_S = 30.0
 HEADER = b"header"
@@ -85,14 +85,14 @@ class TwoEnds:
     def address(self) -> str:
         return f"tcp://127.0.0.1:{self.inbound.port}"
 
-    def link(self, key: str | None = None, policy: str = "molink") -> PacedLink:
+    def link(self, key: str | None = None) -> PacedLink:
         """Connected and not opened, to the owner of `key`."""
         peer = CurvePeer(self.guards[0], key) if key is not None else None
-        queue_, pacer = make_transmission(policy), LinkPacer()
+        queue_, pacer = PriorityQueues(), LinkPacer()
         return PacedLink.connect(self.contexts[0], "next", self.address, queue_, pacer, peer)
 
-    def opened(self, key: str | None = None, policy: str = "molink") -> PacedLink:
-        link = self.link(key, policy)
+    def opened(self, key: str | None = None) -> PacedLink:
+        link = self.link(key)
         assert self.sender.open(link, ARRIVES_WITHIN_S)
         return link
 

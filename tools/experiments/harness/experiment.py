@@ -23,6 +23,7 @@ import click
 from molink.errors import UserError
 
 __all__ = [
+    "PRODUCT_POLICY",
     "Condition",
     "Figures",
     "Measured",
@@ -45,7 +46,8 @@ __all__ = [
     "write_results",
 ]
 
-POLICIES_COMPARED = ("molink", "fifo", "fair")
+PRODUCT_POLICY = "molink"
+POLICIES_COMPARED = (PRODUCT_POLICY, "fifo", "fair")
 
 Command = Callable[..., None]
 
@@ -57,6 +59,8 @@ class Condition:
     name: str
     options: tuple[str, ...] = ()
     """Of `molink serve`."""
+    policy: str = PRODUCT_POLICY
+    """Order on the links between the stages: a name of `molink_sim.network.policies.POLICIES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Setup:
 
 def policy_conditions(*options: str) -> list[Condition]:
     """MoLink's policy and the two baselines, alike in everything else."""
-    return [Condition(name, ("--policy", name, *options)) for name in POLICIES_COMPARED]
+    return [Condition(name, options, name) for name in POLICIES_COMPARED]
 
 
 # -- options --------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from molink.bench.load import Settings, run_load
 from molink.bench.served_ring import ServedRing, serve_ring
 from molink.errors import UserError
 from molink.tasks import cancel
-from tools.experiments.harness.experiment import Condition, Setup
+from tools.experiments.harness.experiment import PRODUCT_POLICY, Condition, Setup
+from tools.experiments.harness.policy_ring import MODULE, POLICY_VARIABLE
 
 __all__ = [
     "NODES",
@@ -57,7 +58,13 @@ async def serving_over(
 ) -> AsyncIterator[ServedRing]:
     """The same with other links, as options of `molink serve`."""
     options = ["--nodes", str(NODES), *links, *setup.serve_options, *condition.options]
-    async with serve_ring(setup.model, options, seed, WARM_UP_TOKENS, environment) as ring:
+    program = {}
+    if condition.policy != PRODUCT_POLICY:
+        program = {"program": MODULE}
+        environment = {**environment, POLICY_VARIABLE: condition.policy}
+    async with serve_ring(
+        setup.model, options, seed, WARM_UP_TOKENS, environment, **program
+    ) as ring:
         yield ring
 
 

@@ -93,7 +93,7 @@ def main(setup: Setup, policies: str, queue_kb: int, congestion: str, **own: Any
 
 def _conditions(policies: Sequence[str]) -> list[Condition]:
     return [
-        Condition(_name(policy, kind), ("--policy", policy))
+        Condition(_name(policy, kind), policy=policy)
         for policy in policies
         for kind in (EMULATED, REAL)
     ]

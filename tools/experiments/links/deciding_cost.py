@@ -17,12 +17,11 @@ import click
 from molink.workload.figures import percentile
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.transmission import (
-    POLICIES,
     LinkView,
     Transfer,
     TransmissionQueue,
-    make_transmission,
 )
+from molink_sim.network.policies import POLICIES, make_queue
 from tools.experiments.harness.experiment import (
     Figures,
     experiment,
@@ -56,7 +55,7 @@ def main(out: Path, waiting: int, decisions: int) -> None:
 
 def _timed_ns(policy: str, waiting: int, decisions: int) -> list[int]:
     """Nanoseconds of each decision on a queue in which `waiting` transfers always wait."""
-    queue, ids, now = make_transmission(policy), itertools.count(), 0.0
+    queue, ids, now = make_queue(policy), itertools.count(), 0.0
     for _ in range(waiting):
         _offer(queue, next(ids), now)
     timed: list[int] = []

@@ -8,6 +8,7 @@ prompts keep their length, because they are what fills a link. Within a round al
 the same requests.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,13 @@ def main(setup: Setup, **own: Any) -> None:
 
 
 def _conditions() -> list[Condition]:
-    return [
-        Condition(
-            name,
-            tuple(part for key, value in {**NONE, **own}.items() for part in (f"--{key}", value)),
-        )
-        for name, own in ALONE.items()
-    ]
+    return [_condition(name, {**NONE, **own}) for name, own in ALONE.items()]
+
+
+def _condition(name: str, mechanisms: Mapping[str, str]) -> Condition:
+    options = {key: value for key, value in mechanisms.items() if key != "policy"}
+    words = tuple(part for key, value in options.items() for part in (f"--{key}", value))
+    return Condition(name, words, mechanisms["policy"])
 
 
 def _figures(report: dict[str, Any]) -> Figures:

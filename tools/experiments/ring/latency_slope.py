@@ -8,6 +8,7 @@ each delay. About a quarter of a minute for each delay, policy and round.
 """
 
 import statistics
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def main(setup: Setup, delays_ms: str, tokens: int) -> None:
         policy, one_way_ms = links[condition.name]
         return await _measure(setup, policy, one_way_ms, number, tokens)
 
-    conditions = [Condition(name, policy.options) for name, (policy, _) in links.items()]
+    conditions = [replace(policy, name=name) for name, (policy, _) in links.items()]
     runs = in_turn(conditions, setup.rounds, measure)
     lines = _lines(runs, delays)
     own = {"delays_ms": delays_ms, "tokens": tokens}

@@ -50,7 +50,7 @@ def main(setup: Setup, counts: str, users: str, policies: str, tokens: int) -> N
         return Measured(figures)
 
     conditions = [
-        Condition(_name(policy, count), ("--policy", policy, "--micro-batches", count))
+        Condition(_name(policy, count), ("--micro-batches", count), policy)
         for policy in policies.split(",")
         for count in counts.split(",")
     ]

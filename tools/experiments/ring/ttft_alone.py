@@ -11,6 +11,7 @@ minute for each condition and round.
 """
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,9 @@ def main(setup: Setup, **own: Any) -> None:
         return await _measure(setup, condition, number, **own)
 
     raw = policy_conditions("--wire", "raw")
-    whole = Condition("molink, whole prompt", (*raw[0].options, *WHOLE))
-    whole_fifo = Condition("fifo, whole prompt", (*raw[1].options, *WHOLE))
+    whole_options = ("--wire", "raw", *WHOLE)
+    whole = replace(raw[0], name="molink, whole prompt", options=whole_options)
+    whole_fifo = replace(raw[1], name="fifo, whole prompt", options=whole_options)
     runs = in_turn([*raw, whole, whole_fifo], setup.rounds, measure)
     _add_floors(runs)
     middle = write_results("ttft_alone", setup, own, runs)

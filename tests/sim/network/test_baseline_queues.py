@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.baseline_queues import FAIR_PIECE_BYTES, FIFO_PIECE_BYTES
-from molink_scheduler.link.transmission import LinkView, Transfer, make_transmission
+from molink_scheduler.link.transmission import LinkView, Transfer
+from molink_sim.network.baseline_queues import FAIR_PIECE_BYTES, FIFO_PIECE_BYTES
+from molink_sim.network.policies import make_queue
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 LINK = LinkView(2.5e6, 20_000)
@@ -16,7 +17,7 @@ batches = st.lists(st.tuples(st.sampled_from(BatchClass), st.integers(1, 200_000
 
 
 def fill(policy: str, rows):
-    queue = make_transmission(policy)
+    queue = make_queue(policy)
     for transfer_id, (batch_class, size) in enumerate(rows):
         queue.offer(Transfer(transfer_id, batch_class, size))
     return queue

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL
-from molink_scheduler.link.priority_queues import (
+from molink_scheduler.link.transmission import (
     Chunk,
     LinkView,
     Transfer,
