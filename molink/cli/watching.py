@@ -1,4 +1,4 @@
-"""What `molink up` and `molink serve` leave for programs that watch: logs, a trace, OTLP.
+"""What `molink up` and `molink serve` leave for programs that watch: logs, OTLP.
 
 Logs are lines for people, or one JSON object a line for programs. Lines are warnings, on standard
 error, beside what the command tells its operator. As JSON, everything is a log record: what happens
@@ -7,13 +7,11 @@ to the cluster, and each request that has ended, too.
 
 import logging
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,13 +37,6 @@ _WATCH_OPTIONS = (
         type=click.Choice(LOG_FORMATS),
         default="text",
         help="Of what is said on standard error: lines for people, or a JSON object a line.",
-    ),
-    click.option(
-        "--trace-file",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Write what each stage, link and request does, for ui.perfetto.dev; names of PCs are "
-        "in it, prompts and answers are not.",
     ),
     click.option(
         "--otlp",
@@ -82,7 +73,6 @@ class Watching:
     """Wishes of an operator. Raises UserError for a URL that is none, or without `molink[otlp]`."""
 
     log_format: str = "text"
-    trace_file: Path | None = None
     otlp: str | None = None
     quiet: bool = False
     """Whether no progress is shown; what happens is."""
@@ -116,29 +106,15 @@ class Watching:
 
     @asynccontextmanager
     async def recording(self, cluster: "Cluster", metrics: "Metrics") -> AsyncIterator[None]:
-        """Leave what is wished for while the block runs. Raises UserError when the trace file
-        cannot be written."""
+        """Leave what is wished for while the block runs."""
         from molink.tasks import background_tasks
 
         cluster.service.request_log.watch(log_request)
         async with AsyncExitStack() as stack:
-            works = []
-            if self.trace_file is not None:
-                works.append(self._trace(self.trace_file, cluster, stack))
-            if self.otlp is not None:
-                works.append(_export(self.otlp, metrics, stack))
             tasks = await stack.enter_async_context(background_tasks())
-            for work in works:
-                tasks.create_task(work.run())
+            if self.otlp is not None:
+                tasks.create_task(_export(self.otlp, metrics, stack).run())
             yield
-
-    def _trace(self, path: Path, cluster: "Cluster", stack: AsyncExitStack) -> Any:
-        from molink.coordinator.reports.cluster_trace import ClusterTrace
-        from molink.serving.trace_file import TraceFile
-
-        trace = ClusterTrace(cluster.service, TraceFile.create(path, time.monotonic(), time.time()))
-        stack.callback(trace.close)
-        return trace
 
 
 def _export(url: str, metrics: "Metrics", stack: AsyncExitStack) -> Any:
@@ -150,16 +126,14 @@ def _export(url: str, metrics: "Metrics", stack: AsyncExitStack) -> Any:
 
 
 def watch_options(command: Command) -> Command:
-    """Give the command one `watching` for these options, and have its ring traced if wished for;
-    logs are set up before it runs."""
+    """Give the command one `watching` for these options; logs are set up before it runs."""
 
     @wraps(command)
     def run(**options: Any) -> Any:
-        names = ("log_format", "trace_file", "otlp", "quiet")
+        names = ("log_format", "otlp", "quiet")
         watching = Watching(**{name: options.pop(name) for name in names})
         set_up_logs(watching.log_format, sys.stderr)
-        ring = replace(options.pop("ring"), traced=watching.trace_file is not None)
-        return command(watching=watching, ring=ring, **options)
+        return command(watching=watching, **options)
 
     for option in reversed(_WATCH_OPTIONS):
         run = option(run)

@@ -127,7 +127,7 @@ class Extender:
             self.steer(links.handle)
         if executor.is_tail and not present.executor.is_tail:
             rules = EndRules(self.tokenizer_of(executor.description))
-        recent = new_recent(executor, recent.traced, audited=recent.sketches is not None)
+        recent = new_recent(executor, audited=recent.sketches is not None)
         swaps = _both(present.swaps, watch_of(added))
         return StageWorkings(executor, links, present.sent, rules, recent, swaps, present.cache)
 
@@ -148,13 +148,13 @@ def weights_bytes(directory: str) -> int:
     return sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
 
 
-def new_recent(executor: Executor, traced: bool, *, audited: bool) -> RecentWork:
+def new_recent(executor: Executor, *, audited: bool) -> RecentWork:
     """Record of what a stage does from now on."""
     sketches = None
     if audited:
         models = [(part.model, part.layers) for part in parts_of(executor)]
         sketches = RowSketches(models, executor.hidden_size, executor.device)
-    return RecentWork(executor.is_head, traced, sketches)
+    return RecentWork(executor.is_head, sketches)
 
 
 def loaded_stage(

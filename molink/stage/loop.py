@@ -299,8 +299,8 @@ class StageLoop:
 
     def _compute(self, run: RunBatch) -> None:
         self._feed(run.batch)
-        began = started = time.monotonic()
-        self.reports.recent.begins(run.batch, began)
+        started = time.monotonic()
+        self.reports.recent.begins(run.batch, started)
         if run.result_due_at is not None:
             self.links.set_decode_result_due(run.result_due_at)
         interrupt = self._interrupt if run.batch.batch_class is PREFILL else self.reports.moved
@@ -319,7 +319,7 @@ class StageLoop:
         self._pass_on(self.core.computed(run, now - started, rate, now), output)
         now = time.monotonic()
         self.core.finished(run, now - started, now)
-        self.reports.recent.ended(run.batch, began, now)
+        self.reports.recent.ended(run.batch, now)
 
     def _interrupt(self) -> None:
         """Between two layers of a prefill step: compute the decode that has come meanwhile."""

@@ -1,9 +1,8 @@
-"""What a stage has computed lately, for its health reports: prompts on the head, steps and sketches
-of rows if wanted, and how many micro-batches were here.
+"""What a stage has computed lately, for its health reports: prompts on the head, sketches of
+rows if wanted, and how many micro-batches were here.
 
-A report may be lost on its way, so each tells of the last seconds, and what it says is numbered.
-Steps are told only where a trace is written (`RingTerms.traced`): of fifty a second the numbers
-take a kilobyte more each second. Times are on the stage's own clock.
+A report may be lost on its way, so each tells of the last seconds. Times are on the stage's own
+clock.
 """
 
 from collections import deque
@@ -17,7 +16,6 @@ from molink.stage_protocol.health import (
     REFUSED_MAX,
     SKETCH_NUMBERS_MAX,
     SKETCHES_MAX,
-    STEPS_MAX,
 )
 from molink_scheduler.batch import DECODE, MICRO_BATCH_COUNT_MAX, Batch, BatchClass, Span
 from molink_scheduler.events import (
@@ -86,19 +84,15 @@ class _Presence:
 
 @dataclass(slots=True)
 class RecentWork:
-    """Bounded record of a stage's latest prompts and steps."""
+    """Bounded record of a stage's latest prompts."""
 
     is_head: bool
-    traced: bool
     sketches: RowSketches | None = None
     """Of the prompts' rows; None: the ring is not audited."""
     _arrived_at: dict[int, float] = field(default_factory=dict)
     """Of each request that waits on the head."""
     _prompts: dict[int, _Prompt] = field(default_factory=dict)
     """By request, in the order in which they began."""
-    _steps: deque[tuple[int, int, bool, float, float]] = field(
-        default_factory=lambda: deque(maxlen=STEPS_MAX)
-    )
     _pieces: deque[tuple[int, int, int, float, float]] = field(
         default_factory=lambda: deque(maxlen=PIECES_MAX)
     )
@@ -110,7 +104,6 @@ class RecentWork:
     _held: _Presence = field(default_factory=_Presence)
     _circling: _Presence = field(default_factory=_Presence)
     """On the whole ring; only on the head."""
-    _count: int = 0
 
     def received(self, event: StageEvent, now: float) -> None:
         """A message has arrived."""
@@ -175,16 +168,12 @@ class RecentWork:
         )
         return replace(batch, admissions=admissions)
 
-    def ended(self, batch: Batch, began: float, now: float) -> None:
-        """A step has ended; decode that came between its layers lies within it."""
+    def ended(self, batch: Batch, now: float) -> None:
+        """A step has ended."""
         if self.sketches is not None:
             self.sketches.ended(batch, now)
         if batch.batch_class is DECODE:
             self._held.left(batch.micro_batch, now)
-        if self.traced:
-            self._count += 1
-            is_decode, took_s = batch.batch_class is DECODE, round(now - began, DIGITS)
-            self._steps.append((self._count, batch.tokens, is_decode, round(now, DIGITS), took_s))
 
     def prompts(self, now: float) -> tuple[tuple[int, int, float], ...]:
         """`StageHealth.recent_prompts` as of now."""
@@ -207,10 +196,6 @@ class RecentWork:
         None elsewhere."""
         circling = self._circling.mean(now)
         return self._held.mean(now), circling if self.is_head else None
-
-    def steps(self, now: float) -> tuple[tuple[int, int, bool, float, float], ...]:
-        """`StageHealth.recent_steps` as of now."""
-        return tuple(step for step in self._steps if now - step[3] <= REPORTED_S)
 
     def recent_sketches(self, now: float) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
         """`StageHealth.recent_sketches` as of now, the newest that find room."""

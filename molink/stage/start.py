@@ -86,7 +86,7 @@ def start_stage(
     packing = Packing(executor.hidden_size, token_ids_below=ids_below)
     sent = SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9)
     shadowing = Shadowing(sent, links)
-    recent = new_recent(executor, join.ring.traced, audited=join.ring.audited)
+    recent = new_recent(executor, audited=join.ring.audited)
     return StageLoop(
         RecordedCore.begin(core, events.events, time.monotonic()),
         executor,

@@ -16,7 +16,6 @@ __all__ = [
     "REFUSED_MAX",
     "SKETCHES_MAX",
     "SKETCH_NUMBERS_MAX",
-    "STEPS_MAX",
     "CacheTiersHealth",
     "PackingHealth",
     "StageHealth",
@@ -37,9 +36,6 @@ PIECES_MAX = 64
 REFUSED_MAX, REASON_CHARS_MAX = 64, 200
 """Requests that a head has refused, in one report, and characters of the clause why: none is, as
 the coordinator checks them by the same rules first."""
-
-STEPS_MAX = 128
-"""Steps in one report: two seconds of a quick stage, 3 KB."""
 
 SKETCHES_MAX, SKETCH_NUMBERS_MAX = 32, 2048
 """Prompts in one report where rings are audited, and numbers of them all together: 20 KB. One
@@ -110,14 +106,9 @@ class StageHealth:
     prefill_row_s: float
     links: Annotated[tuple[LinkReport, ...], MaxLen(LINKS_MAX)]
     progress: StageProgress = field(default_factory=StageProgress)
-    clock_s: float = 0.0
-    """When this was reported, on the stage's own clock."""
     recent_prompts: Annotated[tuple[tuple[int, int, float], ...], MaxLen(PROMPTS_MAX)] = ()
     """Of the last seconds, on the head: the ring's number of the request, tokens of its prompt that
     have been sent into the ring, and for how many seconds it had waited here before."""
-    recent_steps: Annotated[tuple[tuple[int, int, bool, float, float], ...], MaxLen(STEPS_MAX)] = ()
-    """Of the last seconds, where the ring is traced: number since the start, rows, whether it was
-    decode, when it ended on the stage's clock, and how many seconds it took."""
     recent_pieces: Annotated[tuple[tuple[int, int, int, float], ...], MaxLen(PIECES_MAX)] = ()
     """Of the last seconds, on the head: the ring's number of the request, a piece [first, end) of
     its prompt, and how many seconds after the request had come here it was begun."""

@@ -22,7 +22,7 @@ OPTIONS = {
         "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
         "--api-tls --api-tls-cert --api-tls-key "
         "--tool-parser --cache-ram-gb --cache-disk-gb "
-        "--reasoning-parser --log-format --trace-file --otlp --quiet --cors-origin --strict "
+        "--reasoning-parser --log-format --otlp --quiet --cors-origin --strict "
         "--shared-cache --queue-s --routing --ttft-target-s --tpot-target-ms --served-model-name "
         "--generation-config"
     ),
@@ -34,7 +34,7 @@ OPTIONS = {
         "--wire --span-tokens --replay-log-gb --no-prefix-cache --standby --no-shadow "
         "--no-keys --api-tls --api-tls-cert --api-tls-key "
         "--allowed-host --tool-parser "
-        "--reasoning-parser --log-format --trace-file --otlp --quiet "
+        "--reasoning-parser --log-format --otlp --quiet "
         "--cors-origin --strict --shared-cache --queue-s --routing --ttft-target-s "
         "--tpot-target-ms --served-model-name "
         "--generation-config"

@@ -19,6 +19,7 @@ NOT_RUN = {
     r"git (worktree|show) .*": "needs a checkout with an older commit",
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
+    r"\S*python -m tools\.trace .*": "goes on until Ctrl-C; tests/trace runs it",
     r"python -m pytest tests/damage": "among the tests themselves",
     r"python -m tests\.fuzz\.model_files .*": "half an hour; tests/fuzz has a few hundred inputs",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",

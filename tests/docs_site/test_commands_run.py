@@ -12,7 +12,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.chrome_trace import checked
 from tests.docs_site.not_run import NOT_RUN, reason_not_to_run
 from tests.docs_site.pages import PAGES, ROOT, code_blocks, is_shell, joined, shell_lines
 from tests.docs_site.reader import Reader, is_a_program_that_goes_on
@@ -104,8 +103,6 @@ def test_the_dashboard(cluster):
 @pytest.mark.pages
 def test_metrics(cluster):
     cluster.follow("docs/metrics.md", cluster.operator)
-    cluster.operator.interrupt("server")
-    assert checked(cluster.operator.folder / "trace.json")
 
 
 @pytest.mark.pages

@@ -121,7 +121,7 @@ class Neighbours:
         packing = Packing(HIDDEN)
         book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
         core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
-        recent = RecentWork(is_head=False, traced=True)
+        recent = RecentWork(is_head=False)
         sent = SentLog(packing, torch.float32, 1e9)
         shadowing = Shadowing(sent, self.stage)
         reports = HealthReports(

@@ -89,7 +89,7 @@ class Ring:
         settings = HeadSettings(RingTerms(64, micro_batch_count=1), limits=LIMITS)
         core, packing = StageCore(HeadScheduler(settings), is_tail=False), Packing(HIDDEN)
         events = EventFiles(EventLog(), "layers 0-2")
-        recent = RecentWork(is_head=True, traced=True)
+        recent = RecentWork(is_head=True)
         sent = SentLog(packing, torch.float32, 1e9)
         shadowing = Shadowing(sent, self.head)
         reports = HealthReports(

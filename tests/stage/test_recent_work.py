@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import pytest
-
 from molink.stage import recent_work
 from molink.stage.recent_work import REPORTED_S, RecentWork
 from molink.stage_protocol.health import (
@@ -13,7 +11,6 @@ from molink.stage_protocol.health import (
     REFUSED_MAX,
     SKETCH_NUMBERS_MAX,
     SKETCHES_MAX,
-    STEPS_MAX,
 )
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.events import (
@@ -39,7 +36,7 @@ def decode(rows=1):
 
 
 def test_a_head_tells_how_long_a_prompt_waited_and_how_far_it_is():
-    work = RecentWork(is_head=True, traced=False)
+    work = RecentWork(is_head=True)
     work.received(submit(7), 10.0)
     assert work.prompts(11.0) == ()
     work.begins(prefill(Span(7, 0, 32, False)), 14.0)
@@ -49,14 +46,14 @@ def test_a_head_tells_how_long_a_prompt_waited_and_how_far_it_is():
 
 
 def test_decode_and_other_stages_tell_no_prompts():
-    head, tail = RecentWork(True, False), RecentWork(False, False)
+    head, tail = RecentWork(True), RecentWork(False)
     head.begins(decode(), 1.0)
     tail.begins(prefill(Span(7, 0, 32, False)), 1.0)
     assert head.prompts(1.0) == tail.prompts(1.0) == ()
 
 
 def test_only_so_many_prompts_are_kept_and_the_latest_are_told():
-    work = RecentWork(is_head=True, traced=False)
+    work = RecentWork(is_head=True)
     for number in range(PROMPTS_MAX + 5):
         work.begins(prefill(Span(number, 0, 1, True)), 1.0)
     told = [request_id for request_id, _, _ in work.prompts(1.0)]
@@ -65,7 +62,7 @@ def test_only_so_many_prompts_are_kept_and_the_latest_are_told():
 
 def test_waits_of_requests_that_never_begin_are_forgotten(monkeypatch):
     monkeypatch.setattr(recent_work, "WAITING_MAX", 2)
-    work = RecentWork(is_head=True, traced=False)
+    work = RecentWork(is_head=True)
     for number, at in ((1, 1.0), (2, 2.0), (3, 3.0)):
         work.received(submit(number), at)
     work.received(RequestCancelled(2), 4.0)
@@ -73,25 +70,8 @@ def test_waits_of_requests_that_never_begin_are_forgotten(monkeypatch):
     assert [waited for _, _, waited in work.prompts(5.0)] == [0.0, 0.0, 2.0]
 
 
-def test_steps_are_numbered_and_hold_what_came_between_their_layers():
-    work = RecentWork(is_head=False, traced=True)
-    work.ended(decode(3), began=1.2, now=1.4)
-    work.ended(prefill(Span(1, 0, 32, False)), began=1.0, now=2.0)
-    assert work.steps(2.0) == ((1, 3, True, 1.4, pytest.approx(0.2)), (2, 32, False, 2.0, 1.0))
-    assert work.steps(2.0 + REPORTED_S) == ((2, 32, False, 2.0, 1.0),)
-
-
-def test_steps_are_bounded_and_told_only_where_a_trace_is_written():
-    traced, quiet = RecentWork(False, True), RecentWork(False, False)
-    for work in (traced, quiet):
-        for _ in range(STEPS_MAX + 7):
-            work.ended(decode(), 1.0, 1.001)
-    assert [step[0] for step in traced.steps(1.1)] == list(range(8, STEPS_MAX + 8))
-    assert quiet.steps(1.1) == ()
-
-
 def test_who_is_new_in_a_batch_bears_its_wait_when_it_leaves_the_head():
-    head, middle = RecentWork(True, False), RecentWork(False, False)
+    head, middle = RecentWork(True), RecentWork(False)
     admission = Admission(7, 2, 1, SamplingParams(max_tokens=1))
     batch = Batch(1, BatchClass.PREFILL, -1, (Span(7, 0, 2, True),), (admission,))
     head.received(submit(7), 10.0)
@@ -102,7 +82,7 @@ def test_who_is_new_in_a_batch_bears_its_wait_when_it_leaves_the_head():
 
 
 def test_a_head_tells_when_each_piece_of_a_prompt_went():
-    work = RecentWork(is_head=True, traced=False)
+    work = RecentWork(is_head=True)
     work.received(submit(7), 10.0)
     work.begins(prefill(Span(7, 0, 32, False)), 11.0)
     work.begins(prefill(Span(7, 32, 50, True)), 13.0)
@@ -122,23 +102,23 @@ def returned(slot):
 
 
 def test_micro_batches_count_while_they_are_here_and_the_head_knows_those_under_way():
-    head, tail = RecentWork(True, False), RecentWork(False, False)
+    head, tail = RecentWork(True), RecentWork(False)
     for work in (head, tail):
         assert work.micro_batches(10.0)[0] == 0.0
     head.begins(circling(0), 10.0)
-    head.ended(circling(0), 10.0, 10.5)
+    head.ended(circling(0), 10.5)
     tail.received(BatchArrived(circling(0)), 11.0)
     tail.received(BatchArrived(circling(1)), 12.0)
     assert head.micro_batches(14.0) == (0.125, 1.0)
     assert tail.micro_batches(14.0) == (1.25, None)
-    tail.ended(circling(0), 14.0, 15.0)
+    tail.ended(circling(0), 15.0)
     head.received(returned(0), 15.0)
     assert tail.micro_batches(16.0) == (1.5, None)
     assert head.micro_batches(16.0) == (0.0, 0.5)
 
 
 def test_a_micro_batch_that_never_leaves_is_counted_until_its_slot_is_taken_again():
-    tail = RecentWork(False, False)
+    tail = RecentWork(False)
     tail.micro_batches(0.0)
     for at in (1.0, 2.0, 3.0):
         tail.received(BatchArrived(circling(0)), at)
@@ -146,7 +126,7 @@ def test_a_micro_batch_that_never_leaves_is_counted_until_its_slot_is_taken_agai
 
 
 def test_slots_that_no_ring_has_are_not_kept():
-    tail = RecentWork(False, False)
+    tail = RecentWork(False)
     tail.micro_batches(0.0)
     for slot in (-1, 64, 2**40):
         tail.received(BatchArrived(circling(slot)), 1.0)
@@ -173,28 +153,28 @@ class Sketches:
 def test_sketches_are_told_where_there_are_any_the_newest_as_far_as_there_is_room():
     numbers = (1.5,) * (SKETCH_NUMBERS_MAX // 3)
     done = [(10.0, (number, 8, numbers)) for number in range(5)] + [(1.0, (9, 8, numbers))]
-    work = RecentWork(False, False, Sketches(done))
+    work = RecentWork(False, Sketches(done))
     assert [one[0] for one in work.recent_sketches(10.0 + REPORTED_S)] == [0, 1, 2]
     assert work.recent_sketches(20.0) == ()
-    many = RecentWork(False, False, Sketches([(1.0, (at, 8, (1.0,))) for at in range(99)]))
+    many = RecentWork(False, Sketches([(1.0, (at, 8, (1.0,))) for at in range(99)]))
     assert len(many.recent_sketches(1.0)) == SKETCHES_MAX
-    assert RecentWork(False, False).recent_sketches(1.0) == ()
+    assert RecentWork(False).recent_sketches(1.0) == ()
 
 
 def test_sketches_hear_of_every_step_on_any_stage():
     sketches = Sketches([])
-    work = RecentWork(False, False, sketches)
+    work = RecentWork(False, sketches)
     step = prefill(Span(1, 0, 32, False))
     work.begins(step, 1.0)
     work.begins(decode(), 1.1)
-    work.ended(decode(), 1.1, 1.2)
-    work.ended(step, 1.0, 1.3)
+    work.ended(decode(), 1.2)
+    work.ended(step, 1.3)
     kinds = [BatchClass.PREFILL, BatchClass.DECODE, BatchClass.DECODE, BatchClass.PREFILL]
     assert sketches.told == list(zip(["begins", "begins", "ended", "ended"], kinds, strict=True))
 
 
 def test_refused_requests_are_told_for_some_seconds_and_not_at_length():
-    work = RecentWork(is_head=True, traced=False)
+    work = RecentWork(is_head=True)
     work.refused(1, "x" * 1000, 10.0)
     work.refused(2, "no", 11.0)
     assert work.refusals(11.0) == ((1, "x" * REASON_CHARS_MAX), (2, "no"))

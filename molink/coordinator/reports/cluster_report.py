@@ -21,12 +21,10 @@ from molink.version import version
 from molink_scheduler.link.facts import LinkReport
 
 __all__ = [
-    "RingLink",
     "build_report",
     "contribution_report",
     "known_links",
     "nodes_report",
-    "ring_links",
     "ring_report",
     "service_report",
 ]
@@ -37,7 +35,7 @@ DRAINED = "The operator has drained it: it serves again once it is resumed."
 
 
 @dataclass(frozen=True, slots=True)
-class RingLink:
+class _RingLink:
     """Directed link of a ring; stages by their number."""
 
     source: int
@@ -45,18 +43,18 @@ class RingLink:
     report: LinkReport
 
 
-def ring_links(ring: Ring, to_head: LinkReport | None) -> Iterator[RingLink]:
+def _ring_links(ring: Ring, to_head: LinkReport | None) -> Iterator[_RingLink]:
     """Links in the order in which a request meets them; of a stage that has not reported, none, and
     none to shadows.
     `to_head` is the report of the coordinator's own link."""
     if to_head is not None:
-        yield RingLink(COORDINATOR, 0, to_head)
+        yield _RingLink(COORDINATOR, 0, to_head)
     for index, stage in enumerate(ring.stages):
         following = (index + 1) % len(ring.stages)
         for link in stage.health.links if stage.health else ():
             if link.name == "shadow":
                 continue
-            yield RingLink(index, following if link.name == "next" else COORDINATOR, link)
+            yield _RingLink(index, following if link.name == "next" else COORDINATOR, link)
 
 
 def known_links(
@@ -64,7 +62,7 @@ def known_links(
 ) -> Iterator[tuple[str, str, KnownLink]]:
     """Source, target and state of each link, to be remembered; `address_of` a stage's number or
     COORDINATOR."""
-    for link in ring_links(ring, to_head):
+    for link in _ring_links(ring, to_head):
         ends = address_of(link.source), address_of(link.target)
         with suppress(ValueError, TypeError):  # What a stage reports of its link may be impossible.
             yield *ends, KnownLink(link.report.rate_mbps, link.report.rtt_ms, now)
@@ -134,18 +132,18 @@ def _stage(stage: AgentStage) -> dict[str, Any]:
 def _links(ring: Ring, to_head: LinkReport | None) -> list[dict[str, Any]]:
     return [
         _link(ring, link) | _packing(ring.stages[link.source], link)
-        for link in ring_links(ring, to_head)
+        for link in _ring_links(ring, to_head)
     ]
 
 
-def _packing(stage: AgentStage, link: RingLink) -> dict[str, Any]:
+def _packing(stage: AgentStage, link: _RingLink) -> dict[str, Any]:
     """Codec of a link between stages and what it has saved; other links carry no activations."""
     if link.source == COORDINATOR or link.target <= link.source or stage.health is None:
         return {}
     return {"wire": stage.health.packed.codec, "bytes_saved": stage.health.bytes_saved}
 
 
-def _link(ring: Ring, link: RingLink) -> dict[str, Any]:
+def _link(ring: Ring, link: _RingLink) -> dict[str, Any]:
     first = ring.terms.emulated
     emulated = {"mbps": first.rate_mbps, "one_way_ms": first.one_way_ms} if first else None
     return {

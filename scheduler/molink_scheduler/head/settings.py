@@ -49,8 +49,6 @@ class RingTerms:
     """Counts that may be chosen then."""
     span_tokens: int | None = None
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
-    traced: bool = False
-    """Whether stages report each step that they compute."""
     state_slots: int | None = None
     """The fewest on the ring, of those stages whose layers keep states; None: none does."""
     replay_log_gb: float = REPLAY_LOG_GB

@@ -1,14 +1,13 @@
 """File in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 A *process* of the format is a group of tracks, a *thread* is one track. Times are microseconds
-since the trace began. The form is the array of events, whose closing bracket may be missing: what a
-coordinator that was killed has written opens all the same.
+since the trace began. The form is the array of events, whose closing bracket may be missing: what
+was written before the writer was killed opens all the same.
 
 The format: "Trace Event Format", Google, kept by the Chromium project.
 """
 
 import json
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -32,7 +31,7 @@ GROUPS: dict[Group, int] = {"requests": 1, "stages": 2, "links": 3, "cluster": 4
 
 @dataclass(slots=True)
 class TraceFile:
-    """Writer of events: they are kept until they are taken, and written in any thread."""
+    """Writer of events, which are kept until they are flushed."""
 
     file: IO[str]
     began_at: float
@@ -40,25 +39,24 @@ class TraceFile:
     is_full: bool = False
     """Whether events are dropped, because the file has its size."""
     _pending: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
     _tracks: dict[tuple[Group, str], int] = field(default_factory=dict)
     _bytes: int = 0
 
     @classmethod
-    def create(cls, path: Path, began_at: float, began_unix_s: float) -> "TraceFile":
+    def create(cls, path: Path, began_at: float) -> "TraceFile":
         """A new file. Raises UserError when it cannot be written."""
         try:
             file = path.open("w", encoding="utf-8")
         except OSError as error:
             raise UserError(
-                f"--trace-file {path} cannot be written ({error.strerror}): choose another place."
+                f"--out {path} cannot be written ({error.strerror}): choose another place."
             ) from None
         trace = cls(file, began_at)
         for name, number in GROUPS.items():
             trace._add({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})
             order = {"sort_index": number}
             trace._add({"ph": "M", "name": "process_sort_index", "pid": number, "args": order})
-        trace.instant("cluster", "events", "trace begins", began_at, {"unix_s": began_unix_s})
+        trace.instant("cluster", "events", "trace begins", began_at, {"at": began_at})
         return trace
 
     def slice(
@@ -87,22 +85,17 @@ class TraceFile:
         """End the span of a row that was begun last."""
         self._add({"ph": "e", **self._row(group, row), **self._named(name, at)})
 
-    def take(self) -> str:
-        """What was added since the last time, to be written."""
+    def flush(self) -> None:
+        """Write what was added since the last time. Raises OSError when the disk is full."""
         lines, self._pending = self._pending, []
-        return "".join(lines)
-
-    def write(self, text: str) -> None:
-        """Write what was taken, after what is being written. Raises OSError when the disk is
-        full."""
-        with self._lock:
-            self.file.write(text)
-            self.file.flush()
+        self.file.write("".join(lines))
+        self.file.flush()
 
     def close(self) -> None:
         """Write what is left, and end the file. Raises OSError when the disk is full."""
         try:
-            self.write(self.take() + "\n]\n")
+            self._pending.append("\n]\n")
+            self.flush()
         finally:
             self.file.close()
 

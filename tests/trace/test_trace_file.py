@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from molink.errors import UserError
-from molink.serving.trace_file import NAME_CHARS_MAX, TraceFile
-from tests.chrome_trace import checked
+from tests.trace.chrome_trace import checked
+from tools.trace.trace_file import NAME_CHARS_MAX, TraceFile
 
 
 @pytest.fixture
@@ -15,12 +15,8 @@ def path(tmp_path):
     return tmp_path / "trace.json"
 
 
-def written(trace):
-    trace.write(trace.take())
-
-
 def test_what_is_written_follows_the_format(path):
-    trace = TraceFile.create(path, began_at=100.0, began_unix_s=5.0)
+    trace = TraceFile.create(path, began_at=100.0)
     trace.slice("stages", "anna", "prefill 32", 101.0, 0.5, {"rows": 32})
     trace.slice("stages", "anna", "decode 1", 101.1, 0.2, {"rows": 1})
     trace.slice("links", "anna to ben", "9 bytes", 101.0, 0.1, {})
@@ -38,14 +34,14 @@ def test_what_is_written_follows_the_format(path):
 
 
 def test_a_file_that_was_broken_off_lacks_only_its_bracket(path):
-    trace = TraceFile.create(path, 0.0, 0.0)
+    trace = TraceFile.create(path, 0.0)
     trace.instant("cluster", "events", "anna is here", 1.0, {})
-    written(trace)
+    trace.flush()
     assert json.loads(path.read_text() + "]")[-1]["name"] == "anna is here"
 
 
 def test_nothing_is_written_beyond_its_size(path):
-    trace = TraceFile.create(path, 0.0, 0.0)
+    trace = TraceFile.create(path, 0.0)
     trace.bytes_max = 3000
     for number in range(100):
         trace.instant("cluster", "events", f"event {number}", 1.0, {})
@@ -57,7 +53,7 @@ def test_nothing_is_written_beyond_its_size(path):
 
 
 def test_names_from_afar_are_short_and_printable(path):
-    trace = TraceFile.create(path, 0.0, 0.0)
+    trace = TraceFile.create(path, 0.0)
     trace.slice("stages", "anna\x1b[2J" + "x" * 999, "step", -5.0, 1.0, {})
     trace.close()
     (named,) = [e for e in checked(path) if e["ph"] == "M" and "anna" in str(e["args"])]
@@ -65,14 +61,14 @@ def test_names_from_afar_are_short_and_printable(path):
 
 
 def test_a_place_that_cannot_be_written_is_the_operators_to_mend(tmp_path):
-    with pytest.raises(UserError, match=r"--trace-file .* cannot be written"):
-        TraceFile.create(tmp_path / "no" / "trace.json", 0.0, 0.0)
+    with pytest.raises(UserError, match=r"--out .* cannot be written"):
+        TraceFile.create(tmp_path / "no" / "trace.json", 0.0)
 
 
 def test_slices_that_follow_each_other_do_not_overlap(path):
     """However their times are rounded."""
     begins = [100.0]
-    trace = TraceFile.create(path, began_at=100.0, began_unix_s=0.0)
+    trace = TraceFile.create(path, began_at=100.0)
     for number in range(300):
         begins.append(begins[-1] + 0.5 + number * 1.37e-7)
         trace.slice("links", "a to b", "bytes", begins[-2], begins[-1] - begins[-2], {})
