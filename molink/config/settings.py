@@ -168,8 +168,8 @@ class UpSettings:
     port: int = 8000
     public_host: str = ""
     """Where agents reach it; empty: the first address of this PC's network, or `host`."""
-    broker: str | None = None
-    """A URL, mosquitto, embedded, or None for the best that is installed."""
+    broker: str = "embedded"
+    """A URL, or embedded."""
     broker_port: int = 8001
     relay_port: int = 8002
     agents_port: int = 8003
@@ -245,7 +245,7 @@ class UpSettings:
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
         if self.tls_ca and not self.tls_cert:
             raise UserError("--tls-ca belongs to --tls-cert and --tls-key: give all or none.")
-        if self.broker_users and "://" not in (self.broker or ""):
+        if self.broker_users and "://" not in self.broker:
             raise UserError("--broker-users belongs to a --broker by URL: leave it out.")
         if bool(self.relay) != bool(self.relay_secret_file):
             raise UserError(
@@ -290,7 +290,7 @@ class UpSettings:
         """What is listened at here, with the option that chooses it; a broker or a relay of
         somebody else needs none."""
         found = [("--port", self.port), ("--agents-port", self.agents_port)]
-        if "://" not in (self.broker or ""):
+        if "://" not in self.broker:
             found.append(("--broker-port", self.broker_port))
         if not self.relay:
             found.append(("--relay-port", self.relay_port))

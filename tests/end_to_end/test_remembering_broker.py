@@ -7,10 +7,10 @@ import os
 import aiomqtt
 import pytest
 
-from molink.control.broker.mosquitto import find_mosquitto
 from molink.control.identity import load_or_make_key
 from tests.control.conftest import presence
-from tests.end_to_end.clusters import Mosquitto, cluster, free_ports, running
+from tests.end_to_end.clusters import cluster, free_ports, running
+from tests.mosquitto import Mosquitto, installed_mosquitto
 
 BODY = {"prompt_token_ids": [1, 5, 9], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 SAID = "molink/v1/node/{}/said/{}"
@@ -21,8 +21,7 @@ GARBAGE = os.urandom(2**20)
 @pytest.fixture
 def made(tmp_path, tiny_llama):
     """Two PCs, of which one is removed, and their broker."""
-    if (program := find_mosquitto()) is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
+    program = installed_mosquitto()
     ids = {n: load_or_make_key(tmp_path / n / "identity.json").node_id for n in ("anna", "ben")}
     nodes = {node_id: "password" for node_id in ids.values()}
     broker = Mosquitto(program, tmp_path, *free_ports(1), nodes=nodes, remembers=True)

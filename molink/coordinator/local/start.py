@@ -4,7 +4,6 @@ Everything of its control plane lies in a temporary folder and ends with it; the
 loopback and lets in only these nodes. Tokens and tensors never pass there.
 """
 
-import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +17,8 @@ import psutil
 from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.config.settings import ServeSettings
 from molink.control.addresses import Credentials
-from molink.control.broker.broker import Broker, open_broker
+from molink.control.broker.broker import Broker
+from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
@@ -52,14 +52,8 @@ __all__ = ["start_local"]
 INVITE_S = 60.0
 """Its nodes are admitted in the same moment."""
 
-FOLDER_MODE = 0o711
-"""The broker may run as a user of its own, which must get to its folder inside; each file there is
-closed to others."""
-
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 """Of a stage that fails: no other node can take its layers, so it is tried again soon."""
-
-log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -91,7 +85,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         warm, public_key = WarmStage(), registry.coordinator.public_z85
         stack.push_async_callback(warm.drop)
         nodes = _admitted(registry, plan, warm)
-        broker = await _started_broker(registry, folder)
+        broker = await _started_broker(registry)
         stack.push_async_callback(broker.stop)
         hub = await stack.enter_async_context(
             ControlHub.open(broker, registry, NodeBook(local=True))
@@ -130,13 +124,11 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":
     try:
-        folder = tempfile.TemporaryDirectory(prefix="molink-serve-")
+        return tempfile.TemporaryDirectory(prefix="molink-serve-")
     except OSError as error:
         raise UserError(
             f"No temporary folder can be made ({error.strerror}): set TMPDIR to one that can."
         ) from None
-    Path(folder.name).chmod(FOLDER_MODE)
-    return folder
 
 
 def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[LocalNode]:
@@ -152,16 +144,8 @@ def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[Local
     return nodes
 
 
-async def _started_broker(registry: Registry, folder: Path) -> Broker:
-    """Mosquitto where it is installed and starts; else the one in this process."""
-    try:
-        return await _start(open_broker(None, LOCAL_ADDRESS, 0, folder), registry)
-    except UserError as error:
-        log.warning("%s The broker runs inside this process instead.", error)
-    return await _start(open_broker("embedded", LOCAL_ADDRESS, 0, folder), registry)
-
-
-async def _start(broker: Broker, registry: Registry) -> Broker:
+async def _started_broker(registry: Registry) -> Broker:
+    broker = EmbeddedBroker(LOCAL_ADDRESS, 0)
     await allow_members(broker, registry)
     await broker.start()
     return broker

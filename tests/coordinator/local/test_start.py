@@ -1,8 +1,6 @@
 """A whole `molink serve` but for its stages' processes: broker, hub, local nodes, ring."""
 
 import asyncio
-import os
-import signal
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -12,9 +10,10 @@ import pytest
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
 from molink.config.settings import ServeSettings
-from molink.control.broker import broker as broker_module
+from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.local import local_endpoint, local_node
+from molink.coordinator.local import start as local_start
 from molink.coordinator.local.start import start_local
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.errors import StageError, UserError
@@ -88,13 +87,18 @@ def no_head_and_no_tokenizer(monkeypatch):
     monkeypatch.setattr(served_model, "load_tokenizer", lambda description: None)
 
 
-@pytest.fixture(params=["mosquitto", "embedded"])
-def broker_kind(request, monkeypatch):
-    if request.param == "embedded":
-        monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
-    elif broker_module.find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed")
-    return request.param
+@pytest.fixture
+def brokers(monkeypatch):
+    """Those that were started."""
+    made = []
+
+    class Noted(EmbeddedBroker):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(local_start, "EmbeddedBroker", Noted)
+    return made
 
 
 @asynccontextmanager
@@ -112,7 +116,7 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
-async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind):
+async def test_a_ring_is_assigned_loaded_joined_and_reported(stages):
     async with serving(3, upload_mbps=8) as cluster:
         (ring,) = cluster.rings
         (serving_ring,) = cluster.service.rings
@@ -140,7 +144,7 @@ async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind
     assert all(handle.child.ended.is_set() for handle in stages.all)
 
 
-async def test_a_ring_whose_stage_dies_goes_on_with_the_others(stages, broker_kind):
+async def test_a_ring_whose_stage_dies_goes_on_with_the_others(stages):
     async with serving(3) as cluster:
         (ring,) = cluster.rings
         first, epoch = dict(stages.handles), ring.epoch
@@ -155,7 +159,7 @@ async def test_a_ring_whose_stage_dies_goes_on_with_the_others(stages, broker_ki
         assert 16 * blocks_for(asked) == 64, "it has room for as much as the ring counts on"
 
 
-async def test_a_ring_whose_stages_all_die_is_built_anew(stages, broker_kind):
+async def test_a_ring_whose_stages_all_die_is_built_anew(stages):
     async with serving(2) as cluster:
         (lost,) = cluster.rings
         for handle in list(stages.handles.values()):
@@ -183,19 +187,19 @@ async def test_a_stage_that_cannot_load_says_whose_fault_it_is(stages, trouble, 
     assert all(handle.child.ended.is_set() for handle in stages.all)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_ring_outlives_its_broker(stages, monkeypatch, how):
-    """Mosquitto is ended, with last wills or without, and started again; what its nodes report
-    afterwards is heard."""
-    if broker_module.find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed")
+@pytest.mark.parametrize("with_wills", [True, False])
+async def test_a_ring_outlives_its_broker(stages, brokers, monkeypatch, with_wills):
+    """It is ended, with last wills or without, and started again; what its nodes report afterwards
+    is heard."""
     monkeypatch.setattr("molink.control.client.RECONNECT_FIRST_S", 0.05)
     monkeypatch.setattr("molink.control.connection._TIMEOUT_S", 0.5)
-    before = set(psutil.Process().children())
     async with serving(1) as cluster:
-        (ring,) = cluster.rings
-        (broker,) = set(psutil.Process().children()) - before
-        os.kill(broker.pid, how)
+        (ring,), (broker,) = cluster.rings, brokers
+        if with_wills:
+            for session in broker._sessions:
+                session.end(with_will=True)
+        await broker.stop()
+        await broker.start()
 
         def is_heard():
             stages.handles["stage 0"].tell_health(HEALTH)
@@ -207,19 +211,12 @@ async def test_a_ring_outlives_its_broker(stages, monkeypatch, how):
 
 async def test_nothing_is_left_of_the_control_plane(stages, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    tmp_path.chmod(0o755)
     children = set(psutil.Process().children())
     async with serving(1):
         [folder] = tmp_path.iterdir()
         assert (folder / "registry.db").exists()
     assert not list(tmp_path.iterdir())
     assert set(psutil.Process().children()) <= children
-
-
-async def test_a_mosquitto_that_does_not_start_is_done_without(stages, monkeypatch, caplog):
-    monkeypatch.setattr(broker_module, "find_mosquitto", lambda: "/bin/false")
-    async with serving(1):
-        assert "inside this process instead" in caplog.text
 
 
 async def test_without_a_temporary_folder_the_operator_is_told(monkeypatch):
