@@ -16,7 +16,10 @@ from molink.client.api_client import ApiClient, ServedModel
 from molink.errors import UserError
 from molink.workload.trace import TraceRequest
 
-__all__ = ["ServedRing", "ServerProcess", "serve_ring"]
+__all__ = ["PROGRAM", "ServedRing", "ServerProcess", "serve_ring"]
+
+PROGRAM = "molink.cli.main"
+"""Module of the command; an experiment may have one of its own."""
 
 HEALTH_SETTLED_S = 1.2
 """Stages report twice a second; after this GET /cluster knows all that has happened."""
@@ -31,14 +34,18 @@ class ServerProcess:
 
     @classmethod
     async def start(
-        cls, model: str, options: Sequence[str], environment: Mapping[str, str] = {}
+        cls,
+        model: str,
+        options: Sequence[str],
+        environment: Mapping[str, str] = {},
+        program: str = PROGRAM,
     ) -> "ServerProcess":
         """Start it, with more of an environment than ours, and wait until it is ready.
 
         Raises UserError when it does not get there.
         """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "molink.cli.main", "serve", model, "--port", "0", *options),
+            *(sys.executable, "-m", program, "serve", model, "--port", "0", *options),
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **environment},
         )
@@ -117,12 +124,13 @@ async def serve_ring(
     seed: int,
     warm_up: tuple[int, int],
     environment: Mapping[str, str] = {},
+    program: str = PROGRAM,
 ) -> AsyncIterator[ServedRing]:
     """Start `molink serve` with these options, ask one prompt of it, and end it with the block.
 
     `warm_up` is how many tokens that prompt and its answer have; `seed` is that of all prompts.
     """
-    server = await ServerProcess.start(model, options, environment)
+    server = await ServerProcess.start(model, options, environment, program)
     try:
         async with ApiClient(server.url) as client:
             ring = ServedRing(client, await ServedModel.ask(client), server, Random(seed))

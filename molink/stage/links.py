@@ -45,7 +45,7 @@ from molink.wire.frames import (
     Message,
 )
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.facts import LinkMemory, LinkReport
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import LOST_S, GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
@@ -157,8 +157,7 @@ class StageLinks:
             return present
         if present is not None:
             self._links.thread.close(present)
-        memory = command.next_memory if name == "next" else command.coordinator_memory
-        link = self._open(name, *far_end, command, memory)
+        link = self._open(name, *far_end, command)
         self._keys[name] = far_end[1]
         return link
 
@@ -348,17 +347,10 @@ class StageLinks:
         else:
             self._links.move(link, command.address, done)
 
-    def _open(
-        self,
-        name: str,
-        address: str,
-        key: str | None,
-        command: JoinRing,
-        memory: LinkMemory | None,
-    ) -> PacedLink:
+    def _open(self, name: str, address: str, key: str | None, command: JoinRing) -> PacedLink:
         """Users wait while a ring goes on in another epoch: then the link is not measured first."""
         queue_ = make_transmission(command.ring.policy)
-        pacer = LinkPacer(memory, self._budget)
+        pacer = LinkPacer(None, self._budget)
         try:
             link = self._links.connect(name, address, key, queue_, pacer, self._on_silence)
         except ValueError as error:

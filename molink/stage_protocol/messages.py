@@ -21,7 +21,6 @@ from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers
-from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.resume import RESUMED_MAX, Positions, Resume
 
 __all__ = [
@@ -113,10 +112,6 @@ class JoinRing:
     ring: Annotated[RingTerms, Inline()]
     upload_bytes_per_s: float | None
     """The node's cap on everything that it uploads; None: no cap."""
-    next_memory: LinkMemory | None = None
-    """What was last known of the link to the next stage..."""
-    coordinator_memory: LinkMemory | None = None
-    """...and of that to the coordinator."""
     next_key: str | None = None
     """The next stage's public key in Z85; None where links are not encrypted..."""
     coordinator_key: str | None = None

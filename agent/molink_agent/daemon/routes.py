@@ -249,7 +249,6 @@ class RelayedRoutes:
             next_address=_url(next_path) if next_path else None,
             coordinator_address=_url(coordinator) if coordinator else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
-            next_memory=None,
             next_key=next_link.public_key if next_link else None,
             coordinator_key=tail_link.public_key if tail_link else None,
             resume=resume_of(assignment),

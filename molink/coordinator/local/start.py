@@ -8,13 +8,11 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import psutil
 
-from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.config.settings import ServeSettings
 from molink.control.addresses import Credentials
 from molink.control.broker.broker import Broker
@@ -25,6 +23,7 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.local.fixed_plan import (
+    LOCAL_ADDRESS,
     FixedPlanner,
     RingPlan,
     check_memory,
@@ -37,7 +36,6 @@ from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.reports.ledger import Ledger
 from molink.coordinator.requests.intake import Intake
-from molink.coordinator.ring.link_memory import LinkMemoryFile
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.manager import ManagerSettings
 from molink.errors import UserError
@@ -70,12 +68,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         settings.generation_config,
     )
     plan = fixed_plan(settings, model.path, model.description)
-    if settings.hosts is None:
-        free_bytes = psutil.virtual_memory().available
-        check_memory(plan.works, model.path, free_bytes, settings.standbys)
-    memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
-    if memory is not None:
-        plan = replace(plan, known=memory.read(time.time()))
+    free_bytes = psutil.virtual_memory().available
+    check_memory(plan.works, model.path, free_bytes, settings.standbys)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
         registry = stack.enter_context(closing(Registry.open(folder)))
@@ -105,9 +99,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             ),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
             blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
-            new_endpoint=partial(
-                LocalEndpoint, model.card, plan, settings.ring, public_key, nodes, memory
-            ),
+            new_endpoint=partial(LocalEndpoint, model.card, plan, settings.ring, public_key, nodes),
             settings=ManagerSettings(
                 len(plan.works),
                 settings.codec,
@@ -133,7 +125,7 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 
 def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[LocalNode]:
     """A node for each stage and standby, let in as an agent is, with keys of its own."""
-    now, stages = time.time(), range(len(plan.hosts.stages))
+    now, stages = time.time(), range(plan.nodes)
     invite = registry.make_invite(INVITE_S, len(stages), "", now, f"https://{LOCAL_ADDRESS}")
     nodes = []
     for index in stages:

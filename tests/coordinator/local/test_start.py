@@ -8,7 +8,6 @@ import psutil
 import pytest
 
 from molink.config.link_schedule import LinkSchedule
-from molink.config.ring_hosts import RingHosts
 from molink.config.settings import ServeSettings
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.messages.payloads import NodeState
@@ -36,7 +35,7 @@ class Stages:
     def __init__(self):
         self.handles, self.troubles, self.all = {}, {}, []
 
-    async def start(self, name, load, command=(), arguments=()):
+    async def start(self, name, load, arguments=()):
         handle = FakeHandle(name, load, self.troubles.get(name), pid=1000 + len(self.all))
         self.handles[name] = handle
         self.all.append(handle)
@@ -68,7 +67,7 @@ class FakeLinks:
     def bind(cls, host, epoch):
         return cls()
 
-    async def connect(self, address, memory):
+    async def connect(self, address):
         self.connected.append(address)
 
     async def go_on(self, epoch, address):
@@ -237,11 +236,10 @@ async def test_a_bug_in_a_node_ends_the_cluster(stages, monkeypatch):
 
 
 async def test_a_ring_of_one_is_led_to_where_its_stage_listens(stages):
-    hosts = RingHosts.from_text('[[stage]]\naddress = "127.0.0.2"\n', "here")
-    async with serving(1, hosts=hosts) as cluster:
-        assert stages.handles["stage 0"].joined.next_address == f"tcp://127.0.0.2:{PORT}"
+    async with serving(1) as cluster:
+        assert stages.handles["stage 0"].joined.next_address == f"tcp://127.0.0.1:{PORT}"
         (ring,) = cluster.service.rings
-        assert ring.client.links.connected == [f"tcp://127.0.0.2:{REQUESTS_PORT}"]
+        assert ring.client.links.connected == [f"tcp://127.0.0.1:{REQUESTS_PORT}"]
 
 
 async def test_an_emulator_stands_between_the_processes_and_a_lost_one_is_replaced(stages):
