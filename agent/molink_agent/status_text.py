@@ -12,7 +12,6 @@ from molink.terminal.amounts import duration_text, progress_text
 from molink_agent.limits.limits import Limits, plain_limits
 
 __all__ = [
-    "KWH_J",
     "MB",
     "StatusNews",
     "given_text",
@@ -24,7 +23,6 @@ Status = Mapping[str, Any]
 
 GB = 2**30
 MB = 1e6
-KWH_J = 3.6e6
 
 DOING = {
     "joining": "measuring what this PC can do for the model, a minute at most",
@@ -201,12 +199,11 @@ def _value(value: Any) -> str:
 
 
 def given_text(given: Mapping[str, Any]) -> str:
-    """What was given, in one line: hours, tokens times layers, upload, energy where it is known."""
+    """What was given, in one line: hours, tokens times layers, upload."""
     if not (given["uptime_s"] or given["token_layers"] or given["bytes_sent"]):
         return "nothing yet"
-    serving, energy_j = duration_text(given["uptime_s"]), given.get("energy_j")
-    energy = "" if energy_j is None else f", {energy_j / KWH_J:.2f} kWh"
+    serving = duration_text(given["uptime_s"])
     return (
         f"{serving} of serving, {given['token_layers']:,} tokens x layers, "
-        f"{given['bytes_sent'] / MB:,.1f} MB sent{energy}"
+        f"{given['bytes_sent'] / MB:,.1f} MB sent"
     )

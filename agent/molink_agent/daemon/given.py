@@ -1,18 +1,17 @@
 """What this PC has given, night by night, in a file of its owner's own.
 
 Time, tokens and bytes are the coordinator's count, which the PC asks for now and then; what has
-come since the last question belongs to the night of now. Energy is measured here. A night is from
-noon to noon: an evening and the small hours after it are one line, as owners think of them.
+come since the last question belongs to the night of now. A night is from noon to noon: an evening
+and the small hours after it are one line, as owners think of them.
 """
 
 import asyncio
 import json
 import logging
 import os
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
@@ -22,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from molink.errors import ErrorGuard, UserError
 from molink_agent.daemon.membership import Membership
-from molink_agent.probe.energy import EnergyMeter
 
 __all__ = ["GIVEN_FILE", "GivenLedger", "GivenRecorder", "Night", "Totals", "ask_totals"]
 
@@ -36,9 +34,6 @@ ASK_EVERY_S = 600.0
 
 ASK_AGAIN_S = 30.0
 """After a question that was not answered, as before the PC is connected."""
-
-MEASURE_EVERY_S = 10.0
-"""Of the cards' energy."""
 
 GIVEN_PATH = "/agents/given"
 
@@ -79,14 +74,11 @@ class Night(_Figures):
     """What the PC gave from noon of one day to noon of the next."""
 
     begins: date
-    energy_j: float | None = Field(default=None, ge=0, le=COUNT_MAX)
-    """Of the lent cards while they held layers; None: no card told."""
 
-    def plus(self, given: _Figures, energy_j: float | None) -> "Night":
+    def plus(self, given: _Figures) -> "Night":
         """With more of the same night."""
         sums = {key: getattr(self, key) + getattr(given, key) for key in _Figures.model_fields}
-        joules = None if energy_j is None else (self.energy_j or 0.0) + energy_j
-        return self.model_copy(update=sums | ({} if joules is None else {"energy_j": joules}))
+        return self.model_copy(update=sums)
 
 
 class GivenLedger(BaseModel):
@@ -119,15 +111,12 @@ class GivenLedger(BaseModel):
         new.write_text(self.model_dump_json(), encoding="utf-8")
         new.replace(data_dir / GIVEN_FILE)
 
-    def later(
-        self, now: datetime, totals: Totals | None, energy_j: float | None = None
-    ) -> "GivenLedger":
-        """With what has come by now: new totals of the coordinator, None if it was not asked, and
-        energy since the last call."""
+    def later(self, now: datetime, totals: Totals | None) -> "GivenLedger":
+        """With what has come by now: new totals of the coordinator, None if it was not asked."""
         given = totals.since(self.totals) if totals is not None else Totals()
         nights, begins = {night.begins: night for night in self.nights}, night_of(now)
-        if any(given.model_dump().values()) or energy_j:
-            nights[begins] = nights.get(begins, Night(begins=begins)).plus(given, energy_j)
+        if any(given.model_dump().values()):
+            nights[begins] = nights.get(begins, Night(begins=begins)).plus(given)
         kept = [nights[begins] for begins in sorted(nights)][-NIGHTS_MAX:]
         return GivenLedger(totals=totals or self.totals, nights=tuple(kept))
 
@@ -150,45 +139,27 @@ class GivenRecorder:
     data_dir: Path
     ask: Callable[[], Totals | None]
     """The coordinator, in a thread; None where it does not answer."""
-    busy_devices: Callable[[], Collection[str]]
-    """Devices that hold a stage now."""
-    meter: EnergyMeter = field(default_factory=EnergyMeter)
-    _energy_j: float | None = None
-    """Measured and not yet written."""
-    _ask_at: float = 0.0
 
     async def run(self) -> None:
-        """Until cancelled; what was measured last is written then. No driver's answer and no
-        coordinator's ends it: the agent serves without."""
+        """Until cancelled. No coordinator's answer ends it: the agent serves without."""
         guard = ErrorGuard("Counting what this PC gives")
-        try:
-            while True:
-                with guard:
-                    await self.step(time.monotonic())
-                await asyncio.sleep(MEASURE_EVERY_S)
-        finally:
-            self._write(None)
+        while True:
+            wait_s = ASK_AGAIN_S
+            with guard:
+                wait_s = await self.step()
+            await asyncio.sleep(wait_s)
 
-    async def step(self, now_s: float) -> None:
-        """Measure, and ask and write when it is time to."""
-        used = await asyncio.to_thread(self.meter.used_j, tuple(self.busy_devices()), now_s)
-        if used is not None:
-            self._energy_j = (self._energy_j or 0.0) + used
-        if now_s >= self._ask_at:
-            totals = await asyncio.to_thread(self.ask)
-            self._ask_at = now_s + (ASK_AGAIN_S if totals is None else ASK_EVERY_S)
-            self._write(totals)
-
-    def _write(self, totals: Totals | None) -> None:
-        if totals is None and self._energy_j is None:
-            return
+    async def step(self) -> float:
+        """Ask and write; seconds until it is time to do so again."""
+        totals = await asyncio.to_thread(self.ask)
+        if totals is None:
+            return ASK_AGAIN_S
         try:
             ledger = GivenLedger.load(self.data_dir)
-            ledger.later(datetime.now(), totals, self._energy_j).save(self.data_dir)
+            ledger.later(datetime.now(), totals).save(self.data_dir)
         except OSError as error:
             log.warning("what was given cannot be written down: %s", error.strerror)
-        else:
-            self._energy_j = None
+        return ASK_EVERY_S
 
 
 def ask_totals(membership: Membership | None) -> Totals | None:

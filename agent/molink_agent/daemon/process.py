@@ -257,10 +257,7 @@ def _recorder(agent: Agent) -> GivenRecorder:
         first = agent.first
         return ask_totals(first.admission.membership) if first.session.connected else None
 
-    def busy() -> tuple[str, ...]:
-        return tuple(node.device for node in agent.nodes if node.device and node.stage.busy)
-
-    return GivenRecorder(agent.pc.data_dir, totals, busy)
+    return GivenRecorder(agent.pc.data_dir, totals)
 
 
 async def _show_news(agent: Agent, listener: StatusListener) -> None:
