@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,6 +88,15 @@ class Mosquitto:
         deadline = time.monotonic() + READY_WITHIN_S
         while not self._listens() and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    @contextmanager
+    def running(self) -> Iterator["Mosquitto"]:
+        """Run it until the block is left, whatever happens there."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.kill()
 
     def take_users(self):
         """Have it read its users anew: those who are none any more lose their connections."""

@@ -156,14 +156,12 @@ def one(tmp_path_factory, tiny_llama):
     folder = tmp_path_factory.mktemp("one")
     anna = load_or_make_key(folder / "anna" / "identity.json").node_id
     broker = Mosquitto(program, folder, *free_ports(1), nodes={anna: "annas-password"})
-    broker.start()
     users = ("--broker-users", str(broker.nodes_file))
     options = ("--broker", broker.url, *users, "--wait", "--dtype", "float32")
-    with cluster(folder, tiny_llama, *options) as made:
+    with broker.running(), cluster(folder, tiny_llama, *options) as made:
         made.join("anna", known_steps=True, forks=False)
         made.up.line("ready")
         yield made, broker
-    broker.kill()
 
 
 def test_a_pc_without_a_user_at_somebody_elses_broker_is_told_what_to_ask_for(one, tmp_path):
