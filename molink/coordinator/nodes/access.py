@@ -38,7 +38,7 @@ FORGIVEN_S = 3600.0
 """After the end of the last one: the next begins with the shortest again."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 30.0
-"""Between two attempts to tell the broker: it may be restarting, or its disk full."""
+"""Between two attempts to tell the broker: it may be away, or its list of users unreadable."""
 
 
 @dataclass(slots=True)
