@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 ADMITTED_BULK_BYTES_MAX = 2**20
-"""Of grammars and logit biases in one batch, unless a single request has more: a quarter of what a
-message's header may hold."""
+"""Bytes of grammars and logit biases in one batch, unless a single request has more: a quarter of
+what a message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
 """Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
@@ -52,7 +52,7 @@ BLOCKS_MAX = 2**53
 
 
 class BatchClass(IntEnum):
-    """Which queue a batch waits in, at a stage's device and on its link."""
+    """Queue that a batch waits in, at a stage's device and on its link."""
 
     DECODE = 0
     PREFILL = 1
@@ -60,8 +60,8 @@ class BatchClass(IntEnum):
 
 DECODE: Final = BatchClass.DECODE
 PREFILL: Final = BatchClass.PREFILL
-"""For what is asked of every batch at every hand: Python 3.11 takes five times as long to look up a
-member of an enum as a name of a module."""
+"""Class of a prefill batch as a name of the module, for code that asks it of every batch: Python
+3.11 takes five times as long to look up a member of an enum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What stages must know of a request when its first span arrives; only the tail uses the
+    """Facts of a request that stages need when its first span arrives; only the tail uses the
     sampling part."""
 
     request_id: int
@@ -100,14 +100,15 @@ class Admission:
     output: tuple[int, ...] = ()
     """Tokens generated before this admission (recomputation, replay)."""
     waited_s: float = 0.0
-    """For how long the request had waited on the head, for whoever asks; nothing depends on it."""
+    """Seconds that the request had waited on the head, for information; nothing depends on it."""
     kept_tokens: int = 0
     """Its first tokens, of which stages hold KV from the ring's epoch before."""
     cached: tuple[tuple[int, int], ...] = ()
     """Cached blocks that it begins with, as runs (first number, blocks): their tokens are never
     sent."""
     snapshot: int | None = None
-    """Of the states behind these blocks, with which it goes on where layers keep states."""
+    """Snapshot of the states behind the cached blocks, with which the request goes on where layers
+    keep states."""
 
     def __post_init__(self) -> None:
         if self.cached:
@@ -176,7 +177,7 @@ class Batch:
     """Rising with every batch that the head plans."""
     batch_class: BatchClass
     micro_batch: int
-    """Which decode group this is; -1 for prefill."""
+    """Decode group of the batch; -1 for prefill."""
     spans: tuple[Span, ...]
     admissions: tuple[Admission, ...] = ()
     codec: str = "raw"
@@ -188,7 +189,7 @@ class Batch:
     snapshots: tuple[KeptState, ...] = ()
     """States to keep once it is computed, at most one of each request."""
     refused: tuple[Refusal, ...] = ()
-    """Of its requests, those whose rows a stage has refused on the way."""
+    """Requests of the batch whose rows a stage has refused on the way."""
     tokens: int = field(init=False, repr=False, compare=False)
     """Rows of the batch's tensor: asked for at every hand, so counted once."""
 
@@ -238,14 +239,14 @@ class KeptBlocks:
 
     request_id: int
     first_block: int
-    """Of the request's, the first of them."""
+    """Index of the first of these blocks among the request's blocks."""
     first_number: int
-    """That the first is known by; the others follow."""
+    """Number that the first block is known by; the others follow."""
     blocks: int
 
     @property
     def numbers(self) -> range:
-        """That they are known by."""
+        """Numbers that the blocks are known by."""
         return range(self.first_number, self.first_number + self.blocks)
 
     def __post_init__(self) -> None:
@@ -261,13 +262,13 @@ class CacheChange:
     drop: tuple[tuple[int, int], ...] = ()
     """Runs (first number, blocks), of any tier."""
     to_host: tuple[tuple[int, int], ...] = ()
-    """Runs that leave device memory for host memory..."""
+    """Runs that leave device memory for host memory."""
     to_file: tuple[tuple[int, int], ...] = ()
-    """...and device or host memory for the file..."""
+    """Runs that leave device or host memory for the file."""
     fetch: tuple[tuple[int, int], ...] = ()
-    """...and that come back from either; `Fetched` says when they have."""
+    """Runs that come back from host memory or the file; `Fetched` says when they have."""
     fetch_id: int = 0
-    """Of what comes back."""
+    """Number of the fetch that brings blocks back."""
     retain: tuple[tuple[int, int], ...] | None = None
     """Runs in rising order: of what was cached in the ring's epoch before, these alone stay. None:
     it changes nothing of that."""

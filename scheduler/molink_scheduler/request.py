@@ -39,11 +39,11 @@ QUIET_COUNT_MAX = 8
 """Kinds of parts of an answer: one for thoughts, and a few ways in which calls begin."""
 
 PRIORITY_MAX = 2**31 - 1
-"""To either side of 0, which is the usual: people number their classes as they like, clients as 32
-bits."""
+"""Farthest priority to either side of 0, which is the usual: people number their classes as they
+like, clients as 32 bits."""
 
 CACHE_SALT_CHARS_MAX = 64
-"""What users give is hashed first."""
+"""Characters of a salt; one that users give is hashed first."""
 
 LOGIT_BIAS_COUNT_MAX, LOGIT_BIAS_MAX = 300, 100.0
 """OpenAI's limits. A bias of 100 decides against any honest logit, so more would mean nothing."""
@@ -60,8 +60,8 @@ GRAMMAR_CHARS_MAX = 2**16
 tail."""
 
 GRAMMAR_CHAR_BYTES, LOGIT_BIAS_BYTES = 4, 64
-"""Of a character in UTF-8 at most; of a pair in memory, where an array takes more than its bytes on
-the wire."""
+"""Bytes of a character in UTF-8 at most; of a pair in memory, where an array takes more than its
+bytes on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token id, what to add to its logit before penalties), each token id once."""
     grammar: str = ""
-    """What the answer must match, as JSON in llguidance's form; empty: anything."""
+    """Grammar that the answer must match, as JSON in llguidance's form; empty: anything."""
 
     prompt_logprobs: int | None = None
     """None: no scores; k: the log-probability of each of the prompt's own tokens but the first, and
@@ -163,7 +163,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What every stage of a model knows of it."""
+    """Limits that every stage of a model knows."""
 
     sequence_tokens_max: int
     """Most positions for which the model means anything."""
@@ -210,8 +210,7 @@ class Request:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Which of two requests goes first: the smaller of their priorities, then of their
-        arrivals."""
+        """Rank among requests, the least first: the smaller priority, then the earlier arrival."""
         return self.priority, self.request_id
 
     @property

@@ -40,7 +40,7 @@ RESUMED_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What one stage keeps on its way into the ring's next epoch."""
+    """Requests and cached blocks that one stage keeps on its way into the ring's next epoch."""
 
     requests: Positions = ()
     """(request, its first tokens of which all survivors hold KV), each at least 1."""
@@ -120,9 +120,9 @@ def requests_to_resume(held: Mapping[int, int], kv_tokens_capacity: int) -> Posi
 def held_behind(
     listed: Mapping[int, int], shadowed: Mapping[int, Mapping[int, int]], fresh: Collection[int]
 ) -> dict[int, Positions]:
-    """What each fresh stage holds of the requests that go on, by its place: `shadowed` is of how
-    many tokens, where it was a shadow. One that is behind another fresh one is passed on what that
-    one computes, so both go on from one position."""
+    """Tokens that each fresh stage holds of the requests that go on, by the stage's place;
+    `shadowed`: of how many tokens, where it was a shadow. A fresh stage behind another one is fed
+    by it, so both go on from one position."""
     found: dict[int, Positions] = {}
     for place in sorted(fresh):
         run = [place, *_around(place, fresh)]
@@ -156,7 +156,7 @@ def cached_runs(numbers: Iterable[int]) -> Positions:
 
 
 def common_runs(reports: Iterable[Positions]) -> Positions:
-    """What is in the runs of all reports, of one at least, as `cached_runs` names it."""
+    """Runs that all reports, of one at least, have in common, as `cached_runs` names them."""
     common: list[tuple[int, int]] | None = None
     for report in reports:
         common = sorted(report) if common is None else _common(common, sorted(report))
@@ -164,7 +164,7 @@ def common_runs(reports: Iterable[Positions]) -> Positions:
 
 
 def _common(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is in two lists of runs, each in rising order."""
+    """Runs that two lists of runs, each in rising order, have in common."""
     found, one, two = list[tuple[int, int]](), 0, 0
     while one < len(some) and two < len(others):
         start = max(some[one][0], others[two][0])

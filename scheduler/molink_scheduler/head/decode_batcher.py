@@ -48,7 +48,7 @@ class DecodeBatcher:
     _choice: MicroBatchChoice | None = field(init=False, default=None)
     """None: the operator chose the number."""
     _departed: dict[int, list[Span]] = field(init=False, default_factory=dict)
-    """What each micro-batch under way left with."""
+    """Spans with which each micro-batch under way has left."""
     _members: set[int] = field(init=False, default_factory=set)
     _ready: dict[int, Sequence] = field(init=False, default_factory=dict)
     """Members that could depart now, in the order in which their tokens came."""

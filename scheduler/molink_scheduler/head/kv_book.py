@@ -54,8 +54,8 @@ __all__ = ["KvBook"]
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 
 ROOM_AHEAD = 1 / 64
-"""Of a full ring, the least that is made free at once: else each block that an answer grows by is a
-message to every stage of what was dropped for it, and lies apart from the one before."""
+"""Least share of a full ring that is made free at once: else each block that an answer grows by is
+a message to every stage of what was dropped for it, and lies apart from the one before."""
 
 
 @dataclass(slots=True)
@@ -66,9 +66,9 @@ class KvBook:
     tree: TieredTree | None = None
     """Directory of what is cached; None: nothing is."""
     fetches: Fetches = field(default_factory=lambda: Fetches(CacheTiers()))
-    """What comes back from lower tiers."""
+    """Fetches of blocks from lower tiers."""
     snapshots: Snapshots | None = None
-    """Of layers that keep states; None: there are none, or nothing is cached."""
+    """Snapshots of layers that keep states; None: there are none, or nothing is cached."""
     before: TieredTree | None = None
     """Directory of the ring's epoch before, until it is said what of it stays; None: nothing, or it
     was said."""
@@ -98,7 +98,7 @@ class KvBook:
 
     @property
     def directory(self) -> TieredTree | None:
-        """What may stay in the next epoch."""
+        """Directory of the cached blocks that may stay in the next epoch."""
         return self.tree if self.before is None else self.before
 
     def retain(self, change: CacheChange) -> CacheChange | None:
@@ -184,7 +184,7 @@ class KvBook:
     def states_kept(
         self, spans: Iterable[Span], sequences: Mapping[int, Sequence]
     ) -> tuple[KeptState, ...]:
-        """What stages keep of the states behind spans that leave now."""
+        """States that stages keep behind the spans that leave now."""
         if self.snapshots is None:
             return ()
         ordered = (self.snapshots.ordered(sequences[one.request_id], one) for one in spans)
@@ -266,7 +266,8 @@ class KvBook:
         return changes
 
     def take_changes(self) -> list[CacheChange]:
-        """What stages must hear of before anything is planned with the room that was made."""
+        """Changes that stages must hear of before anything is planned with the room that was
+        made."""
         changes: list[CacheChange] = []
         for tier, moved in groupby(self._moves, key=lambda move: move[0]):
             runs = named_runs(join_runs(run for _, some in moved for run in some))

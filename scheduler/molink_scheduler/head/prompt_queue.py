@@ -56,22 +56,23 @@ class PromptQueue:
     clock: DecodeClock
     forecast: KvForecast = field(init=False, default_factory=KvForecast)
     profile: StepProfile = field(init=False, default_factory=StepProfile)
-    """Of the head's own prefill steps."""
+    """Measured times of the head's own prefill steps."""
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
     order: PromptOrder = field(init=False)
     _budget: PrefillBudget = field(init=False)
     _waiting: list[Sequence] = field(init=False, default_factory=list)
-    """As `Sequence.queue_order` has them; a preempted request returns to its old place."""
+    """Sequences that wait, ordered by `queue_order`; a preempted one returns to its old place."""
     _under_way: list[Sequence] = field(init=False, default_factory=list)
     _computing: list[Sequence] = field(init=False, default_factory=list)
-    """Whose prompts the ring has not computed whole, in order of admission."""
+    """Sequences whose prompts the ring has not computed whole, in order of admission."""
     _tokens_in_flight: int = field(init=False, default=0)
     _measured_bytes_per_s: float = field(init=False, default=0.0)
-    """Of the head's link, by which spans are cut."""
+    """Measured rate of the head's link, by which spans are cut."""
     _no_room_for: int | None = field(init=False, default=None)
     """The request that did not fit, until something is released: others only grow before that."""
     _moved_at: dict[int, float] = field(init=False, default_factory=dict)
-    """When rows of each prompt last came back, or the first left, of those with rows under way."""
+    """Times at which rows of each prompt last came back, or the first left, while rows are under
+    way."""
 
     def __post_init__(self) -> None:
         self.order = PromptOrder(self.settings.ring.own_work_times)
@@ -86,7 +87,7 @@ class PromptQueue:
 
     @property
     def wait_until(self) -> float | None:
-        """When to ask for spans again although nothing happened; None: only an event helps."""
+        """Time to ask for spans again although nothing happened; None: only an event helps."""
         if self._room <= 0 or not (self._under_way or self._waiting):
             return None
         return self._budget.wait_until

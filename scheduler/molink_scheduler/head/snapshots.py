@@ -43,7 +43,7 @@ class Snapshots:
         sequence.keep_at = sorted(one for one in tokens if one > sequence.begun_tokens)
 
     def ordered(self, sequence: Sequence, span: Span) -> KeptState | None:
-        """What to keep behind a span that leaves now; None: nothing."""
+        """Order to keep the states behind a span that leaves now; None: nothing is kept."""
         is_wanted = span.end in sequence.keep_at
         if is_wanted:
             sequence.keep_at.remove(span.end)
@@ -86,7 +86,8 @@ class Snapshots:
         sequence.states.clear()
 
     def _place(self, sequence: Sequence) -> int | None:
-        """Where a request's states go; its own answer's last ones make room for the next."""
+        """Snapshot into which a request's states go; its own answer's last ones make room for the
+        next."""
         if not sequence.is_cached:
             return None
         if sequence.decoding and sequence.states:

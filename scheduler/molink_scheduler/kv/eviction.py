@@ -50,4 +50,4 @@ EVICTION_ORDERS: dict[str, EvictionOrder] = {
     "lfu": least_frequently_used,
     "length-aware": length_aware,
 }
-"""By the names that the simulator's option takes."""
+"""Eviction orders by the names that the simulator's option takes."""

@@ -21,7 +21,7 @@ class _Holder:
     own: int = 0
     """Blocks that nobody else uses."""
     shared: int = 0
-    """Of the cache."""
+    """Blocks of the cache that it uses."""
 
 
 @dataclass(slots=True)

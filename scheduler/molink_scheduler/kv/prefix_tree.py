@@ -46,13 +46,13 @@ class Node:
     """None: it is the root of a group, and has no blocks."""
     group: str
     owner: str = ""
-    """Who had it computed first."""
+    """Owner whose request had the blocks computed first."""
     tokens: bytes = b""
     numbers: list[range] = field(default_factory=list)
-    """One for each block, in order."""
+    """Numbers of the blocks in order, in runs."""
     blocks: int = 0
     children: dict[bytes, int] = field(default_factory=dict)
-    """By their first block."""
+    """Nodes that follow, by their first block."""
     pins: int = 0
     """Requests that use the chain that ends here."""
     holds: int = 0
@@ -64,7 +64,7 @@ class Node:
     entry: int = 0
     """The newest of its entries in a heap."""
     tier: int = DEVICE
-    """Where all its blocks are."""
+    """Tier that holds all its blocks."""
     near: int = 0
     """Children that are not below it: while there are any, it does not go down."""
 
@@ -74,9 +74,9 @@ class CachedPrefix(NamedTuple):
 
     blocks: int = 0
     node: int = -1
-    """In which it ends; -1: nothing is cached."""
+    """Node in which the prefix ends; -1: nothing is cached."""
     node_blocks: int = 0
-    """Of that node's."""
+    """Blocks of that node that belong to the prefix."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class PrefixTree:
     """One of `EVICTION_ORDERS`."""
     block_tokens: int = BLOCK_TOKENS
     blocks_held: int = field(init=False, default=0)
-    """Of those in device memory, the ones that may not be dropped."""
+    """Blocks in device memory that may not be dropped."""
     _nodes: dict[int, Node] = field(init=False, default_factory=dict)
     _roots: dict[str, int] = field(init=False, default_factory=dict)
     _owners: Owners = field(init=False, default_factory=Owners)

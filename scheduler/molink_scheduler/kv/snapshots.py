@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 __all__ = ["SNAPSHOTS_ONE_IN", "SnapshotDirectory", "snapshot_slots"]
 
 SNAPSHOTS_ONE_IN = 4
-"""Of a stage's slots for states one in four is for snapshots: a chat takes one while nobody is at
-it, and a slot while it is answered. Half was too many: it is room that fewer requests run in."""
+"""Slots for states among which one is for snapshots: a chat takes a snapshot while nobody is at it,
+and a slot while it is answered. Half was too many: it is room that fewer requests run in."""
 
 
 def snapshot_slots(slots: int) -> int:
-    """Of so many slots for states, those for snapshots; none of fewer than four."""
+    """Slots for snapshots among a stage's slots for states; none of fewer than four."""
     return slots // SNAPSHOTS_ONE_IN
 
 
@@ -32,7 +32,8 @@ class SnapshotDirectory:
     capacity: int
     _free: list[int] = field(init=False)
     _behind: dict[int, int] = field(init=False, default_factory=dict)
-    """By number, the block of each that is complete; the least recently used first."""
+    """Block behind which each complete snapshot stands, by number; the least recently used
+    first."""
     _of_block: dict[int, int] = field(init=False, default_factory=dict)
     """The same the other way round."""
     _pins: dict[int, int] = field(init=False, default_factory=dict)

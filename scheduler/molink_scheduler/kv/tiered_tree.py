@@ -58,7 +58,7 @@ class TieredTree(PrefixTree):
         return moves
 
     def away(self, prefix: CachedPrefix) -> list[tuple[int, int, bool]]:
-        """Of a prefix, just found down to the lowest tier, the runs that are not in device memory:
+        """Runs of a prefix, just found down to the lowest tier, that are not in device memory:
         tier, blocks, and whether they are held, which means that they are being fetched."""
         runs: list[tuple[int, int, bool]] = []
         blocks: int | None = prefix.node_blocks

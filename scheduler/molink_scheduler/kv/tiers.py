@@ -45,14 +45,14 @@ FETCHES_MAX = 4
 """Under way at a time: one thread reads them on each stage, and their blocks serve nobody yet."""
 
 WEIGHT_OF_NEWEST = 0.2
-"""As for links: a step change is 90 % absorbed after eleven samples."""
+"""Weight of the newest sample, as for links: a step change is 90 % absorbed after eleven."""
 
 
 SLOWNESS_MAX = 4.0
 """One fetch behind a disk that stood still is not taken for the disk's pace."""
 
 SLOWNESS_FORGOTTEN = 0.02
-"""With each request that ends: half of it after 34."""
+"""Share of what was learned that is forgotten with each request that ends: half of it after 34."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class CacheTiers:
     host_blocks: int = 0
     file_blocks: int = 0
     copy_block_s: float = 0.0
-    """To copy one block from host memory into the device."""
+    """Seconds to copy one block from host memory into the device."""
     read_block_s: float = 0.0
-    """To have one block of the file in host memory, before that."""
+    """Seconds to read one block of the file into host memory, before that copy."""
 
     def __post_init__(self) -> None:
         counts, times = (self.host_blocks, self.file_blocks), (self.copy_block_s, self.read_block_s)
@@ -78,7 +78,7 @@ class CacheTiers:
 
     @classmethod
     def of_ring(cls, stages: "list[CacheTiers]") -> "CacheTiers":
-        """Of a ring of such stages: the room of the smallest, the pace of the slowest."""
+        """Tiers of a ring of such stages: the room of the smallest, the pace of the slowest."""
         return cls(
             min(one.host_blocks for one in stages),
             min(one.file_blocks for one in stages),
@@ -108,7 +108,8 @@ class PromptPace:
     """Between two rows of a prompt that come out of the tail one after the other: what the slowest
     stage or hop takes for one. None: not measured yet."""
     trip_s: float | None = field(init=False, default=None)
-    """From the departure of rows of a prompt, of which none was under way, to their return."""
+    """Seconds from the departure of rows of a prompt, of which none was under way, to their
+    return."""
     _latest: dict[int, bool] = field(init=False, default_factory=dict)
     """Requests of which rows have come back and others are to; whether these were under way."""
 
@@ -147,7 +148,7 @@ class FetchPace:
 
     slowness: float = field(init=False, default=1.0)
     file_share: float = field(init=False, default=1.0)
-    """Of the file's blocks that were asked for, those that came: a disk that is full took none."""
+    """Share of the file's blocks asked for that came: a disk that is full took none."""
 
     def answered(self, expected_s: float, elapsed_s: float) -> None:
         """A fetch was expected to be answered after so long, and was after that."""
@@ -156,7 +157,7 @@ class FetchPace:
             self.slowness = _smoothed(self.slowness, seen)
 
     def came(self, blocks: int, asked: int) -> None:
-        """Of so many blocks of the file that were asked for, so many came."""
+        """Take into account how many of the file's blocks that were asked for came."""
         if asked:
             self.file_share = _smoothed(self.file_share, blocks / asked)
 

@@ -279,7 +279,7 @@ class _Room(NamedTuple):
     """Room that a stage has for what it keeps of requests."""
 
     tokens: int
-    """Of KV."""
+    """Tokens of KV that fit."""
     slots: int | None
     """Requests whose states fit beside that; None: there are none."""
 

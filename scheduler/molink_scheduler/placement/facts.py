@@ -31,7 +31,7 @@ STATE_SLOTS_MAX = 256
 """Nor room for the states of more requests."""
 
 SCALES = (1 / 64, 64.0)
-"""Of KV, states and tables: between 64 bits and one."""
+"""Bounds of the scales of KV, states and tables: between 64 bits and one."""
 
 OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
 
@@ -51,7 +51,7 @@ class NodeFacts:
 
     id: str
     memory_bytes: int
-    """For weights and KV; what activations and its owner need is taken off already."""
+    """Memory for weights and KV; what activations and its owner need is taken off already."""
     decode_fixed_s: float
     """A layer's decode step, whatever the rows: its weights are read."""
     decode_row_s: float
@@ -69,8 +69,9 @@ class NodeFacts:
     download_bytes_per_s: float = 0.0
     """At which it fetches weights; 0: unknown."""
     kv_scale: float = 1.0
-    """What KV takes of `memory_bytes`, in the model's bytes. That memory counts in layers: where a
-    node's numbers are wider than the model's, KV and tables grow more than quantized layers."""
+    """Bytes of `memory_bytes` that KV takes for each of the model's bytes. That memory counts in
+    layers: where a node's numbers are wider than the model's, KV and tables grow more than
+    quantized layers."""
     tables_scale: float = 1.0
     """The same of the embedding table and the output matrix."""
     state_scale: float = 1.0

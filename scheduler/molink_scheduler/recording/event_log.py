@@ -42,7 +42,7 @@ KEPT_CALLS_MAX = 8000
 """About a minute of twenty steps a second."""
 
 KEPT_BYTES_MAX = 4 * 1024**2
-"""In memory, by estimate: little beside the 500 MB of a process that has loaded torch."""
+"""Memory by estimate: little beside the 500 MB of a process that has loaded torch."""
 
 SEGMENTS = 2
 
@@ -51,8 +51,8 @@ TOKEN_BYTES = 40
 """Memory of a call, and of each token of the prompts that it carries."""
 
 FULL, OVERFULL = 1.0, 2.0
-"""Of a segment's share of the limits: from the first on it ends when the device is idle, so that
-nobody waits while the state is copied; at the second it ends in any case."""
+"""Multiples of a segment's share of the limits: from the first on it ends when the device is idle,
+so that nobody waits while the state is copied; at the second it ends in any case."""
 
 Decided = TypeVar("Decided")
 

@@ -41,8 +41,9 @@ __all__ = [
 ]
 
 READMITTED_BELOW = 0.9
-"""Of a target, for a ring that has refused the one before: a tenth is more than one more request
-changes on a ring that is full, so two in a row are not answered differently for nothing."""
+"""Share of a target below which a ring takes requests again after it has refused one: a tenth is
+more than one more request changes on a ring that is full, so two in a row are not answered
+differently for nothing."""
 
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 120.0
 """Bounds of Retry-After: it is whole seconds, and who is told of more than two minutes has gone."""
@@ -53,22 +54,23 @@ TTFT_TARGET_S_MAX, TPOT_TARGET_MS_MAX = 3600.0, 60_000.0
 
 
 class AdmissionPolicy(StrEnum):
-    """When a request is refused for missing its targets."""
+    """Rule by which a request is refused for missing its targets."""
 
     ACCEPT = "accept"
-    """Never."""
+    """Refuse nobody."""
     BASELINE = "baseline"
-    """For its first token when it comes, for its pace once its prompt has been computed, which was
-    for nothing then (`RingAdmission.goes_on`)."""
+    """Refuse for the first token when a request comes, and for its pace once its prompt has been
+    computed, which was for nothing then (`RingAdmission.goes_on`)."""
     EARLY = "early"
-    """For both when it comes, by the answers that decode then."""
+    """Refuse for both when a request comes, by the answers that decode then."""
     PREDICTED = "predicted"
-    """For both when it comes, by the answers that will decode when its prompt is computed."""
+    """Refuse for both when a request comes, by the answers that will decode when its prompt is
+    computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a request is to get, or is refused."""
+    """Times that a request is to get, or is refused."""
 
     ttft_s: float | None = None
     """Most seconds to its first token; None: any."""
@@ -103,7 +105,7 @@ class Verdict:
     ttft_s: float
     tpot_s: float
     retry_after_s: float = 0.0
-    """When the ring is forecast to take such a request; 0: it is taken."""
+    """Seconds until the ring is forecast to take such a request; 0: it is taken."""
     hopeless: bool = False
     """Whether it misses on the idle ring too."""
 

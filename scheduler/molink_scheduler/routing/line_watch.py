@@ -47,7 +47,7 @@ class Waiting:
     """Its priority and its place in the ring's order if nothing of it is cached; the least goes
     first."""
     patience_s: float
-    """For which it may be passed, or stand, before it lies."""
+    """Seconds that it may be passed, or stand, before it lies."""
 
 
 @dataclass(slots=True)
@@ -61,16 +61,16 @@ class LineWatch:
     )
     """Requests that have begun since the last look, and their places."""
     _since: dict[int, float] = field(default_factory=dict)
-    """When each that waits was first seen to, ..."""
+    """Time at which each waiting request was first seen to wait."""
     _passed_at: dict[int, float] = field(default_factory=dict)
-    """...and when one passed it first that had to wait for it."""
+    """Time at which each waiting request was first passed by one that had to wait for it."""
     _rows: float = -math.inf
     """The most rows of prompts that were seen to have left: counts err by what leaves in a moment,
     and then they do not rise."""
     _heard_at: float = -math.inf
-    """When there was news of it, ..."""
+    """Time of the last news of the tail's rows."""
     _flowed_at: float = 0.0
-    """...and when it rose, or could not."""
+    """Time at which the rows last rose, or could not rise."""
     _lied_at: deque[float] = field(default_factory=lambda: deque(maxlen=LYING_MAX))
 
     def began(self, request_id: int, place: tuple[int, int]) -> None:

@@ -43,7 +43,7 @@ KNOWN_AFTER, KNOWN_TIMES = 8, 2
 the tokens of the longest of them: how long longer ones take, short ones do not tell."""
 
 UNKNOWN_PACE = RingPace(200.0, 0.3, 0.1, 0.01)
-"""Of a ring without a plan: a middling one of home PCs; what comes soon outweighs it."""
+"""Pace of a ring without a plan: a middling one of home PCs; what comes soon outweighs it."""
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class PaceEstimator:
 
     @property
     def pace(self) -> RingPace:
-        """As it is known now."""
+        """Pace of the ring as it is known now."""
         return RingPace(
             1 / max(1e-9, self._ttft.slope),
             self._ttft.at_zero,

@@ -43,11 +43,12 @@ class RingPace:
     prefill_tokens_per_s: float
     """Through its slowest stage or link, while nobody decodes; above 0."""
     first_token_s: float
-    """From a request of hardly a prompt to its first token, on the idle ring: about one round."""
+    """Seconds from a request of hardly a prompt to its first token, on the idle ring: about one
+    round."""
     tpot_alone_s: float
     """Between two tokens of an answer that decodes alone; above 0."""
     tpot_each_s: float = 0.0
-    """That every other answer adds to it."""
+    """Seconds that every other answer adds to the time per token."""
 
     def __post_init__(self) -> None:
         assert self.prefill_tokens_per_s > 0, "a ring computes prompts"
@@ -58,7 +59,7 @@ class RingPace:
     def planned(
         cls, prompt_tokens: int, ttft_s: float, tpot_alone_s: float, tpot_s: float, users: int
     ) -> "RingPace":
-        """As a plan forecasts it: `ttft_s` of a prompt of so many tokens, `tpot_s` of so many
+        """Pace as a plan forecasts it: `ttft_s` of a prompt of so many tokens, `tpot_s` of so many
         users."""
         alone_s = max(1e-6, tpot_alone_s)
         prefill_s = max(1e-6, ttft_s - alone_s)
@@ -70,7 +71,7 @@ class RingPace:
         return self.tpot_alone_s + self.tpot_each_s * others
 
     def prefill_s(self, tokens: float, decoding: float) -> float:
-        """Of so many prompt tokens, while so many answers decode."""
+        """Seconds to compute so many prompt tokens while so many answers decode."""
         slower = min(SLOWER_PREFILL_MAX, self.tpot_s(decoding) / self.tpot_alone_s)
         return slower * tokens / self.prefill_tokens_per_s
 
@@ -81,24 +82,24 @@ class RingState:
 
     pace: RingPace
     waiting_tokens: int = 0
-    """Prompt tokens, not cached, that the ring computes before this request's: of those that wait
-    with its priority or a higher one..."""
+    """Prompt tokens, not cached, that the ring computes before this request's: of the requests that
+    wait with its priority or a higher one."""
     waiting_requests: int = 0
-    """...and how many these are."""
+    """Requests that wait with this request's priority or a higher one."""
     decoding: int = 0
     """Answers between their first token and their last."""
     cached_tokens: int = 0
-    """Of this request's prompt."""
+    """Cached tokens of this request's prompt."""
     answer_tokens: float = ANSWER_TOKENS
     """Mean length of the ring's answers; above 0."""
     outstanding_tokens: int = 0
-    """Of all requests that have not ended, prompt and all that they may generate."""
+    """Tokens of all requests that have not ended, prompt and all that they may generate."""
     tokens_per_s: float = 1.0
-    """By which rings' outstanding tokens are compared; above 0."""
+    """Rate by which rings' outstanding tokens are compared; above 0."""
 
     @property
     def requests(self) -> int:
-        """That wait ahead or decode."""
+        """Requests that wait ahead or decode."""
         return self.waiting_requests + self.decoding
 
     def seconds_outstanding(self, tokens: int) -> float:

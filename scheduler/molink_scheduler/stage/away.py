@@ -26,9 +26,9 @@ class _Reading:
     """But for those that were dropped since."""
     blocks: int
     read: Fetched | None = None
-    """The stage's own answer..."""
+    """Answer of this stage; None: it still reads."""
     arrived: Fetched | None = None
-    """...and that of those before it."""
+    """Joint answer of the stages before; None: it has not arrived."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class AwayBook:
 
     tiers: CacheTiers
     tier_of: dict[int, int] = field(init=False, default_factory=dict)
-    """By the blocks' numbers."""
+    """Tier of each block, by the block's number."""
     _counts: list[int] = field(init=False, default_factory=lambda: [0, 0, 0])
     _readings: dict[int, _Reading] = field(init=False, default_factory=dict)
 

@@ -19,7 +19,7 @@ class HeldRequest:
     is_waiting: bool
     """Whether the batch that admits it waits for the device."""
     latest: BatchClass
-    """Of the newest batch that names it."""
+    """Class of the newest batch that names the request."""
     received_tokens: int = 0
     computed_tokens: int = 0
     blocks_tokens: int = 0

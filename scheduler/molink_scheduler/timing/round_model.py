@@ -35,7 +35,7 @@ half of the users a round, and a count that flapped between 1 and 2 was the whol
 gaps."""
 
 PREFILL_SHARE_FULL = 0.1
-"""From this share of the devices' time on, prompts are as impatient for them as decode is."""
+"""Share of the devices' time from which on prompts are as impatient for them as decode is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ class RoundModel:
     _trip_fixed_s: float = field(init=False, repr=False, compare=False)
     _trip_row_s: float = field(init=False, repr=False, compare=False)
     _wire_row_s: float = field(init=False, repr=False, compare=False)
-    """Of the slowest link. Summed up once: a choice asks for twenty counts of long rings."""
+    """Time of a row on the slowest link. Summed up once: a choice asks for twenty counts of long
+    rings."""
 
     def __post_init__(self) -> None:
         parts: list[StageCost | HopCost] = [*self.stages, *self.hops]
@@ -83,7 +84,7 @@ class RoundModel:
         return self.cycle_and_device_s(running_count, micro_batch_count)[0]
 
     def device_s(self, running_count: int, micro_batch_count: int) -> float:
-        """What one cycle takes of the slowest device."""
+        """Time that one cycle takes of the slowest device."""
         rows = -(-running_count // micro_batch_count)
         step = max([stage.fixed_s + rows * stage.row_s for stage in self.stages], default=0.0)
         return micro_batch_count * step
