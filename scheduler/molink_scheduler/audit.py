@@ -95,8 +95,7 @@ class Tolerance:
     """How far honest rings may be apart."""
 
     rows: float
-    """Distance of two sketched rows, in lengths of a row: 0 is the same, 1.4 unrelated, 2 the
-    opposite."""
+    """Distance of two rows in lengths of a row: 0 is the same, 1.4 unrelated, 2 the opposite."""
     logprobs: float
     """Mean difference of the tokens' log-probabilities, in nats."""
 
@@ -123,8 +122,7 @@ _OF_KV = {"int8": Tolerance(0.006, 0.016)}
 
 _OF_EXPERTS = Tolerance(0.05, 0.02)
 """Distances that experts add: where two suit a row alike, the last bits choose, and the row is
-another one. Tiny models of random weights, in which that is frequent, were up to 0.17 and 0.1
-away."""
+another. Tiny models of random weights, in which that is frequent, were up to 0.17 and 0.1 away."""
 
 _NOTHING = Tolerance(0.0, 0.0)
 

@@ -107,8 +107,7 @@ class Admission:
     """Cached blocks that it begins with, as runs (first number, blocks): their tokens are never
     sent."""
     snapshot: int | None = None
-    """Snapshot of the states behind the cached blocks, with which the request goes on where layers
-    keep states."""
+    """Snapshot of the states behind these blocks to go on with, where layers keep states."""
 
     def __post_init__(self) -> None:
         if self.cached:

@@ -266,8 +266,7 @@ class KvBook:
         return changes
 
     def take_changes(self) -> list[CacheChange]:
-        """Changes that stages must hear of before anything is planned with the room that was
-        made."""
+        """Changes that stages must hear of before the room that was made is planned with."""
         changes: list[CacheChange] = []
         for tier, moved in groupby(self._moves, key=lambda move: move[0]):
             runs = named_runs(join_runs(run for _, some in moved for run in some))

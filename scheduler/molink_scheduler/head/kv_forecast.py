@@ -47,8 +47,7 @@ has come to twice as many lasts for twice as many more. The first users of a rin
 that."""
 
 KEPT = 1 - 1 / 128
-"""Share of what was learned that stays with every answer that ends: users change by the hour, not
-by the minute."""
+"""Share of what was learned that each end of an answer leaves: users change by the hour."""
 
 
 @dataclass(slots=True)
@@ -56,8 +55,7 @@ class KvForecast:
     """Lengths of answers, and what follows for those that run."""
 
     _came: list[float] = field(init=False)
-    """Answers that came through each of their blocks or ended there by themselves; older ones count
-    less."""
+    """Answers that came through each of their blocks or ended there by themselves."""
     _ended: list[float] = field(init=False)
     """Answers that ended by themselves in each of their blocks; older ones count less."""
     _lasts: list[float] = field(init=False)
@@ -89,8 +87,7 @@ class KvForecast:
         return total
 
     def _add(self, sequence: Sequence, total: list[float]) -> None:
-        """Add what a sequence holds to the sums; a flood of users asks for it thousands of times a
-        second."""
+        """Add what a sequence holds; a flood of users asks for it thousands of times a second."""
         known, lasts = len(sequence.known), self._lasts
         left = sequence.request.tokens_max - known
         block = min(sequence.generated_tokens // BLOCK_TOKENS, ANSWER_BLOCKS_MAX)
@@ -103,8 +100,7 @@ class KvForecast:
             )
 
     def _forget(self) -> None:
-        """Make what was learned count less; what is taken for granted counts as one answer
-        always."""
+        """Make what was learned count less; what is taken for granted counts as one answer."""
         for block in range(ANSWER_BLOCKS_MAX):
             prior = 1 / (UNSEEN_BLOCKS + block + 1)
             self._came[block] = 1 + KEPT * (self._came[block] - 1)

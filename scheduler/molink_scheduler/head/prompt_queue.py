@@ -71,8 +71,7 @@ class PromptQueue:
     _no_room_for: int | None = field(init=False, default=None)
     """The request that did not fit, until something is released: others only grow before that."""
     _moved_at: dict[int, float] = field(init=False, default_factory=dict)
-    """Times at which rows of each prompt last came back, or the first left, while rows are under
-    way."""
+    """Times at which rows of each prompt under way last came back, or the first left."""
 
     def __post_init__(self) -> None:
         self.order = PromptOrder(self.settings.ring.own_work_times)

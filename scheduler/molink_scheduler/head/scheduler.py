@@ -202,8 +202,7 @@ class HeadScheduler:
         return [*orders, *self._drops()], run
 
     def _drops(self) -> list[BookOrder]:
-        """Orders for blocks that left the cache, or device memory, for what is planned now, or come
-        back."""
+        """Orders for blocks that leave the cache, or device memory, now, or come back."""
         return [SendCacheChange(change) for change in self.book.take_changes()]
 
     # -- events ---------------------------------------------------------------------------------
@@ -237,8 +236,7 @@ class HeadScheduler:
         sequence.cancelled = True
 
     def _forget_kept(self, request_id: int) -> list[BookOrder]:
-        """Release a request that does not go on after all; a stage that holds none of it passes
-        that on."""
+        """Release a request that does not go on after all; stages without it pass that on."""
         if self._kept.pop(request_id, None) is None and request_id not in self.missing:
             return []
         self.kv.release(request_id)

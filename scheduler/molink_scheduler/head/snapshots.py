@@ -86,8 +86,7 @@ class Snapshots:
         sequence.states.clear()
 
     def _place(self, sequence: Sequence) -> int | None:
-        """Snapshot into which a request's states go; its own answer's last ones make room for the
-        next."""
+        """Snapshot for a request's states; its own answer's last ones make room for the next."""
         if not sequence.is_cached:
             return None
         if sequence.decoding and sequence.states:

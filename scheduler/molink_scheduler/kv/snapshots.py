@@ -32,8 +32,7 @@ class SnapshotDirectory:
     capacity: int
     _free: list[int] = field(init=False)
     _behind: dict[int, int] = field(init=False, default_factory=dict)
-    """Block behind which each complete snapshot stands, by number; the least recently used
-    first."""
+    """Block of each complete snapshot, by number; the least recently used first."""
     _of_block: dict[int, int] = field(init=False, default_factory=dict)
     """The same the other way round."""
     _pins: dict[int, int] = field(init=False, default_factory=dict)

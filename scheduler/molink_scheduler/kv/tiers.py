@@ -108,8 +108,7 @@ class PromptPace:
     """Between two rows of a prompt that come out of the tail one after the other: what the slowest
     stage or hop takes for one. None: not measured yet."""
     trip_s: float | None = field(init=False, default=None)
-    """Seconds from the departure of rows of a prompt, of which none was under way, to their
-    return."""
+    """Seconds from the departure of a prompt's rows, while none was under way, to their return."""
     _latest: dict[int, bool] = field(init=False, default_factory=dict)
     """Requests of which rows have come back and others are to; whether these were under way."""
 

@@ -38,8 +38,7 @@ __all__ = [
 ]
 
 MICRO_BATCHES_PER_STAGE = 2
-"""Most micro-batches for each stage, as in the head's own choice: it tries from 1 to twice the
-stages."""
+"""Most micro-batches per stage, as in the head's own choice: it tries 1 to twice the stages."""
 
 
 class Fit(NamedTuple):
@@ -103,8 +102,7 @@ def _counts(problem: Problem, ring: OrderCosts, users: int, bound_s: float) -> r
 
 
 def _fewest(problem: Problem, ring: OrderCosts, users: int, bound_s: float) -> int:
-    """Fewest micro-batches: with fewer a trip would be too long even if the fastest device had
-    all."""
+    """Fewest micro-batches whose trip is not too long even if the fastest device had all layers."""
     # The trip of r rows is fixed_s + r row_s at least, so the bound gives the most rows of a
     # micro-batch, and users over rows the fewest micro-batches.
     order, work = ring.order, problem.work_before[-1]

@@ -72,8 +72,7 @@ memory holds KV of, about a megabyte packed. A head that caches more serves as w
 cannot be played again."""
 
 UNPACKED_BYTES_MAX = 16 * 2**20
-"""Bytes of one array that was packed: a single node of a directory has at most 2 MB, and a prompt
-too."""
+"""Bytes of one array that was packed: a node of a directory has at most 2 MB, and a prompt too."""
 
 UNWRITTEN = "unwritten"
 

@@ -64,8 +64,7 @@ class AdmissionPolicy(StrEnum):
     EARLY = "early"
     """Refuse for both when a request comes, by the answers that decode then."""
     PREDICTED = "predicted"
-    """Refuse for both when a request comes, by the answers that will decode when its prompt is
-    computed."""
+    """Refuse for both when a request comes, by the answers that decode after its prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,7 @@ class PrefixMirror:
         return cls(min(MIRROR_BLOCKS_MAX, cache_tokens // BLOCK_TOKENS))
 
     def cached_tokens(self, salt: str, packed: bytes) -> int:
-        """Cached tokens of a prompt, as `token_bytes` packs it; its last token is computed in any
-        case."""
+        """Cached tokens of a prompt that `token_bytes` packed; its last token never counts."""
         tokens = len(packed) // self.tree.block_bytes * BLOCK_TOKENS
         is_whole = len(packed) % self.tree.block_bytes == 0
         blocks_max = tokens // BLOCK_TOKENS - (1 if is_whole and tokens else 0)

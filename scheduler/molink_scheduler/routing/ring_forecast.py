@@ -43,8 +43,7 @@ class RingPace:
     prefill_tokens_per_s: float
     """Through its slowest stage or link, while nobody decodes; above 0."""
     first_token_s: float
-    """Seconds from a request of hardly a prompt to its first token, on the idle ring: about one
-    round."""
+    """Seconds to the first token after hardly a prompt, on the idle ring: about one round."""
     tpot_alone_s: float
     """Between two tokens of an answer that decodes alone; above 0."""
     tpot_each_s: float = 0.0

@@ -39,8 +39,7 @@ class Extension:
     _whole: set[int] = field(init=False, default_factory=set)
     """Requests of which the new layers behind hold what the kept ones hold."""
     _lacking: dict[int, Admission | None] = field(init=False, default_factory=dict)
-    """Requests of which the new layers behind hold nothing, with what was said of each as it went
-    on."""
+    """Requests of which the new layers behind hold nothing, with what was said of each."""
 
     @property
     def is_before(self) -> bool:
@@ -59,8 +58,7 @@ class Extension:
     def _go_on_before(
         self, resume: Resume, computed: Mapping[int, int], has_rows: HasRows
     ) -> tuple[int, ...]:
-        """Enter the epoch with new layers before. If the stage behind is fresh too, all layers
-        compute what is replayed."""
+        """Enter the epoch. If the stage behind is fresh too, all layers compute the replay."""
         self._is_fed = resume.fresh and not resume.next_fresh
         if not self._is_fed:
             return resume.missing(computed, has_rows)

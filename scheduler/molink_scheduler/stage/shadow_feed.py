@@ -68,8 +68,7 @@ class ShadowFeed:
         self._left.discard(request_id)
 
     def next(self, codec: str, bytes_max: int, now: float) -> Release | ShadowBatch | None:
-        """Message to send next, with about `bytes_max` of rows and one row at least; None:
-        nothing."""
+        """Message to send next: about `bytes_max` of rows, one row at least; None: nothing."""
         self._leave_hopeless(now)
         if self._released:
             return Release(self._released.pop(0))

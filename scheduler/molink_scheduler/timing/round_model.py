@@ -65,8 +65,7 @@ class RoundModel:
     _trip_fixed_s: float = field(init=False, repr=False, compare=False)
     _trip_row_s: float = field(init=False, repr=False, compare=False)
     _wire_row_s: float = field(init=False, repr=False, compare=False)
-    """Time of a row on the slowest link. Summed up once: a choice asks for twenty counts of long
-    rings."""
+    """Time of a row on the slowest link, summed up once: a choice asks for twenty counts."""
 
     def __post_init__(self) -> None:
         parts: list[StageCost | HopCost] = [*self.stages, *self.hops]

@@ -20,8 +20,7 @@ from molink_scheduler.timing.steps import StepProfile
 __all__ = ["RoundTracker", "StageStamp", "stamps_objection"]
 
 WEIGHT_OF_NEWEST = 0.1
-"""Weight of the newest trip's delay: prompts that pass now and then should not look like a slow
-ring."""
+"""Weight of a trip's delay: prompts that pass now and then should not look like a slow ring."""
 
 FULL_SHARE = 0.7
 """A device or link that the micro-batches out take for so much of a trip is full: what arrives

@@ -119,8 +119,7 @@ ROUNDS_UNTIL_PAUSE = 8.0
 """Rounds after which nobody was there: who asks for a word each minute is no slow ring."""
 
 PAUSE_S_MIN = 2.0
-"""Shortest time that counts as a pause: the first round may have been one of a millisecond, by
-accident."""
+"""Shortest pause: the first round may have been one of a millisecond, by accident."""
 
 
 @dataclass(slots=True)
