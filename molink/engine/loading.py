@@ -40,8 +40,8 @@ __all__ = ["load_stage", "read_onto"]
 log = logging.getLogger(__name__)
 
 OPENED, READ = 0.4, 0.7
-"""Where the progress bar is when files have been fetched and opened, and when all weights have been
-read; then they are rearranged."""
+"""Progress when files have been fetched and opened, and when all weights have been read; then they
+are rearranged."""
 
 COUNTED_WITHIN = 0.02
 """Share by which what is counted by files may pass what is lent, as an agent allows."""
@@ -50,8 +50,8 @@ READ_BYTES = 64 * 2**20
 """Between two reports: a second of an old disk."""
 
 PAGE_BYTES = 4096
-"""Of the memory maps that files are read through; where pages are larger, each is read all the
-same."""
+"""Page size of the memory maps that files are read through; where pages are larger, each is read
+all the same."""
 
 
 def load_stage(

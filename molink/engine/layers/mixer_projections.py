@@ -86,7 +86,7 @@ class Projections:
 
 @dataclass(slots=True)
 class Trace:
-    """What went in and out of a mixer and its parts in a trial."""
+    """Inputs and outputs of a mixer and its parts in a trial."""
 
     inputs: dict[int | str, Any] = field(default_factory=dict)
     output: Any = None

@@ -71,7 +71,7 @@ class MixerCall:
     """One call of a mixer: B sequences of N rows each."""
 
     rows: slice | torch.Tensor
-    """Of one sequence: a slice. Of decode rows: their index [B]."""
+    """Place of the rows: of one sequence a slice, of decode rows their index [B]."""
     slots: Slots
     has_state: bool
 
@@ -89,7 +89,7 @@ class RecurrentStep:
     spans: Sequence[RecurrentSpan]
     pool: StatePool
     decode_index: torch.Tensor
-    """What `decode_index` says of the spans, on the device."""
+    """Index that `decode_index` makes of the spans, on the device."""
     decode_rows_max: int
     """Decode rows that share a call."""
     before_mixer: Callable[[], None] | None = None
@@ -151,7 +151,7 @@ def active_recurrence(step: RecurrentStep) -> Iterator[None]:
 
 @dataclass(slots=True)
 class MixerCache:
-    """What a mixer sees in place of the library's cache: one layer, whatever number it names."""
+    """Stand-in that a mixer sees for the library's cache: one layer, whatever number it names."""
 
     layer: Any
 
@@ -189,7 +189,7 @@ class MixerCache:
 
 @dataclass(frozen=True, slots=True)
 class MixerKind:
-    """What a trial has shown of a mixer."""
+    """Findings of a trial of a mixer."""
 
     cache_name: str
     """The argument by which it is handed the cache."""

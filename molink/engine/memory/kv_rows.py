@@ -29,7 +29,7 @@ CODE_MAX = 127
 
 SCALE_DTYPE = torch.bfloat16
 SCALE_MIN = torch.finfo(SCALE_DTYPE).tiny
-"""Of a head whose values are all zero, which are divided by it."""
+"""Scale of a head whose values are all zero, which are divided by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class SeenKeys:
     blocks_B: torch.Tensor | None
     """Blocks to gather; None where they are neighbours, and so a piece already."""
     slots: slice
-    """Of the gathered blocks, or of the pool."""
+    """Slots in the gathered blocks, or in the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class SplitTiles:
 
     @classmethod
     def of(cls, sent: Iterator[torch.Tensor]) -> "SplitTiles":
-        """What `host_tiles` made, the next six of what was sent to the device."""
+        """Tiles from what `host_tiles` made: the next six tensors of those sent to the device."""
         few_span, few_row, part_P, merged_M, many_span, many_row = islice(sent, 6)
         return cls(Tiles(few_span, few_row), part_P, merged_M, Tiles(many_span, many_row))
 

@@ -31,7 +31,7 @@ Slots = Sequence[int] | torch.Tensor
 they are, their states are gathered."""
 
 StateKey = tuple[str, int]
-"""Which state of a layer: "conv" or "recurrent", and its number where a layer has several."""
+"""State of a layer: "conv" or "recurrent", and its number where a layer has several."""
 
 KINDS = ("conv", "recurrent")
 

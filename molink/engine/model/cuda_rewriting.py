@@ -34,7 +34,7 @@ from molink.engine.proof import PROBE_ROWS, alike, probe_rows, probe_weights, re
 __all__ = ["FusedNorm", "GatedMlp", "JoinedLinear", "TorchNorm", "rewrite_for_card"]
 
 GATED_LINEARS = (2, 3)
-"""Of an MLP with a gate: what makes gate and values in one, or each for itself; then back."""
+"""Linears of a gated MLP: one for gate and values or one for each, and the one back."""
 
 GATES = (Gate("silu"), Gate("gelu_tanh"))
 
@@ -114,7 +114,7 @@ class GatedMlp(nn.Module):
         self._gate, self._operators = gate, by
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What the MLP makes of rows [..., D]."""
+        """Output of the MLP for rows [..., D]."""
         return self.down(self._operators.gated(self.gate_up(x), self._gate))  # type: ignore[no-any-return]
 
 

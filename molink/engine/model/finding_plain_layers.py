@@ -66,8 +66,8 @@ DRAWS = 4
 """Times that roundings are drawn, where the allowance alone does not do."""
 
 SUM_ROUNDING = 2.0**-6
-"""Of the two sums that a layer adds to its rows, relative to these: where a number lies between two
-of bfloat16 either way may take the other, 2**-7 apart."""
+"""Rounding of the two sums that a layer adds to its rows, relative to these: where a number lies
+between two of bfloat16 either way may take the other, 2**-7 apart."""
 
 VECTOR = 16
 """Numbers that the kernel takes at a time; sizes must be multiples."""
@@ -75,7 +75,7 @@ VECTOR = 16
 
 @dataclass(slots=True)
 class Seen:
-    """What a layer did in the trial."""
+    """Work of a layer in the trial."""
 
     layer: nn.Module
     args: tuple[Any, ...] = ()
@@ -85,7 +85,7 @@ class Seen:
     is_outermost: bool = False
     """Whether it ran, and not inside another one."""
     calls: list[tuple[Any, ...]] = field(default_factory=list)
-    """Of attention: layer index, H, (A, K, V), window, variant."""
+    """Calls of attention: layer index, H, (A, K, V), window, variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _reading_of(
 
 @dataclass(slots=True)
 class DecoderCall:
-    """What the decoder is called with for one row, and the step that it belongs to."""
+    """Arguments of the decoder's call for one row, and the step that it belongs to."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -208,7 +208,7 @@ def _repeated(given: Any) -> Any:
 
 @dataclass(slots=True)
 class Watch:
-    """What each layer of a decoder does, as hooks see it."""
+    """Record of the work of each layer of a decoder, as hooks see it."""
 
     layers: dict[nn.Module, Seen]
     under_way: list[Seen] = field(default_factory=list)
@@ -278,7 +278,7 @@ def call_of(
 
 
 def _parts(seen: Seen) -> list[LayerParts]:
-    """What the layer may be made of, if it is plain."""
+    """Parts that the layer may be made of, if it is plain."""
     match seen.ran:
         case [before, qkv, None, attended, after, gate_up, down]:
             norms: tuple[Any, Any] = (None, None)

@@ -42,7 +42,7 @@ COMPILED_MAX = 16
 choices of a request always do. Each takes up to some megabytes."""
 
 NICENESS = 5
-"""As the step's thread has: links go first, and whoever works at this PC."""
+"""Niceness of the step's thread: links go first, and whoever works at this PC."""
 
 GOOD_ENDS = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 
@@ -52,7 +52,7 @@ class GrammarError(MolinkError):
 
 
 class GrammarState(IntEnum):
-    """What a sequence's grammar says after a token."""
+    """State of a sequence's grammar after a token."""
 
     OPEN = 0
     """It may go on; also of a sequence without a grammar."""

@@ -26,20 +26,20 @@ PENALTY_LEAST = 1e-6
 
 
 class ForbiddenWords(NamedTuple):
-    """What the grammars of some rows forbid."""
+    """Words that the grammars of some rows forbid."""
 
     masks: dict[int, torch.Tensor]
-    """By row, [W] each."""
+    """Mask [W] of each row whose mask is ready."""
     lost: set[int]
-    """Rows whose grammar cannot be followed any further..."""
+    """Rows whose grammar cannot be followed any further."""
     late: set[int]
-    """...and those whose mask is not ready."""
+    """Rows whose mask is not ready."""
 
 
 def forbidden_words(
     histories: Sequence[SequenceHistory], wait_s: float | None = None
 ) -> ForbiddenWords:
-    """What grammars forbid, as far as it is known within `wait_s`; None: all of it."""
+    """Words that grammars forbid, as far as known within `wait_s`; None: all of them."""
     found, until = ForbiddenWords({}, set(), set()), time.monotonic() + (wait_s or 0.0)
     for row, history in enumerate(histories):
         if not history.params.grammar:
@@ -62,8 +62,8 @@ def _forbidden(history: SequenceHistory) -> torch.Tensor:
 
 
 def changes(histories: Sequence[SequenceHistory], words: int) -> list[np.ndarray]:
-    """What `change` wants to be sent of rows of so many words: doubles, [E] each; nothing where
-    nothing changes."""
+    """Numbers that `change` wants to be sent of rows of so many words: doubles, [E] each; nothing
+    where nothing changes."""
     if not any(history.changes_logits for history in histories):
         return []
     kinds = (_biases, _early_stops, _penalties)

@@ -27,7 +27,7 @@ class PromptRow(NamedTuple):
     row: int
     history: SequenceHistory
     position: int
-    """Of the token that is predicted."""
+    """Position of the token that is predicted."""
 
 
 def prompt_rows(batch: Batch, histories: Mapping[int, SequenceHistory]) -> list[PromptRow]:

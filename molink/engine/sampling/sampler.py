@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 WORDS_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}
-"""As doubles they fill a CPU's second cache of a megabyte. On a GPU the bound is memory: 32 MB of
-doubles, some four times over while they are sorted."""
+"""Words of all rows at once. As doubles they fill a CPU's second cache of a megabyte. On a GPU the
+bound is memory: 32 MB of doubles, some four times over while they are sorted."""
 
 
 def rows_at_once(words: int, device: torch.device) -> int:
@@ -124,7 +124,7 @@ class Sampling:
 
     @property
     def settings(self) -> list[np.ndarray]:
-        """What `table` wants to be sent."""
+        """Numbers that `table` wants to be sent."""
         return [array for part in self._parts for array in (*part.changes, *part.draws)]
 
     def table(self, logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -208,7 +208,7 @@ def with_logprobs(words_R1: torch.Tensor, logprobs_RW: torch.Tensor) -> torch.Te
 
 
 def ranked(columns: Sequence[float], count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Of such a row: the word's log-probability, and the `count` likeliest words, best first."""
+    """Log-probability of the word of such a row, and the `count` likeliest words, best first."""
     half = 2 + (len(columns) - 2) // 2
     both = zip(columns[2:half][:count], columns[half:], strict=False)
     top = tuple((int(word), logprob) for word, logprob in both if logprob > float("-inf"))

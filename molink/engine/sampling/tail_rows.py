@@ -31,7 +31,7 @@ from molink_scheduler.batch import Batch
 __all__ = ["TailRows"]
 
 MASKS_WAIT_S = 0.002
-"""For which a step waits for all masks of grammars together that are not ready."""
+"""Seconds that a step waits for all masks of grammars together that are not ready."""
 
 
 class TailRows(NamedTuple):
@@ -60,7 +60,7 @@ class TailRows(NamedTuple):
 
     @property
     def settings(self) -> list[np.ndarray]:
-        """What `results` wants to be sent."""
+        """Numbers that `results` wants to be sent."""
         if self.sampling is None:
             return []
         return [scored_words(self.scored), *self.sampling.settings]

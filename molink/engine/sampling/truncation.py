@@ -36,7 +36,7 @@ SELECTS_ON = frozenset({"cpu"})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the rows of a step keep, on the device."""
+    """Words that the rows of a step keep, on the device."""
 
     min_p_R1: torch.Tensor
     top_k_R1: torch.Tensor

@@ -29,7 +29,7 @@ FP16_SAFE = 65_504.0 / 4
 """Up to here the tried prompt may reach: others go further, but seldom fourfold."""
 
 TRIED_TOKENS = 64
-"""Of the prompt: numbers grow largest at a prompt's first tokens."""
+"""Most tokens of the prompt tried: numbers grow largest at a prompt's first tokens."""
 
 SEED = 16
 
@@ -59,7 +59,7 @@ class Unfit(NamedTuple):
 
 
 def unfit_rows(rows_TD: torch.Tensor, dtype: torch.dtype) -> Unfit | None:
-    """Which rows [T, D] on the host do not fit into a number format; None: all do."""
+    """Rows [T, D] on the host that do not fit into a number format; None: all do."""
     end = torch.finfo(dtype).max
     least, largest = torch.aminmax(rows_TD.detach())
     if -end <= float(least) and float(largest) <= end:  # Neither holds of NaN.

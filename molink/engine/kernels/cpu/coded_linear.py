@@ -229,8 +229,8 @@ def _scales(weight: QuantizedWeight, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _values(weight: QuantizedWeight, kind: Kind, dtype: torch.dtype) -> torch.Tensor:
-    """What each code stands for: [16] twice, [32] or [256]; for bytes then also what their lower
-    four bits stand for, twice, and their upper four, twice: [320]."""
+    """Numbers that the codes stand for: [16] twice, [32] or [256]; for bytes then also those of
+    their lower four bits, twice, and of their upper four, twice: [320]."""
     if kind is Kind.INT5:
         return torch.arange(-16.0, 16.0).to(dtype)
     if BITS[kind] == 4:

@@ -105,7 +105,7 @@ def replacement_for(
 
 
 _readings: dict[tuple[object, ...], str | None] = {}
-"""What a kind of norm is found to do with its weights."""
+"""Reading of its weights found for each kind of norm; None: no single one fits."""
 
 
 def _reading(module: nn.Module, made: Callable[[torch.Tensor, str], nn.Module]) -> str | None:

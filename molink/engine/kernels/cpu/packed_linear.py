@@ -87,7 +87,7 @@ class PackedLinear(nn.Module):
     """
 
     kind: Hashable = None
-    """Which of the kernels computes it, where there are several for a form of weights."""
+    """Kernel that computes it, where there are several for a form of weights."""
 
     def __init__(self, weight: torch.Tensor | QuantizedWeight, dtype: torch.dtype) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def _form(layer: PackedLinear, *matrix: *Matrix) -> tuple[object, ...]:
 
 
 _proven: dict[tuple[object, ...], str | None] = {}
-"""What is wrong with a layout, by form and shape."""
+"""Trouble of each layout, by form and shape; None: it has been proven."""
 
 
 def product_trouble(
@@ -320,7 +320,7 @@ class SharedPart(nn.Module):
 
 
 def shared_parts(product: nn.Module, linears: Sequence[Any]) -> Sequence[nn.Module]:
-    """What stands for each of the layers that one product computes; for one alone, the product."""
+    """Stand-ins for the layers that one product computes; for one alone, the product."""
     if len(linears) == 1:
         return [product]
     shared = SharedInput(product, [linear.out_features for linear in linears])

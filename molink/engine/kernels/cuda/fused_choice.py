@@ -39,7 +39,7 @@ class FusedChoice:
     unavailable: str | None = None
     """Why there are no operators; None: there are, or nobody wants any."""
     _troubles: dict[tuple[str, Hashable], str | None] = field(default_factory=dict)
-    """Of each use and kind that was tried, what is wrong with the kernel; None: nothing."""
+    """Trouble of the kernel for each use and kind that was tried; None: nothing is wrong."""
 
     def trusts(self, what: str, kind: Hashable, is_right: Callable[[], bool]) -> bool:
         """Whether a kernel gives what it should, as `is_right` found for the first of a kind."""

@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "silu": lambda x, slope: x * torch.sigmoid(x * slope),
     "gelu_tanh": lambda x, slope: torch.nn.functional.gelu(x, approximate="tanh"),
 }
-"""What a gate's half goes through; the slope is silu's."""
+"""Activations of a gate's half; the slope is silu's."""
 
 
 PAIRS_MAX = 512
@@ -90,7 +90,7 @@ class ExpertCall:
 
 
 class FusedOperators(Protocol):
-    """What a card computes in one launch each."""
+    """Operators that a card computes in one launch each."""
 
     def normed(
         self, x: torch.Tensor, weight_N: torch.Tensor | None, epsilon: float

@@ -24,7 +24,7 @@ __all__ = ["Attended", "RaggedAttention", "launched"]
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What attention gives for each row, and on demand what it weighs against other keys."""
+    """Result of attention for each row, and on demand its weight against other keys."""
 
     out_THV: torch.Tensor
     log_sums_TH: torch.Tensor | None = None
@@ -153,5 +153,5 @@ def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
 
 
 def launched(kernel: Any, grid: tuple[int, ...]) -> Any:
-    """What launches a kernel over a grid: every launch of ours goes through here."""
+    """Launcher of a kernel over a grid: every launch of ours goes through here."""
     return kernel[grid]

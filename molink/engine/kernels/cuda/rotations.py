@@ -29,7 +29,7 @@ from molink.errors import UnsupportedModelError
 __all__ = ["PutOff", "RotaryCall", "put_off_rotations"]
 
 PARAMETERS = ["q", "k", "cos", "sin"]
-"""What a rotation is called with, by the library's convention."""
+"""Parameters of a rotation, by the library's convention."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class RotaryCall:
         self._pending: PutOff | None = None
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, *others: Any, **named: Any) -> Any:
-        """What the library's function returns; or queries and keys as they are, for attention to
+        """Result of the library's function; or queries and keys as they are, for attention to
         turn."""
         if self._rotation is None:
             self._seen = _tables(q, k, others, named)

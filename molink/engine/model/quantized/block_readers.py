@@ -160,4 +160,4 @@ READERS: dict[str, Callable[[torch.Tensor], QuantizedWeight]] = {
     "q6_k": _q6_k,
     "mxfp4": _mxfp4,
 }
-"""By the name of the block type; each takes uint8 [N, B, S]."""
+"""Readers by the name of the block type; each takes uint8 [N, B, S]."""

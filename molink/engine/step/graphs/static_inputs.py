@@ -34,7 +34,7 @@ class DecodeRow:
     """0 where layers do not read it."""
     position: int
     blocks: Sequence[int]
-    """Of its request, with the block of this position."""
+    """Blocks of its request, with the block of this position."""
     state_slot: int
     """Its request's; any where layers keep no states."""
 
