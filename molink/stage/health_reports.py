@@ -97,7 +97,7 @@ class HealthReports:
         return self._latest is not None and self._latest.host_is_short
 
     def due_at(self, *, is_idle: bool) -> float:
-        """When the next report is due."""
+        """Time at which the next report is due."""
         hurries = is_idle and self._is_kv_freed
         return self._reported_at + (FREED_PERIOD_S if hurries else PERIOD_S)
 
@@ -192,7 +192,7 @@ class HealthReports:
         )
 
     def _shadow(self) -> ShadowProgress | None:
-        """Of what it holds KV, where it covers another stage."""
+        """Tokens of each request of which it holds KV, where it covers another stage."""
         if not self.links.is_shadow:
             return None
         held = [one for one in self.core.source.computed_tokens().items() if one[1]]

@@ -76,7 +76,7 @@ LATE_WAIT_S = 0.002
 """Between two looks of an idle tail at masks that are late."""
 
 SHADOW_MESSAGES_MAX = 256
-"""That a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
+"""Messages that a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class StageLoop:
             present.links.close()
 
     def _missing(self, resume: Resume) -> tuple[int, ...]:
-        """What this stage cannot go on with."""
+        """Requests that this stage cannot go on with."""
         computed, has_rows = self.core.core.source.computed_tokens(), self.sent.log.has
         if isinstance(self.executor, ExtendedExecutor):
             return self.executor.go_on(resume, computed, has_rows)

@@ -31,7 +31,7 @@ from molink_scheduler.events import (
 __all__ = ["RecentWork"]
 
 REPORTED_S = 2.5
-"""For how long work is reported after it has ended: reports come twice a second, and some may be
+"""Seconds that work is reported after it has ended: reports come twice a second, and some may be
 lost."""
 
 WAITING_MAX = 8192
@@ -58,9 +58,9 @@ class _Presence:
 
     reported_at: float | None = None
     _since: dict[int, float] = field(default_factory=dict)
-    """By slot, of those that are there."""
+    """Arrival times of the micro-batches that are there, by slot."""
     _gone_s: float = 0.0
-    """Of those that have left since the last report, together."""
+    """Seconds of those that have left since the last report, together."""
 
     def came(self, batch_class: BatchClass, slot: int, now: float) -> None:
         """A batch is there; prompts do not count, nor slots that no ring has."""
@@ -91,22 +91,22 @@ class RecentWork:
     is_head: bool
     traced: bool
     sketches: RowSketches | None = None
-    """Of the prompts' rows; None: the ring is not audited."""
+    """Sketches of the prompts' rows; None: the ring is not audited."""
     _arrived_at: dict[int, float] = field(default_factory=dict)
-    """Of each request that waits on the head."""
+    """Arrival time of each request that waits on the head."""
     _prompts: dict[int, _Prompt] = field(default_factory=dict)
-    """By request, in the order in which they began."""
+    """Prompts by request, in the order in which they began."""
     _steps: deque[tuple[int, int, bool, float, float]] = field(
         default_factory=lambda: deque(maxlen=STEPS_MAX)
     )
     _pieces: deque[tuple[int, int, int, float, float]] = field(
         default_factory=lambda: deque(maxlen=PIECES_MAX)
     )
-    """As in `StageHealth`, and when each began."""
+    """Pieces as in `StageHealth`, and when each began."""
     _refused: deque[tuple[int, str, float]] = field(
         default_factory=lambda: deque(maxlen=REFUSED_MAX)
     )
-    """As in `StageHealth`, and when."""
+    """Refused requests as in `StageHealth`, and when."""
     _held: _Presence = field(default_factory=_Presence)
     _circling: _Presence = field(default_factory=_Presence)
     """On the whole ring; only on the head."""
@@ -158,7 +158,7 @@ class RecentWork:
         self._pieces.append((span.request_id, span.start, span.end, after_s, now))
 
     def _make_room(self, now: float) -> None:
-        """For one more prompt."""
+        """Make room for one more prompt."""
         old = [one for one, prompt in self._prompts.items() if now - prompt.moved_at > REPORTED_S]
         for request_id in old:
             del self._prompts[request_id]

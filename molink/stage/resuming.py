@@ -80,7 +80,7 @@ class SentLog:
     bytes_max: float
     log: ReplayLog = field(init=False)
     codec: str = field(init=False, default="raw")
-    """Of what was kept last."""
+    """Codec of the rows that were kept last."""
 
     def __post_init__(self) -> None:
         self.log = ReplayLog(self.bytes_max)
@@ -99,7 +99,7 @@ class SentLog:
             row = end
 
     def messages(self, batch: Batch, admission: Admission) -> Iterator[Activations]:
-        """What the stage behind lacks of a request that `batch` admits, before that is sent."""
+        """Messages that the stage behind lacks of a request, before the batch that admits it."""
         for piece, sent in self.log.batches(batch, admission, SPAN_TOKENS):
             yield self.message(piece, [sent])
 

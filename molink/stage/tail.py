@@ -22,7 +22,7 @@ _FINISHES = {
 
 @dataclass(slots=True)
 class _Ending:
-    """What one sequence ends by, and how far it is."""
+    """Conditions by which one sequence ends, and how far it is."""
 
     admission: Admission
     generated_tokens: int
@@ -39,7 +39,7 @@ class EndRules:
     def sampled(
         self, batch: Batch, drawn: Iterable[DrawnToken], scores: Sequence[PromptScore] = ()
     ) -> tuple[Sampled, list[Sampled]]:
-        """What the head hears of a batch, and what the coordinator hears: the scores of prompts,
+        """Message to the head about a batch, and those to the coordinator: the scores of prompts,
         then each token with its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
         refused = _refused(batch, drawn := tuple(drawn), scores)
@@ -133,6 +133,6 @@ def _refused(
 def _copy(
     batch: Batch, samples: tuple[TokenSample, ...], waits: Mapping[int, tuple[float, int]]
 ) -> Sampled:
-    """What the coordinator hears of some tokens."""
+    """Message to the coordinator about some tokens."""
     told = tuple((s.request_id, *waits[s.request_id]) for s in samples if s.request_id in waits)
     return Sampled(batch.batch_class, batch.micro_batch, (), samples, (), told)

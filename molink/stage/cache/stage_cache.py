@@ -37,8 +37,8 @@ class StageCache:
     def of(
         cls, room: CacheRoom | None, executor: Executor, wake: Callable[[], None]
     ) -> "StageCache":
-        """For a stage that has loaded; `wake` has its loop ask what is back. What is cached of
-        layers that keep states stays in the device's memory."""
+        """Cache for a stage that has loaded; `wake` has its loop ask what is back. What is cached
+        of layers that keep states stays in the device's memory."""
         blocks = _packed(parts_of(executor))
         wanted = room is not None and (room.ram_bytes or room.disk_bytes)
         if room is None or not wanted:
