@@ -47,8 +47,8 @@ class ShapedPipe:
     bytes_total: int = field(init=False, default=0)
 
     def deliver_at(self, size: int, now: float) -> float:
-        """When `size` bytes handed over `now` have arrived: behind what waits, at the rate,
-        delayed.
+        """Time at which `size` bytes handed over `now` have arrived: behind what waits, at the
+        rate, delayed. Never before what was handed over earlier, even where the delay shrinks.
 
         Never before what was handed over earlier, even where the delay shrinks.
         """

@@ -51,7 +51,7 @@ BACKLOG = 256
 once after the relay was restarted."""
 
 ACCEPT_PAUSE_S = 0.2
-"""When the process has no descriptors left: some connection ends, or the caller gives up."""
+"""Pause when the process has no descriptors left: some connection ends, or the caller gives up."""
 
 PORT_MAX = 65535
 
@@ -261,7 +261,7 @@ def abandon(connection: socket.socket) -> None:
 
 
 def raise_file_limit() -> None:
-    """As many descriptors as this process may have: 1,024, the usual soft limit, are 400 links."""
+    """Allow as many descriptors as possible: 1,024, the usual soft limit, are 400 links."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

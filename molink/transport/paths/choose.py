@@ -37,7 +37,7 @@ class PathPeriods:
     confirm_s: float = 2.0
     """Between the two answers that a move needs."""
     retry_first_s: float = 30.0
-    """From the first attempt that failed to the next: a router may be starting, or a mapping."""
+    """Seconds from the first failed attempt to the next: a router or a mapping may be starting."""
     retry_max_s: float = 900.0
     """A connection attempt every quarter of an hour costs nothing, and a home whose router has
     learnt to map ports shall not wait longer."""
@@ -57,11 +57,11 @@ class PathChooser:
     has_relay: bool
     periods: PathPeriods = PathPeriods()
     path: Path = Path(NOTHING)
-    """In use."""
+    """Path in use."""
     next_try_at: float | None = 0.0
-    """When to try the direct addresses next; None: not needed."""
+    """Time to try the direct addresses next; None: not needed."""
     _answers: int = field(default=0, init=False)
-    """In a row, since the link was last moved."""
+    """Answers in a row, since the link was last moved."""
     _failures: int = field(default=0, init=False)
     _retry_s: float = field(default=0.0, init=False)
     _moved_at: float = field(default=0.0, init=False)

@@ -20,7 +20,7 @@ import psutil
 __all__ = ["Reach"]
 
 SHARED = IPv4Network("100.64.0.0/10")
-"""Of providers and of overlay networks, whose devices have it whole without saying so."""
+"""Network of providers and of overlay networks, whose devices have it whole without saying so."""
 
 PRIVATE_BLOCKS = (
     SHARED,
@@ -37,7 +37,7 @@ class Reach:
     known: frozenset[str]
     """Hosts to which this PC's own user has sent it: the coordinator's."""
     networks: tuple[IPv4Network, ...]
-    """In which this PC is."""
+    """Networks in which this PC is."""
     is_local: bool
     """Whether one of the known hosts is this PC by its loopback."""
 

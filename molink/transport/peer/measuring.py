@@ -49,8 +49,8 @@ BULK_S = 1.0
 """Sending for so long: ten round trips of a far link, so that most of it is past the slow start."""
 
 SLOT_WITHIN_S = 45.0
-"""For the service to be free: the time of all that may wait, at their usual two or three seconds
-each."""
+"""Seconds for the service to be free: the time of all that may wait, at their usual two or three
+seconds each."""
 
 FIRST_PIECE_BYTES = 64 * 1024
 """Under way before the first report."""
@@ -60,10 +60,10 @@ PIECE_BYTES = 32 * 1024
 RECEIVE_BYTES = 64 * 1024
 
 GIVEN_NOTED_BYTES = 16 * 1024
-"""As fine as a service counts (`service.ACKNOWLEDGED_EVERY_BYTES`)."""
+"""Bytes between two notes, as fine as a service counts (`service.ACKNOWLEDGED_EVERY_BYTES`)."""
 
 START_SHARE = 0.3
-"""Of the time of sending; TCP begins slowly, so what is counted before says nothing of a line."""
+"""Share of the sending time left out: TCP begins slowly, so it says nothing of a line."""
 
 REPORTS_MIN = 3
 """Fewer say nothing about a rate."""

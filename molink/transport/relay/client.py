@@ -64,7 +64,7 @@ CONNECTIONS_MAX = 64
 comes one after the other."""
 
 CALLER_CONNECTIONS_MAX = 8
-"""Of these for one caller: one or two links, a measurement, and their predecessors."""
+"""Connections of one caller: one or two links, a measurement, and their predecessors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class RelayReceiver:
         """Set by `retry`, cleared by each attempt."""
 
     def open(self, port_name: str, address: str) -> None:
-        """From now on calls for this port of this node reach `host:port`."""
+        """Let calls for this port of this node reach `host:port` from now on."""
         self._ports[port_name] = address
 
     def close(self, port_name: str) -> None:
