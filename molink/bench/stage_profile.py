@@ -26,12 +26,12 @@ __all__ = ["STEPS_IN_ALL", "measure_profile", "write_profile"]
 FORMAT, VERSION = "molink-profile", 1
 
 LAYERS_MAX = 4
-"""Of a measured stage: enough that fixed costs do not stand out, few enough to load quickly."""
+"""Layers of a measured stage: enough to outweigh fixed costs, few enough to load quickly."""
 
 DECODE_ROWS = (1, 2, 4, 8, 16, 32, 64)
 DECODE_CONTEXTS = (1024, 512, 128, 32)
 DECODE_KV_TOKENS_MAX = 16_384
-"""Of one decode step: 64 rows are measured with short contexts only."""
+"""Tokens of KV in one decode step: 64 rows are measured with short contexts only."""
 
 PREFILL_ROWS = (16, 32, 64, 128, 256, 512)
 PREFILL_BEFORE = (0, 512, 1536)
@@ -132,7 +132,7 @@ def _load(model: str, role: _Role) -> StepTimer:
 
 
 def _heading(description: ModelDescription, timer: StepTimer) -> dict[str, Any]:
-    """What was measured, and on what."""
+    """Model, device and settings that were measured."""
     stage = timer.stage
     return {
         "format": FORMAT,

@@ -38,7 +38,7 @@ __all__ = ["main", "run_live"]
 EXIT_USER_ERROR = 2
 
 _Plan = Sequence[tuple[ScenarioRequest, PlannedRequest]]
-"""What is asked, and as whose request."""
+"""Requests, and the scenario's request that each stands for."""
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")
 """Not busy, or counted elsewhere: guests are in the user's time too."""

@@ -22,7 +22,7 @@ BILLION = 1e9
 """Weights of which a format's times are told."""
 
 UNPACKED_BYTES = 4
-"""Of a weight that is unpacked for a product: 16 bits are written, and read again."""
+"""Bytes moved for a weight that is unpacked for a product: 16 bits are written, and read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class FormatTimes:
     """Seconds of a product with a billion weights of one format."""
 
     read_s: float
-    """Of one row."""
+    """Seconds of one row."""
     row_s: float
-    """Of each of many rows."""
+    """Seconds of each of many rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a format takes beyond its bytes and its arithmetic, as multiples of them."""
+    """Cost of a format beyond its bytes and its arithmetic, as multiples of them."""
 
     read: float = 1.0
     row: float = 1.0

@@ -112,7 +112,7 @@ class RooflineCost:
     def _parts_s(
         self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
     ) -> _PartsS:
-        """In the order of `StepParts`."""
+        """Seconds of the parts of a step, in the order of `StepParts`."""
         shape = self.shape
         experts = 1 if shape.experts == 1 else shape.experts_hit(rows)
         is_decode = batch_class is DECODE

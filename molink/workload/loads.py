@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 TOKENS_MAX = 1_000_000
-"""Of a prompt or an answer; the model's own limit is lower."""
+"""Most tokens of a prompt or an answer; the model's own limit is lower."""
 
 REQUESTS_MAX = 10_000
 """A real run of so many takes hours."""
@@ -161,4 +161,4 @@ _KINDS = {
     "poisson": ({"rate", "duration_s", "seed", "input_tokens", "output_tokens"}, _poisson),
     "trace": ({"rate", "duration_s", "seed", "input_scale", "output_scale"}, _trace),
 }
-"""By kind: the fields that it has, and who reads them."""
+"""Fields that each kind has, and the reader of those."""

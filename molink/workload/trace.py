@@ -49,8 +49,8 @@ CORRELATION = 0.46
 763 and 232 once pairs over a limit are drawn again."""
 
 START_S = 300.0
-"""Where a trace begins for us, if it is long enough: in Azure's of 2023 the minutes before are
-slow."""
+"""Second at which a trace begins for us, if it is long enough: in Azure's of 2023 the minutes
+before are slow."""
 
 START_SHARE_MAX = 0.1
 """Long enough: these minutes are no more than a tenth of it."""
