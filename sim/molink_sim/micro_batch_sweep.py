@@ -53,15 +53,16 @@ PROMPT_TOKENS = 32
 """So that all users decode soon."""
 
 SETTLE_TOKENS = 200
-"""Of each user, before anything is measured: a number that chooses itself judges after 32 trips of
-a micro-batch and may change twice. Given numbers wait as long, for the same contexts."""
+"""Tokens of each user before anything is measured: a number that chooses itself judges after 32
+trips of a micro-batch and may change twice. Given numbers wait as long, for the same contexts."""
 
 MEASURED_TOKENS = 40
-"""Of each user: rounds hardly differ from each other."""
+"""Tokens of each user that are measured: rounds hardly differ from each other."""
 
 ANSWER_TOKENS_MAX = 4096
 ANSWER_TOKENS_MIN = 2 * (SETTLE_TOKENS + MEASURED_TOKENS)
-"""As long as memory allows, so that the first user does not end before the last is measured."""
+"""Least tokens of an answer, as long as memory allows: else the first user ends before the last is
+measured."""
 
 CHECK_INTERVAL_S = 1.0
 """How often to check whether all are measured."""
@@ -112,7 +113,7 @@ class SweepSetting:
 
     @property
     def run_count(self) -> int:
-        """Of how many runs the sweep is; each number of users has one with the automatic number."""
+        """Number of the sweep's runs; each number of users has one with the automatic number."""
         of_a_ring = sum(len(self.counts(users)) + 1 for users in self.users)
         return len(self.slowdowns) * len(self.latencies_ms) * of_a_ring
 

@@ -58,7 +58,7 @@ class LinkOutcome:
     link: int
     busy_share: float
     bytes: int
-    """What left on the link."""
+    """Bytes that left on the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Usage:
     counted_from_s: float
     counted_until_s: float
     timeline: list[Activity] | None = None
-    """Where bars are collected, shared by all; None: they are not wanted."""
+    """List where bars are collected, shared by all; None: they are not wanted."""
     busy_s: float = field(init=False, default=0.0)
     count: int = field(init=False, default=0)
     """Steps, or what went over the wire in one piece."""
@@ -114,7 +114,7 @@ class Usage:
 
     @property
     def busy_share(self) -> float:
-        """Of the counted time."""
+        """Busy share of the counted time."""
         counted_s = self.counted_until_s - self.counted_from_s
         return self.busy_s / counted_s if counted_s > 0 else 0.0
 

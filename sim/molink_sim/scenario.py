@@ -36,7 +36,7 @@ __all__ = [
 
 
 DETECT_S = 0.5
-"""From the end of a stage's process until its coordinator knows: the node reports it at once."""
+"""Seconds from the end of a stage's process until its coordinator knows: the node reports it."""
 
 LOAD_S = 0.45
 """Until its layers are loaded again in a process that waits for them: 0.4 to 0.5 s of the demo
@@ -66,7 +66,7 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """From `at_s` on the link has this rate and delay; a rate of 0 cuts it."""
+    """Change of a link: from `at_s` on it has this rate and delay; a rate of 0 cuts it."""
 
     at_s: float
     mbps: float
@@ -125,7 +125,7 @@ class RingSpec:
     row_bytes: int
     """One row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
     coordinator_one_way_s: float = 0.0
-    """From the coordinator to the head, and from the tail to the coordinator."""
+    """Delay from the coordinator to the head, and from the tail to the coordinator."""
     on_one_pc: OnePc | None = None
     """All stages are processes of one PC; None: each has a PC of its own."""
 
@@ -181,7 +181,7 @@ class NodeLoss(FaultSpec):
     """
 
     shadow_lacks_tokens: int | None = None
-    """Of each request, where a shadow takes its place that holds all others; None: none does."""
+    """Tokens of each request that a shadow lacks which takes its place; None: no shadow does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class Scenario:
     drain_s: float = 600.0
     """How long after `duration_s` the world goes on, so that what is under way may end."""
     detect_s: float = DETECT_S
-    """From the loss of a stage until the coordinator knows."""
+    """Seconds from the loss of a stage until the coordinator knows."""
     seed: int = 0
     faults: tuple[FaultSpec, ...] = ()
     record_timeline: bool = False

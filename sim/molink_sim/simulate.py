@@ -27,7 +27,7 @@ CHECK_INTERVAL_S = 10.0
 """How often, while the world drains, to check whether everything has ended."""
 
 PROGRESS_STEPS = 100
-"""Of the time in which requests arrive, at whose ends progress is told."""
+"""Steps of the time in which requests arrive, at whose ends progress is told."""
 
 
 def simulate(
@@ -79,7 +79,7 @@ class World:
     _specs: list[RingSpec] = field(init=False)
     _maker: RingMaker = field(init=False)
     _usages: dict[str, Usage] = field(init=False, default_factory=dict)
-    """By lane."""
+    """Busy times by lane."""
     _timeline: list[Activity] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class World:
         self.clock.run(calm_at + CHECK_INTERVAL_S)  # What stages are to forget is on its way.
 
     def outcome(self) -> Outcome:
-        """What came of it so far."""
+        """Outcome so far."""
         scenario = self.scenario
         counted = [r for r in self.coordinator.requests if r.arrived_s >= scenario.warmup_s]
         return Outcome(
@@ -236,7 +236,7 @@ class _RecoveringRing:
                 stage.when_free(partial(joining.enter, place))
 
     def _shadowed(self, listed: dict[int, int]) -> dict[int, dict[int, int]]:
-        """Of how many tokens of each request a shadow holds KV, by its place."""
+        """Tokens of each request of which a shadow holds KV, by its place."""
         return {
             loss.place: {one: tokens - lacks for one, tokens in listed.items()}
             for loss in self.world.scenario.faults

@@ -208,7 +208,7 @@ def _points(listed: list[Mapping[str, float]]) -> Points:
 
 
 def _beyond(points: Points, middle: Surface) -> Curve:
-    """What these steps took beyond those of a middle stage; noise may make it less than nothing."""
+    """Time of these steps beyond those of a middle stage; noise may make it less than nothing."""
     more: dict[float, list[float]] = {}
     for rows, context, step_s in points:
         more.setdefault(rows, []).append(max(0.0, step_s - middle.at(rows, context)))

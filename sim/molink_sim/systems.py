@@ -41,7 +41,7 @@ third is waiting behind prompts; three hops share the rest."""
 TENSORS_PER_HOP = 2
 
 PAPER_MICRO_BATCHES = 5
-"""Of the paper's experiments, for three stages."""
+"""Micro-batches of the paper's experiments, for three stages."""
 
 _VLLM = SystemSpec(
     name="vllm",
@@ -63,7 +63,8 @@ SYSTEMS = {
     "paper": replace(_VLLM, name="paper", policy=PAPER_POLICY, micro_batches=PAPER_MICRO_BATCHES),
     "molink": SystemSpec(),
 }
-"""Where `prefill_blocks_decode` is set, `micro_batches=None` means as many as stages."""
+"""Systems by name. Where `prefill_blocks_decode` is set, `micro_batches=None` means as many as
+stages."""
 
 
 def system_named(name: str, **changes: Any) -> SystemSpec:

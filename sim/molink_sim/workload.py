@@ -43,7 +43,7 @@ from molink_sim.scenario import Arrival
 __all__ = ["generate", "load_trace", "read_mooncake", "thin"]
 
 ARRIVALS_MAX = 5_000_000
-"""Of one run: 14 hours at 100 requests per second, and about 1 GB of them."""
+"""Arrivals of one run: 14 hours at 100 requests per second, and about 1 GB of them."""
 
 UNCOVERED_SHARE_MAX = 0.1
 UNCOVERED_REQUESTS_MAX = 5.0

@@ -23,6 +23,7 @@ ROOMS_DONE = (
     "molink/transport",
     "molink/workload",
     "scheduler/molink_scheduler",
+    "sim/molink_sim",
 )
 """Folders whose field docs all read alone, sorted."""
 

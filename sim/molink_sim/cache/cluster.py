@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 PAPER_NODES = 8
-"""Of the sixteen, those that compute prompts."""
+"""Nodes of the paper's sixteen that compute prompts."""
 
 PAPER_CAPACITY_TOKENS = 3_000_000
-"""Of a node's memory for KV, 1 TB at 320 KB a token (FAST'25, section 5)."""
+"""Tokens that a node's memory for KV holds, 1 TB at 320 KB a token (FAST'25, section 5)."""
 
 LAYERS, WIDTH = 80, 8192
 ATTENTION_FACTOR, MATRIX_FACTOR = 4, 22
@@ -57,7 +57,7 @@ token."""
 
 KV_TOKEN_BYTES = 320_000
 TRANSFER_BYTES_PER_S = 87e9
-"""What the paper's transfer engine reaches over four links of 200 Gbps."""
+"""Rate that the paper's transfer engine reaches over four links of 200 Gbps."""
 
 RING_LINK = LinkSpec(TRANSFER_BYTES_PER_S * 8e-6, 0.001)
 """Between two nodes of a ring. The delay is assumed: the network's is some microseconds, the rest

@@ -35,7 +35,7 @@ LATENCY_MS_MAX = 60_000.0
 """Slower links than a modem's, or to the moon and back, make times that no figure holds."""
 
 OVERLOAD_TIMES = 2.0
-"""Of the rate that is held: Mooncake plays its trace twice as fast."""
+"""Multiple of the rate that is held: Mooncake plays its trace twice as fast."""
 
 CAPACITIES_BLOCKS = (1_000, 3_000, 5_859, 10_000, 30_000, 50_000, 100_000, None)
 """Mooncake's, and a node's 3 M tokens; None: all fit."""
@@ -57,11 +57,11 @@ class CacheSetting:
     model: str = "llama-3-8b"
     gpu: str = "rtx4090"
     stages: int | None = None
-    """Of each ring; None: four, or one of the paper's nodes."""
+    """Stages of each ring; None: four, or one of the paper's nodes."""
     bandwidth_mbps: float = 100.0
     latency_ms: float = 30.0
     capacity_tokens: int | None = None
-    """Of each ring; None: what its memory has room for."""
+    """Cached tokens that each ring has room for; None: what its memory has room for."""
     eviction: str = "lru"
     routings: tuple[str, ...] = ("random", "load", "cache", "molink")
     admission: str = "accept"
@@ -69,10 +69,10 @@ class CacheSetting:
     """Requests per second over all rings; None: the trace's own."""
     ttft_times: float = TTFT_TIMES
     tpot_times: float = TPOT_TIMES
-    """Of the quiet times: what a request is to get."""
+    """Multiple of the quiet time per token that a request is to get."""
     seed: int = 0
     prompt_order: str = "shortest"
-    """In which prompts are computed, or `fifo`."""
+    """Order in which prompts are computed: `shortest` or `fifo`."""
 
     def __post_init__(self) -> None:
         unknown = [one for one in self.routings if one not in ROUTINGS]

@@ -41,11 +41,11 @@ class BytesConserved(Checker):
             self._rows[place] = 0
 
     def link_opened(self, place: Place) -> None:
-        """What waited for the one before is gone."""
+        """Forget what waited for the link before: it is gone."""
         self._unsent_bytes[place] = [0, 0]
 
     def went_on(self, life: RingLife) -> None:
-        """What was under way is dropped where it arrives."""
+        """Forget what was under way: it is dropped where it arrives."""
         for place in life.places:
             self._under_way[place], self._rows[place] = {}, 0
 

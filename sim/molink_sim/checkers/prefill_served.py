@@ -44,7 +44,7 @@ class PrefillServed(Checker):
         self._passed: dict[Place, int] = {}
         """Decode steps since prefill's last turn on the device."""
         self._unsent_bytes: dict[Place, int] = {}
-        """Of prefill, on the link."""
+        """Bytes of prefill that wait on each link."""
         self._passed_on_link: dict[Place, int] = {}
 
     def ring_started(self, life: RingLife) -> None:

@@ -18,7 +18,7 @@ class SurvivorsStay(Checker):
         self._lost: set[Place] = set()
         """Since their ring went on last."""
         self._fresh: set[Place] = set()
-        """That have been replaced after the last loss of their ring."""
+        """Places that have been replaced after the last loss of their ring."""
 
     def lost(self, place: Place) -> None:
         """It will be replaced."""

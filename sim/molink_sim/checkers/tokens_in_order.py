@@ -50,7 +50,7 @@ class TokensInOrder(Checker):
         self._computed[place] = kept
 
     def went_on(self, life: RingLife) -> None:
-        """What was drawn and not taken is drawn again."""
+        """Forget tokens that were drawn and not taken: they are drawn again."""
         self._draws_at[life].clear()
 
     def sampled(self, life: RingLife, tokens: tuple[SampledToken, ...]) -> None:

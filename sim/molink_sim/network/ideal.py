@@ -43,7 +43,7 @@ class IdealLink(ForecastIgnored):
     _prefill_from: float = field(init=False, default=0.0)
     """Since when, or from when on, the front of the line is on the wire."""
     _prefill_until: float = field(init=False, default=-math.inf)
-    """When its last byte leaves if no decode comes."""
+    """Time at which the prefill's last byte leaves if no decode comes."""
     _decode_until: float = field(init=False, default=-math.inf)
     _quantum: tuple[float, float] = field(init=False, default=(0.0, 0.0))
     """The rate that was last asked for, and the seconds of a piece."""

@@ -53,7 +53,7 @@ class _Sharing:
     rows: int
     left_bytes: float
     stream: tuple[BatchClass, int] | None
-    """What it must not overtake; None: nothing."""
+    """Stream whose earlier messages it must not overtake; None: it may overtake all."""
 
 
 @dataclass(slots=True)

@@ -25,7 +25,8 @@ WIDTH_INCHES = 13.0
 BAR_HEIGHT = 0.72
 
 EDGED_BARS_MAX = 100
-"""Of a lane and kind: white edges tell neighbours apart, but would hide bars of a pixel's width."""
+"""Bars of a lane and kind that get white edges: these tell neighbours apart, but would hide bars of
+a pixel's width."""
 
 KINDS = {"decode": DECODE_COLOUR, "prefill": PREFILL_COLOUR}
 

@@ -30,7 +30,7 @@ PAYING_SHARE = 0.02
 
 SHADES = "YlGnBu"
 PALE_UNTIL = 0.6
-"""Of the scale: on darker cells the text is white."""
+"""Depth on the scale from which on the text is white, as cells are dark."""
 
 _Cells = dict[tuple[int, int], tuple[Point, Point]]
 """One panel by row and column: the first number that was tried, and the one that suffices."""

@@ -44,7 +44,7 @@ class _Engine:
     blocks_free: int
     waiting: deque[Sequence] = field(default_factory=deque)
     running: dict[int, Sequence] = field(default_factory=dict)
-    """By request, in order of admission."""
+    """Sequences that run, by request, in order of admission."""
     under_way: bool = False
 
     @property

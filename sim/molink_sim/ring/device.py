@@ -39,7 +39,8 @@ class Device(Protocol):
         """A stage has nothing to compute."""
 
     def elapsed_s(self, step_s: float, real_s: float) -> float:
-        """What a stage's clock measures of a step of `step_s` that took `real_s` of real time."""
+        """Time that a stage's clock measures of a step of `step_s` that took `real_s` of real
+        time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class SharedDevice:
     """Times as long as alone, with 1, 2, ... stages at once; beyond those in proportion: the cores
     are all taken."""
     chunk_s: float = 0.0
-    """Of a core, for both ends of a link together."""
+    """Seconds of a core for a chunk, both ends of a link together."""
     _computing: int = field(init=False, default=0)
     _compute_s: float = field(init=False, default=0.0)
     """Compute time at `_since`."""
@@ -154,7 +155,7 @@ class PrefillStep:
     step_s: float
     resumed_at: float
     done_s: float = 0.0
-    """Of the step, before it was resumed."""
+    """Seconds of the step that were done before it was resumed."""
     resumed_real: float = math.inf
     """The same moment on the clock."""
     real_s: float = 0.0

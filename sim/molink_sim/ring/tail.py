@@ -12,7 +12,7 @@ from molink_scheduler.events import BatchReturned, SampledToken
 __all__ = ["TOKEN_ID", "Tail"]
 
 TOKEN_ID = 0
-"""Of every token."""
+"""Id of every token."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Tail:
             self.forget(request_id)
 
     def returned(self, batch: Batch) -> BatchReturned:
-        """What the head hears of a batch that the tail has computed."""
+        """Event that tells the head of a batch that the tail has computed."""
         self.admit(batch.admissions)
         sampled = self.draw(batch.spans)
         return BatchReturned(

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 ERROR_MAX = 0.15
-"""Of the means over all requests: what a forecast must be good to for a decision about a ring. Two
+"""Error of the means over all requests that a forecast may have for a decision about a ring. Two
 rounds on one machine differ by up to a third of it."""
 
 JUDGED = "mean"
