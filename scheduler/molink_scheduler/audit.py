@@ -42,7 +42,7 @@ FAILURES_MAX = 2
 """Audits that a node fails, and others whom it contradicts, before it is found out."""
 
 CALM_S = 24 * 3600.0
-"""After so long a contradiction is forgotten."""
+"""Seconds after which a contradiction is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class AuditedStage:
     pc: str
     name: str
     layers: tuple[int, int]
-    """[start, end)."""
+    """Layers [start, end) of the stage."""
     numbers: tuple[float, ...]
-    """`NUMBERS` before its first layer, and behind each layer."""
+    """Sketches: `NUMBERS` numbers before its first layer, and behind each layer."""
 
     @property
     def is_whole(self) -> bool:
@@ -64,7 +64,7 @@ class AuditedStage:
         return len(self.numbers) == (end - start + 1) * NUMBERS
 
     def at(self, boundary: int) -> tuple[float, ...]:
-        """Its sketch of the rows that have passed so many layers of the model."""
+        """Sketch of the rows that have passed so many layers of the model."""
         first = (boundary - self.layers[0]) * NUMBERS
         return self.numbers[first : first + NUMBERS]
 
@@ -92,7 +92,7 @@ class AuditedRing:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far honest rings may be apart."""
+    """Largest distances between honest rings."""
 
     rows: float
     """Distance of two rows in lengths of a row: 0 is the same, 1.4 unrelated, 2 the opposite."""
@@ -104,8 +104,8 @@ class Tolerance:
 
 
 MARGIN = 5.0
-"""Times what was measured on a model of 9 layers (docs/benchmarks/reliability.md): deeper models
-and other devices are further apart. A layer left out is 20 times as far as bfloat16."""
+"""Multiple of what was measured on a model of 9 layers (docs/benchmarks/reliability.md): deeper
+models and other devices are further apart. A layer left out is 20 times as far as bfloat16."""
 
 _OF_DTYPE = {
     "float32": Tolerance(2e-4, 2e-4),

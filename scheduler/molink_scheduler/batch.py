@@ -44,11 +44,11 @@ ADMITTED_BULK_BYTES_MAX = 2**20
 what a message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
-"""Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
+"""Most micro-batches: twice the longest ring that we expect; more would be nearly empty."""
 
 
 BLOCKS_MAX = 2**53
-"""No run is as long."""
+"""Length that no run reaches."""
 
 
 class BatchClass(IntEnum):
@@ -102,10 +102,9 @@ class Admission:
     waited_s: float = 0.0
     """Seconds that the request had waited on the head, for information; nothing depends on it."""
     kept_tokens: int = 0
-    """Its first tokens, of which stages hold KV from the ring's epoch before."""
+    """First tokens of which stages hold KV from the ring's epoch before."""
     cached: tuple[tuple[int, int], ...] = ()
-    """Cached blocks that it begins with, as runs (first number, blocks): their tokens are never
-    sent."""
+    """Cached blocks to begin with, as runs (first number, blocks): their tokens are never sent."""
     snapshot: int | None = None
     """Snapshot of the states behind these blocks to go on with, where layers keep states."""
 
@@ -140,7 +139,7 @@ class KeptState:
 
     request_id: int
     tokens: int
-    """Behind which these are its states: the end of one of the batch's spans."""
+    """Tokens behind which these are its states: the end of one of the batch's spans."""
     snapshot: int
     """Place that the copy goes to; what was there is gone."""
 
@@ -153,9 +152,9 @@ class RowFault(IntEnum):
     """Fault of a request's rows, for which a stage refuses them."""
 
     RECEIVED = 0
-    """They came as numbers that are not finite: of the pair that the link joins one is at fault."""
+    """Rows came as numbers that are not finite: one of the pair that the link joins is at fault."""
     OVERFLOWN = 1
-    """They have grown beyond the stage's number format, which is nobody's fault."""
+    """Rows have grown beyond the stage's number format, which is nobody's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ class Batch:
     tensor."""
 
     batch_id: int
-    """Rising with every batch that the head plans."""
+    """Number that rises with every batch that the head plans."""
     batch_class: BatchClass
     micro_batch: int
     """Decode group of the batch; -1 for prefill."""
@@ -182,7 +181,7 @@ class Batch:
     codec: str = "raw"
     """Codec of the batch's activations between stages."""
     stamps: tuple[StageStamp, ...] = ()
-    """One from each stage that has computed a decode batch so far."""
+    """Stamps of the stages that have computed a decode batch so far, one from each."""
     replay: bool = False
     """Whether its rows only rebuild KV that a replaced stage lacks, see `resume`."""
     snapshots: tuple[KeptState, ...] = ()

@@ -140,9 +140,9 @@ class CodecDecision:
 
     codec: str
     reason: str
-    """One sentence for a person who reads GET /cluster."""
+    """Sentence for a person who reads GET /cluster."""
     check_passed: bool | None
-    """None where there was no check of the codec that was wanted."""
+    """Whether the wanted codec passed its check; None where there was none."""
 
 
 def choose_codec(

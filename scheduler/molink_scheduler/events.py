@@ -194,7 +194,7 @@ class RunBatch(NamedTuple):
 
     batch: Batch
     token_ids: tuple[int, ...] = ()
-    """On the head, its input: one id per row."""
+    """Input of the head: one id per row."""
     pieces: tuple[Piece, ...] = ()
     """Elsewhere, its input: the rows of these, laid end to end."""
     result_due_at: float | None = None

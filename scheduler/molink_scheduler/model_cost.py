@@ -17,13 +17,13 @@ class ModelCost:
     kv_bytes: int
     """Keys and values of one token in one layer; where layers differ, a mean."""
     row_bytes: int
-    """One row of activations on the wire."""
+    """Bytes of one row of activations on the wire."""
     head_bytes: int = 0
     """Bytes of the first stage beside its layers: the embedding table."""
     tail_bytes: int = 0
     """Bytes of the last stage beside its layers: the output matrix, norms."""
     tied: bool = False
-    """The output matrix is the embedding table: a node that is head and tail has it once."""
+    """Whether the output matrix is the embedding table: a head that is tail has it once."""
     layer_work: tuple[float, ...] = ()
     """Work of a row in each layer, in units of the layer which nodes measure; empty: as much in
     all. It differs where some layers have experts and others none."""
@@ -33,12 +33,12 @@ class ModelCost:
     head_file_bytes: int | None = None
     """The embedding table as it is fetched; None: as in memory."""
     tail_file_bytes: int | None = None
-    """The same of what the last stage has beside its layers."""
+    """Bytes of the last stage beside its layers as they are fetched; None: as in memory."""
     together: tuple[tuple[int, int], ...] = ()
     """Runs [start, end) of layers that stay on one stage, because later ones read the KV of earlier
     ones; in order, and apart."""
     embeds_everywhere: bool = False
-    """Every stage has the embedding table, because each layer reads what it makes of the tokens."""
+    """Whether every stage has the embedding table, as each layer reads what it makes of tokens."""
     each_file_bytes: int = 0
     """Bytes that every stage fetches whole, of which it holds its layers' part: tables with columns
     for all layers."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 __all__ = ["OWN_WORK_TIMES", "PromptOrder"]
 
 OWN_WORK_TIMES = 10
-"""More gains little in simulated traces, and less passes less (docs/benchmarks/prefix-cache.md)."""
+"""Weight of own tokens: more gains little, less passes less (docs/benchmarks/prefix-cache.md)."""
 
 
 @dataclass(slots=True)

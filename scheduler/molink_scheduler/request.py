@@ -87,18 +87,18 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     """End-of-sequence tokens included, unless the request ignores them."""
     logprobs: int | None = None
-    """None: no log-probabilities; k: that of the chosen token and of the k most likely ones."""
+    """Number k: log-probabilities of the chosen token and of the k most likely; None: none."""
     skip_special_tokens: bool = True
     """Whether text, in which stop strings are looked for, leaves out the tokenizer's special
     tokens."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token id, what to add to its logit before penalties), each token id once."""
+    """Pairs (token id, what to add to its logit before penalties), each token id once."""
     grammar: str = ""
     """Grammar that the answer must match, as JSON in llguidance's form; empty: anything."""
 
     prompt_logprobs: int | None = None
-    """None: no scores; k: the log-probability of each of the prompt's own tokens but the first, and
-    of the k most likely ones at its place."""
+    """Number k: the log-probability of each of the prompt's own tokens but the first, and of the k
+    most likely ones at its place; None: no scores."""
     min_tokens: int = 0
     """Tokens to generate at least: before that neither a stop token nor a stop string ends it."""
     quiet: tuple[tuple[str, str, bool], ...] = ()

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Positions = tuple[tuple[int, int], ...]
-"""(request, its first tokens of which KV is held) of some requests."""
+"""Pairs (request, its first tokens of which KV is held) of some requests."""
 
 RESUMED_MAX = 1024
 """Requests that go on in a new epoch, 20 KB to say; of more the longest are computed anew."""
@@ -43,14 +43,15 @@ class Resume:
     """Requests and cached blocks that one stage keeps on its way into the ring's next epoch."""
 
     requests: Positions = ()
-    """(request, its first tokens of which all survivors hold KV), each at least 1."""
+    """Pairs (request, its first tokens of which all survivors hold KV), each at least 1."""
     fresh: bool = False
     """Whether this stage holds none of them."""
     next_fresh: bool = False
     """Whether the stage behind this one does not."""
     held: Positions = ()
-    """(request, its first tokens of which the fresh stage holds KV all the same), of this stage if
-    it is fresh and of the one behind it if that is; none of a request that is not listed."""
+    """Pairs (request, its first tokens of which the fresh stage holds KV all the same), of this
+    stage if it is fresh and of the one behind it if that is; none of a request that is not
+    listed."""
     chains_stay: bool = False
     """Whether survivors keep cached blocks too, until the head says which of them stay
     (`CacheChange.retain`). A fresh stage is sent the rows of those that a request begins with."""
@@ -92,7 +93,7 @@ class Resume:
 
     @property
     def keeps(self) -> Positions:
-        """(request, its first tokens of which this stage keeps KV)."""
+        """Pairs (request, its first tokens of which this stage keeps KV)."""
         return self.held if self.fresh else self.requests
 
     def without(self, missing: Collection[int]) -> "Resume":

@@ -24,8 +24,8 @@ from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, Prompt
 __all__ = ["FETCH_FACTOR", "FETCH_WAIT_MIN_S", "Fetch", "Fetches"]
 
 FETCH_FACTOR = 3.0
-"""Times the forecast until a fetch is answered: as patient as coordinators are with prompts. It is
-begun only where computing is forecast to take longer."""
+"""Multiple of the forecast until a fetch is answered: as patient as coordinators are with prompts.
+It is begun only where computing is forecast to take longer."""
 
 FETCH_WAIT_MIN_S = 5.0
 """A stall of a home Wi-Fi is over in two to five seconds. Half of what a coordinator waits for a

@@ -32,14 +32,14 @@ ANSWER_BLOCKS_MAX = 256
 """Beyond it an answer is taken to be as likely to end as there: 4,096 tokens."""
 
 BLOCKS_AHEAD = (*range(8), *range(8, 16, 2), *range(16, 32, 4), *range(32, 64, 8), 64, 96, 128, 192)
-"""At which moments what is held is summed, in blocks that each has grown by: near ones each, later
-ones as finely as they can be known."""
+"""Moments at which held blocks are summed, in blocks that each sequence has grown by: near ones
+each, later ones as finely as they can be known."""
 
 MOMENTS = tuple(
     (moment, ahead, ahead * BLOCK_TOKENS, until * BLOCK_TOKENS)
     for moment, (ahead, until) in enumerate(pairwise(BLOCKS_AHEAD))
 )
-"""Each with what a sequence has grown by then, in blocks and in tokens, and by the next one."""
+"""Moments, each with a sequence's growth by then, in blocks and in tokens, and by the next one."""
 
 UNSEEN_BLOCKS = 4
 """Assumed blocks of an answer about which nothing is known: half of those end by so many, and what

@@ -41,7 +41,7 @@ class _Measured:
 
     trips_to_settle: int = TRIPS_TO_SETTLE
     trips: int = 0
-    """Without those."""
+    """Trips that were measured, without those to settle."""
     round_s: float = 0.0
     users: float = 0.0
 
@@ -80,7 +80,7 @@ class MicroBatchChoice:
     _beside: int | None = None
     """The count in use while there are prompts."""
     _trips_beside: int = 0
-    """Since it was chosen."""
+    """Trips since that count was chosen."""
     _held_until: dict[int, float] = field(default_factory=dict)
     _judged_for: int = 0
     """Users when the count was last judged; 0: never."""

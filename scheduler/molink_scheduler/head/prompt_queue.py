@@ -37,11 +37,11 @@ SPAN_TOKENS = 128
 """Prefill tokens per batch: hops overlap, and a decode step waits for little (docs/benchmarks)."""
 
 SPAN_TOKENS_MIN = 32
-"""Below it a step costs hardly less, because its weights are read all the same."""
+"""Least tokens of a span: fewer cost hardly less, because weights are read all the same."""
 
 SPAN_WIRE_S = 0.06
-"""About what a span computes on a slow stage: where wire and compute take turns evenly, hops
-overlap best."""
+"""Wire time of a span, about what one computes on a slow stage: where wire and compute take turns
+evenly, hops overlap best."""
 
 LOOKED_AT_MAX = 64
 """Waiting requests that are asked whether they wait for another one's prompt to be cached."""

@@ -112,7 +112,7 @@ class HeadScheduler:
 
     @property
     def micro_batches(self) -> MicroBatches:
-        """How many circle, and which slots they take."""
+        """Number of micro-batches that circle, and the slots that they take."""
         return self.decode.micro_batches
 
     @property
@@ -121,7 +121,7 @@ class HeadScheduler:
         return self.prompts.waiting_count
 
     def round_waits_s(self, now: float) -> float:
-        """Since the oldest micro-batch under way has left; 0: none is."""
+        """Seconds since the oldest micro-batch under way has left; 0: none is."""
         left_at = self.decode.tracker.oldest_departure
         return 0.0 if left_at is None else now - left_at
 

@@ -20,7 +20,7 @@ class Sequence:
 
     request: Request
     request_id: int = field(init=False)
-    """The request's; ids rise with arrival, so the largest is the newest."""
+    """Id of the request; ids rise with arrival, so the largest is the newest."""
     known: "array[int]" = field(init=False)
     """Prompt and output so far."""
     planned_tokens: int = 0
@@ -35,7 +35,7 @@ class Sequence:
     """Whether it decodes no further until others have given blocks back."""
     cancelled: bool = False
     preempting: bool = False
-    """Chosen to give its blocks back as soon as nothing of it is in flight."""
+    """Whether it is to give its blocks back as soon as nothing of it is in flight."""
     kept_tokens: int = 0
     """First tokens of the request of which the ring's survivors hold KV from the epoch before."""
     cached_runs: tuple[tuple[int, int], ...] = ()
@@ -78,7 +78,7 @@ class Sequence:
 
     @property
     def begun_tokens(self) -> int:
-        """Its first tokens, which were cached when it was admitted."""
+        """First tokens of the request that were cached when it was admitted."""
         return BLOCK_TOKENS * sum([blocks for _, blocks in self.cached_runs])
 
     @property

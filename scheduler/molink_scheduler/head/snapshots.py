@@ -77,7 +77,7 @@ class Snapshots:
                 self.directory.settle(number, numbers[tokens // BLOCK_TOKENS - 1])
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing of a request is under way, and no more of it is kept."""
+        """Forget a request of which nothing is under way and no more is kept."""
         if sequence.snapshot is not None:
             self.directory.unpin(sequence.snapshot)
         for number in sequence.states.values():

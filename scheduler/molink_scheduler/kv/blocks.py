@@ -299,7 +299,7 @@ class KvBlocks:
         return claim[-1]
 
     def _leave(self, blocks: Iterable[int]) -> None:
-        """One user of each of these blocks has gone."""
+        """Take one user off each of these blocks."""
         free = []
         for block in blocks:
             self._users[block] -= 1

@@ -16,7 +16,7 @@ class CachedUse(Protocol):
     """Use that was made of the last blocks of a chain."""
 
     last_used: int
-    """Rises with every use of the cache."""
+    """Moment of the last use, a count that rises with every use of the cache."""
     uses: int
     """Requests that they served, the one that computed them included."""
     depth_blocks: int

@@ -20,7 +20,7 @@ class FreeRuns:
     _start_of: dict[int, int] = field(default_factory=dict)
     """First block of each run, by where the run ends."""
     _by_length: list[tuple[int, int]] = field(default_factory=list)
-    """(length, start) of each run, ascending."""
+    """Pairs (length, start) of all runs, ascending."""
 
     def add(self, run: range) -> None:
         """Add blocks, none of which is in the set."""

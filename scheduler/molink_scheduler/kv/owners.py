@@ -62,7 +62,7 @@ class Owners:
     """Entries in all heaps since those that do not count were last swept out."""
     _entries: int = 0
     _owners: dict[str, Owner] = field(default_factory=dict)
-    """Those that hold something, the least recently active one first."""
+    """Owners that hold something, the least recently active one first."""
 
     def count(self, name: str, tier: int, blocks: int) -> None:
         """An owner holds so many blocks more of a tier."""

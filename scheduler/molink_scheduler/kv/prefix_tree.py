@@ -43,7 +43,7 @@ class Node:
     """Run of cached blocks that every chain through it shares."""
 
     parent: int | None
-    """None: it is the root of a group, and has no blocks."""
+    """Node before this one; None: it is the root of a group, and has no blocks."""
     group: str
     owner: str = ""
     """Owner whose request had the blocks computed first."""
@@ -56,7 +56,7 @@ class Node:
     pins: int = 0
     """Requests that use the chain that ends here."""
     holds: int = 0
-    """Own pins and children that are held: while there are any, nothing here is dropped."""
+    """Pins of its own and children that are held: while there are any, nothing here is dropped."""
     depth_blocks: int = 0
     """Blocks from the root to its last."""
     last_used: int = 0
@@ -84,7 +84,7 @@ class PrefixTree:
     """Cached chains of all salts, each a group that shares them and an owner (`split_salt`)."""
 
     order: str = "lru"
-    """One of `EVICTION_ORDERS`."""
+    """Name in `EVICTION_ORDERS`."""
     block_tokens: int = BLOCK_TOKENS
     blocks_held: int = field(init=False, default=0)
     """Blocks in device memory that may not be dropped."""
@@ -102,7 +102,7 @@ class PrefixTree:
 
     @property
     def blocks(self) -> int:
-        """Cached in device memory."""
+        """Number of cached blocks in device memory."""
         return self.blocks_in[DEVICE]
 
     @property
@@ -337,7 +337,7 @@ class PrefixTree:
             above = node.parent
 
     def _hold(self, here: int | None) -> None:
-        """One more reason to keep a node, and with it those before."""
+        """Add one reason to keep a node, and with it those before."""
         while here is not None:
             node = self._nodes[here]
             node.holds += 1

@@ -34,7 +34,7 @@ class SnapshotDirectory:
     _behind: dict[int, int] = field(init=False, default_factory=dict)
     """Block of each complete snapshot, by number; the least recently used first."""
     _of_block: dict[int, int] = field(init=False, default_factory=dict)
-    """The same the other way round."""
+    """Number of the snapshot behind each block."""
     _pins: dict[int, int] = field(init=False, default_factory=dict)
     """Requests that are about to begin with a snapshot, where there are any."""
 

@@ -186,8 +186,7 @@ class TieredTree(PrefixTree):
         self._enter(here)
 
     def _merge(self, here: int) -> None:
-        """One node of two that have become one run: a chain that goes down block by block stays
-        short."""
+        """Make one node of two that have become one run: a chain that goes down stays short."""
         node = self._nodes[here]
         if len(node.children) != 1 or node.holds:
             return

@@ -35,21 +35,21 @@ DEVICE, HOST, FILE = range(3)
 """Tiers of cached blocks, from the quickest to the slowest."""
 
 TIER_BLOCKS_MAX = 2**32
-"""More than any disk holds of any model: 4 KB a block make 16 TB."""
+"""Most blocks of a tier, more than any disk holds of any model: 4 KB a block make 16 TB."""
 
 CACHE_RUNS_MAX = 1024
 """Runs of cached blocks that one message names: 20 KB. A prompt whose cached beginning lies in more
 of them begins with as many, and what is dropped beyond follows in the next message."""
 
 FETCHES_MAX = 4
-"""Under way at a time: one thread reads them on each stage, and their blocks serve nobody yet."""
+"""Fetches under way: one thread reads them on each stage, and their blocks serve nobody yet."""
 
 WEIGHT_OF_NEWEST = 0.2
 """Weight of the newest sample, as for links: a step change is 90 % absorbed after eleven."""
 
 
 SLOWNESS_MAX = 4.0
-"""One fetch behind a disk that stood still is not taken for the disk's pace."""
+"""Most slowness: one fetch behind a disk that stood still is not taken for the disk's pace."""
 
 SLOWNESS_FORGOTTEN = 0.02
 """Share of what was learned that is forgotten with each request that ends: half of it after 34."""
@@ -105,8 +105,8 @@ class PromptPace:
     """Measured pace of prompts through a ring, and the time that their first rows take round it."""
 
     row_s: float | None = field(init=False, default=None)
-    """Between two rows of a prompt that come out of the tail one after the other: what the slowest
-    stage or hop takes for one. None: not measured yet."""
+    """Seconds between two rows of a prompt that come out of the tail one after the other: what the
+    slowest stage or hop takes for one. None: not measured yet."""
     trip_s: float | None = field(init=False, default=None)
     """Seconds from the departure of a prompt's rows, while none was under way, to their return."""
     _latest: dict[int, bool] = field(init=False, default_factory=dict)
@@ -138,7 +138,7 @@ class PromptPace:
 
 @dataclass(slots=True)
 class FetchPace:
-    """How much longer than the rates at loading say fetches take until they are answered, and how
+    """Pace of answers to fetches: how much longer they take than the rates at loading say, and how
     much of the file comes.
 
     Never less than once as long. What a slow disk or a busy thread added is forgotten with the
@@ -161,7 +161,7 @@ class FetchPace:
             self.file_share = _smoothed(self.file_share, blocks / asked)
 
     def request_ended(self) -> None:
-        """One of all requests, whether something was fetched for it or not."""
+        """Take the end of a request into account, whether something was fetched for it or not."""
         self.slowness += SLOWNESS_FORGOTTEN * (1.0 - self.slowness)
         self.file_share += SLOWNESS_FORGOTTEN * (1.0 - self.file_share)
 

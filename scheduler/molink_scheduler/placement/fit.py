@@ -124,7 +124,7 @@ class _Rooms(NamedTuple):
 
 
 def _rooms(problem: Problem, ring: OrderCosts, users: int) -> _Rooms | None:
-    """None when a node has no room for one layer, or all together not for all."""
+    """Rooms of the nodes; None when one has no room for a layer, or all together not for all."""
     if problem.uniform:
         layer = problem.model.layer_bytes[0]
         kept = [users * problem.user_bytes[i] for i in ring.order]

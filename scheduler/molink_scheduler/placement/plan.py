@@ -60,7 +60,7 @@ class Standby:
     node_id: str
     name: str
     reason: str
-    """One sentence for its owner, without a full stop; the node is its subject."""
+    """Clause for its owner, without a full stop; the node is its subject."""
 
 
 @dataclass(frozen=True, slots=True)

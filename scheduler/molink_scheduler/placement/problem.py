@@ -67,7 +67,7 @@ class Problem:
         self.user_bytes_before = [kept[node.kv_scale, node.state_scale] for node in nodes]
         """KV and states of one user in the first n layers, for each node."""
         self.user_bytes = [-(-before[-1] // self.layers) for before in self.user_bytes_before]
-        """The same in one layer; where they differ, a mean."""
+        """KV and states of one user in one layer, for each node; where they differ, a mean."""
         self.fixed_s = [node.decode_fixed_s for node in nodes]
         self.row_s = [node.decode_row_s for node in nodes]
         self.prefill_s = [

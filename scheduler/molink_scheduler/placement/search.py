@@ -30,7 +30,7 @@ from molink_scheduler.placement.shortage import fullest_order
 __all__ = ["EFFORT_MAX", "local_search", "search"]
 
 NODES_TRIED_ALL = 7
-"""Up to so many nodes every ring is tried; seven make 13,699 rings and take seconds."""
+"""Most nodes of which every ring is tried; seven make 13,699 rings and take seconds."""
 
 EFFORT_MAX = 300_000
 """Stages judged: about a second of CPython 3.11 on a slow server core (docs/placement.md)."""
@@ -84,7 +84,7 @@ def local_search(
     effort_max: int = EFFORT_MAX,
     seed: int = 1,
 ) -> list[PlacedRing]:
-    """The same, however few nodes there are."""
+    """Search locally, as `search` does, however few nodes there are."""
     return _Search(objective, recipes, rings_max, effort_max, DeterministicRandom(seed)).run()
 
 

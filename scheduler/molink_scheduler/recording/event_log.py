@@ -39,7 +39,7 @@ KEPT_S = 60.0
 """A ring that stalls or objects shows why within seconds."""
 
 KEPT_CALLS_MAX = 8000
-"""About a minute of twenty steps a second."""
+"""Calls that are kept, about a minute of twenty steps a second."""
 
 KEPT_BYTES_MAX = 4 * 1024**2
 """Memory by estimate: little beside the 500 MB of a process that has loaded torch."""

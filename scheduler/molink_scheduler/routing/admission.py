@@ -157,7 +157,7 @@ class RingAdmission:
 
 
 def _retry_s(ring: RingState, targets: Targets, ttft_s: float) -> float:
-    """Until what waits has become so little, and so many answers have ended, that it is taken."""
+    """Seconds until a request fits: so little waits, and so many answers have ended, by then."""
     waits_s = 0.0 if targets.ttft_s is None else ttft_s - READMITTED_BELOW * targets.ttft_s
     if targets.tpot_s is not None and ring.pace.tpot_each_s > 0:
         spare_s = READMITTED_BELOW * targets.tpot_s - ring.pace.tpot_alone_s

@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 __all__ = ["LIES_AFTER_S", "LYING_MAX", "LYING_WITHIN_S", "STALLED_S", "LineWatch", "Waiting"]
 
 LIES_AFTER_S = 30.0
-"""Beside what its prompt takes: a slow stage computes a span, a hop of a home line stalls, and a
-ring that was idle for long wakes, in less."""
+"""Patience beside what a prompt takes: a slow stage computes a span, a hop of a home line stalls,
+and a ring that was idle for long wakes, in less."""
 
 STALLED_S = 5.0
-"""After so long without a token one that has had some counts as waiting."""
+"""Seconds without a token after which a request that has had some counts as waiting."""
 
 BEGUN_MAX = 64
 """Requests that began within one look and are compared with those that wait: the latest."""
 
 NEWS_MAX_S = 3.0
-"""Without news of the tail for so long nothing is known: the broker may be away."""
+"""Seconds without news of the tail after which nothing is known: the broker may be away."""
 
 LYING_MAX, LYING_WITHIN_S = 3, 3600.0
 """Requests that a head may let lie within so long."""
@@ -42,10 +42,9 @@ class Waiting:
     """Request without a token lately."""
 
     request_id: int
-    """Rises in the order in which they came."""
+    """Id that rises in the order in which requests came."""
     place: tuple[int, int]
-    """Its priority and its place in the ring's order if nothing of it is cached; the least goes
-    first."""
+    """Priority and place in the ring's order if nothing of it is cached; the least goes first."""
     patience_s: float
     """Seconds that it may be passed, or stand, before it lies."""
 

@@ -23,7 +23,7 @@ SAMPLES_REMEMBERED = 64
 minutes."""
 
 GAPS_REMEMBERED = 1024
-"""Times between two tokens over which theirs is smoothed: some rounds of each of sixteen users."""
+"""Gaps between two tokens over which they are smoothed: some rounds of each of sixteen users."""
 
 PLAN_WEIGHT = 1.0
 """Samples of middling weight that the plan's forecast counts for: after a few answers what came
@@ -100,7 +100,7 @@ class PaceEstimator:
     """Pace of one ring, begun with its plan's."""
 
     planned: RingPace | None = None
-    """None: nobody has forecast it."""
+    """Pace of the ring's plan; None: nobody has forecast it."""
     answer_tokens: float = ANSWER_TOKENS
     """Mean length of answers that have ended."""
     _ttft: _LineFit = field(init=False)

@@ -32,20 +32,20 @@ ANSWER_TOKENS = 200.0
 """Mean length of answers before any has ended: about that of Mooncake's traces (182 to 343)."""
 
 SLOWER_PREFILL_MAX = 4.0
-"""Times as long as alone that a prompt takes beside any number of answers: its chunks get their
-turn between two rounds."""
+"""Most times as long as alone that a prompt takes beside any number of answers: its chunks get
+their turn between two rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingPace:
-    """How fast a ring computes, as its forecasts need it."""
+    """Speed of a ring, as its forecasts need it."""
 
     prefill_tokens_per_s: float
-    """Through its slowest stage or link, while nobody decodes; above 0."""
+    """Rate of prompts through the slowest stage or link, while nobody decodes; above 0."""
     first_token_s: float
     """Seconds to the first token after hardly a prompt, on the idle ring: about one round."""
     tpot_alone_s: float
-    """Between two tokens of an answer that decodes alone; above 0."""
+    """Seconds between two tokens of an answer that decodes alone; above 0."""
     tpot_each_s: float = 0.0
     """Seconds that every other answer adds to the time per token."""
 
@@ -66,7 +66,7 @@ class RingPace:
         return cls(max(1, prompt_tokens) / prefill_s, alone_s, alone_s, each_s)
 
     def tpot_s(self, others: float) -> float:
-        """Between two tokens of an answer beside so many others."""
+        """Seconds between two tokens of an answer beside so many others."""
         return self.tpot_alone_s + self.tpot_each_s * others
 
     def prefill_s(self, tokens: float, decoding: float) -> float:
@@ -102,12 +102,12 @@ class RingState:
         return self.waiting_requests + self.decoding
 
     def seconds_outstanding(self, tokens: int) -> float:
-        """Until all its work and a request of so many tokens would be done."""
+        """Seconds until all its work and a request of so many tokens would be done."""
         return (self.outstanding_tokens + tokens) / self.tokens_per_s
 
 
 def if_idle(ring: RingState) -> RingState:
-    """The same ring without any other request."""
+    """State of the same ring without any other request."""
     return replace(ring, waiting_tokens=0, waiting_requests=0, decoding=0, outstanding_tokens=0)
 
 

@@ -20,7 +20,7 @@ __all__ = ["AwayBook"]
 
 @dataclass(slots=True)
 class _Reading:
-    """One fetch."""
+    """Fetch of cached blocks and its two answers."""
 
     numbers: tuple[int, ...]
     """But for those that were dropped since."""
@@ -82,7 +82,7 @@ class AwayBook:
         return frozenset(chain.from_iterable(open_ones))
 
     def give_up(self, numbers: Collection[int]) -> None:
-        """These blocks come back no more: they are dropped."""
+        """Forget blocks that come back no more: they are dropped."""
         for reading in self._readings.values():
             reading.numbers = tuple(one for one in reading.numbers if one not in numbers)
 

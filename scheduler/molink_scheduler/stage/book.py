@@ -213,7 +213,7 @@ class StageBook:
             self.kv.begin(admission.request_id, admission.cached_blocks)
 
     def _retain(self, numbers: Iterable[int]) -> None:
-        """These blocks are all that is cached."""
+        """Keep these blocks: they are all that is cached."""
         self._offered = None
         if self._is_fresh:
             self._lacking.update(numbers)
@@ -222,7 +222,7 @@ class StageBook:
             self.kv.bring_back(len(self._cached))
 
     def _use(self, cached: Iterable[range], more: int) -> None:
-        """So many more requests use these cached blocks."""
+        """Count so many more requests that use these cached blocks."""
         for numbers in cached:
             for number in numbers:
                 self._cached[number] += more

@@ -15,7 +15,7 @@ class HeldRequest:
     """One request; `received` is ahead of `computed` by what waits for the device."""
 
     admission: Admission | None
-    """None: kept from the epoch before, and not admitted again yet."""
+    """Admission; None: it was kept from the epoch before, and not admitted again yet."""
     is_waiting: bool
     """Whether the batch that admits it waits for the device."""
     latest: BatchClass

@@ -22,7 +22,7 @@ __all__ = ["Lengths", "ReplayLog", "SentRows"]
 
 
 class Lengths(NamedTuple):
-    """How long a request is, and how long it may become."""
+    """Length of a request's prompt, and how long it may become."""
 
     prompt_tokens: int
     tokens_expected: int
@@ -39,7 +39,7 @@ class SentRows(NamedTuple):
     """Token ids of the rows, where the model's layers read them."""
 
     def between(self, start: int, end: int) -> "SentRows":
-        """Its rows of tokens from `start` on and before `end`."""
+        """Rows of tokens from `start` on and before `end`."""
         if start <= self.start and end >= self.end:
             return self
         start, end = max(start, self.start), min(end, self.end)
@@ -122,7 +122,7 @@ class ReplayLog:
         return self._lengths.get(request_id)
 
     def ends(self) -> Iterator[tuple[int, int]]:
-        """(request, how many tokens have their rows here), oldest request first."""
+        """Pairs (request, how many tokens have their rows here), oldest request first."""
         return ((one, pieces[-1].end) for one, pieces in self._sent.items() if pieces)
 
     def add(self, request_id: int, sent: SentRows) -> None:

@@ -90,7 +90,7 @@ class ShadowFeed:
         return max((now - self._level_at.get(one, now) for one, _ in self._lacking()), default=0.0)
 
     def _lacking(self) -> Iterator[tuple[int, int]]:
-        """(request, its tokens) of those that lack some."""
+        """Pairs (request, its tokens) of those that lack some."""
         for request_id, end in self.log.ends():
             if self._positions.get(request_id, 0) < end:
                 yield request_id, end
@@ -124,7 +124,7 @@ class ShadowFeed:
         return first.between(start, start + max(1, bytes_max // row_bytes))
 
     def _admission(self, request_id: int) -> Admission:
-        """How it is sampled a shadow need not know: that comes when it takes the stage's place."""
+        """Admission without sampling: a shadow hears of that when it takes the stage's place."""
         lengths = self.log.lengths(request_id)
         assert lengths is not None, "only what was admitted is picked"
         return Admission(request_id, *lengths, SamplingParams(1))

@@ -30,9 +30,9 @@ GAIN_MIN = 0.05
 costs the pipeline a round to settle."""
 
 BESIDE_GAIN_MIN = 0.1
-"""The same beside prompts, where nothing is measured afterwards: to merge two micro-batches costs
-half of the users a round, and a count that flapped between 1 and 2 was the whole p99 of their
-gaps."""
+"""Gain that a change must promise beside prompts, where nothing is measured afterwards: to merge
+two micro-batches costs half of the users a round, and a count that flapped between 1 and 2 was the
+whole p99 of their gaps."""
 
 PREFILL_SHARE_FULL = 0.1
 """Share of the devices' time from which on prompts are as impatient for them as decode is."""
@@ -75,7 +75,7 @@ class RoundModel:
         object.__setattr__(self, "_wire_row_s", wire_row_s)
 
     def trip_s(self, rows: int) -> float:
-        """One micro-batch alone on the ring."""
+        """Time of one micro-batch alone on the ring."""
         return self._trip_fixed_s + rows * self._trip_row_s
 
     def cycle_s(self, running_count: int, micro_batch_count: int) -> float:

@@ -27,7 +27,7 @@ FULL_SHARE = 0.7
 unevenly queues there."""
 
 STAMPS_MAX = 64
-"""Twice as many as the longest ring that we expect has stages."""
+"""Most stamps, twice as many as the longest ring that we expect has stages."""
 
 STEP_S_MAX = 3600.0
 """Longest decode step; nobody waits for a token so long."""
@@ -70,7 +70,7 @@ class RoundTracker:
         self._departures[slot] = (rows, now)
 
     def returned(self, slot: int, stamps: Sequence[StageStamp], now: float) -> float | None:
-        """It came back; the trip in seconds, None for one that is not known to have left."""
+        """Note that a micro-batch came back; its trip in seconds, None if it left unknown."""
         departure = self._departures.pop(slot, None)
         if departure is None:
             return None

@@ -182,7 +182,7 @@ class DecodeClock:
 
 
 PREFILL_ROWS_MIN = 16
-"""One KV block: smaller steps cost nearly the same, because their weights are read all the same."""
+"""Least rows, a KV block: smaller steps cost nearly the same, as weights are read all the same."""
 
 REPLAY_ROWS_MAX = 512
 """Rows of a step that stay on the stage, and need not be cut for a link: the longest step for which
@@ -197,7 +197,7 @@ class PrefillBudget:
     """Rows per prefill step of one stage."""
 
     rows_max: int
-    """Also the piece when no decode is running: larger ones would not overlap with the next hop."""
+    """Most rows, also when no decode is running: more would not overlap with the next hop."""
     clock: DecodeClock
     profile: StepProfile
     """Measured times of this stage's prefill steps."""
