@@ -47,7 +47,7 @@ COUNTED_WITHIN = 0.02
 """Share by which what is counted by files may pass what is lent, as an agent allows."""
 
 READ_BYTES = 64 * 2**20
-"""Between two reports: a second of an old disk."""
+"""Bytes between two reports: a second of an old disk."""
 
 PAGE_BYTES = 4096
 """Page size of the memory maps that files are read through; where pages are larger, each is read
@@ -181,8 +181,8 @@ def _check_room(
 def read_onto(
     model: nn.Module, device: torch.device, progress: Progress = lambda fraction: None
 ) -> None:
-    """Read all weights from their memory maps, and move them to a device. The first step would
-    read them too, which takes minutes from an old disk, and nobody would see that it goes on."""
+    """Read all weights from their memory maps, and move them to a device. The first step would read
+    them too, which takes minutes from an old disk, and nobody would see that it goes on."""
     total = sum(tensor.nbytes for tensor in model.parameters()) or 1
     done = 0
     for module in model.modules():

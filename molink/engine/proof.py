@@ -68,7 +68,7 @@ PROBE_ROWS = 13
 """Rows that a product is tried with: one pass of our kernels, and two."""
 
 FEW_ROWS = 5
-"""More than one, and less than a pass of a kernel for many."""
+"""Number of rows that is more than one, and less than a pass of a kernel for many."""
 
 LARGE_CHANNELS, LARGE = 3, 1000.0
 """Channels of some rows that are so many times the others, as real models have them."""

@@ -55,12 +55,11 @@ KV_SHARE_OF_FREE_TOGETHER = 0.75
 only later, so none sees in the free memory what the others have proposed."""
 
 KV_TOKENS_MAX = 131_072
-"""Over this the head's block bookkeeping costs more than a millisecond per new sequence, and no
-home ring fills it.
-"""
+"""Most tokens of KV: over this the head's block bookkeeping costs more than a millisecond per new
+sequence, and no home ring fills it."""
 
 STATE_SLOTS_MAX = 256
-"""More requests at once than a home ring answers at a speed that anybody reads along with."""
+"""Most slots for states: more requests at once than a home ring answers at a reading speed."""
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -57,7 +57,7 @@ class AttentionChoice:
 
     device: torch.device
     kernels: "RaggedAttention | None"
-    """None: torch computes everything."""
+    """Attention kernels of a card; None: torch computes everything."""
     fallback: str | None = None
     """Why torch computes some layers of a card, or all; None: it computes none, or this is no
     card."""

@@ -48,7 +48,7 @@ class RecurrentSpan:
     """Rows of one request within a step."""
 
     row: int
-    """Its first row in the step."""
+    """First row of the span in the step."""
     tokens: int
     slot: int
     has_state: bool
@@ -205,7 +205,7 @@ class StagedMixer(nn.Module):
         super().__init__()
         self.mixer = mixer
         self.projections: Any = None
-        """Those that are computed for all rows at once (`projections.Projections`), once found."""
+        """Projections computed for all rows at once (`projections.Projections`), once found."""
         self._kind, self._layer = kind, mixer.layer_idx
         self._chunk_size = min(getattr(mixer, "chunk_size", CHUNK_MAX), CHUNK_MAX)
 

@@ -38,7 +38,7 @@ class KvRows:
 
     rows_SKA: torch.Tensor
     scales_SK: torch.Tensor | None = None
-    """None: the rows are the numbers themselves."""
+    """Scales of the rows; None: the rows are the numbers themselves."""
 
     @classmethod
     def zeros(cls, slots: int, like_TKA: torch.Tensor, kv_dtype: KvDtype) -> "KvRows":

@@ -51,7 +51,7 @@ class RaggedSpan:
     """Neighbouring rows of a batch that belong to one sequence."""
 
     row: int
-    """Its first row in the batch."""
+    """First row of the span in the batch."""
     rows: int
     start: int
     """Position of its first row."""
@@ -122,7 +122,7 @@ class RaggedBatch:
     """Spans of a batch as int32 tensors on their device."""
 
     spans: tuple[RaggedSpan, ...]
-    """On the host: they say what is launched, and what torch is called for."""
+    """Spans on the host: they say what is launched, and what torch is called for."""
     row_S: torch.Tensor
     """First row of each span in the batch."""
     rows_S: torch.Tensor

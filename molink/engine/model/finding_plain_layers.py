@@ -60,10 +60,10 @@ does to the rows to round each norm and product once more: two such draws differ
 and in single numbers by 4 % where attention is sharp. 150 layers: 0.4 % at most."""
 
 KEPT_ROUNDINGS = 1.5e-2
-"""The same of keys and values, which are rounded four times on their way. 200 layers: 1 %."""
+"""Such a share for keys and values, which are rounded four times on their way. 200 layers: 1 %."""
 
 DRAWS = 4
-"""Times that roundings are drawn, where the allowance alone does not do."""
+"""Number of times that roundings are drawn, where the allowance alone does not do."""
 
 SUM_ROUNDING = 2.0**-6
 """Rounding of the two sums that a layer adds to its rows, relative to these: where a number lies

@@ -35,7 +35,7 @@ DIGITS = 5
 """Digits of a number in a report; fp32 itself is a little finer."""
 
 PROMPTS_MAX = 64
-"""Under way at once; of more the oldest are forgotten."""
+"""Prompts under way at once; of more the oldest are forgotten."""
 
 DONE_MAX = 32
 """Ended ones that are kept to be reported."""
@@ -62,7 +62,8 @@ class RowSketches:
         signs = _signs(ROWS_SEED, hidden_size * NUMBERS).reshape(hidden_size, NUMBERS)
         self._signs_DK = torch.from_numpy(signs).to(device)
         self._products: dict[int, torch.Tensor] | None = None
-        """[T, K] at each boundary of the step under way; None: it is not one of prompts."""
+        """Products [T, K] at each boundary of the step under way; None: it is not one of
+        prompts."""
         self._paused: dict[int, torch.Tensor] | None = None
         """Products of the step within which decode is computed."""
         self._prompts: dict[int, _Prompt] = {}

@@ -22,7 +22,8 @@ from molink.engine.sampling.truncation import Limits, keep_likeliest, truncates
 __all__ = ["draw", "draw_settings", "inverse_cdf", "uniform"]
 
 FRACTION_BITS = 52
-"""One less than a double holds, so that uniform * total stays below total after rounding."""
+"""Bits of a fraction, one less than a double holds, so that uniform * total stays below total after
+rounding."""
 
 UNIFORMS_TOGETHER = 64
 """Numbers that are made at a time, and kept for the next tokens of their request."""

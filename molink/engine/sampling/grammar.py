@@ -55,11 +55,11 @@ class GrammarState(IntEnum):
     """State of a sequence's grammar after a token."""
 
     OPEN = 0
-    """It may go on; also of a sequence without a grammar."""
+    """The sequence may go on; also the state of one without a grammar."""
     ENDED = 1
     """The answer is whole, and nothing can follow."""
     FAILED = 2
-    """It cannot be followed any further."""
+    """The grammar cannot be followed any further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Constraint:
         return bool(wait([self._turn], within_s).done)
 
     def forbidden(self) -> torch.Tensor:
-        """[W] on the device, true where a word must not come next; waits until it is known.
+        """Mask [W] on the device, true where a word must not come next; waits until it is known.
         Raises GrammarError."""
         return self._ready().forbidden_W
 

@@ -51,7 +51,7 @@ PARAMETERS_MAX = 50_000_000
 """Parameters of a miniature: ten times what the largest that works has, and 0.2 GB."""
 
 SEQUENCE_TOKENS = (27, 19, 23)
-"""More than a block of KV each, and more than the miniature's window."""
+"""Lengths of sequences: more than a block of KV each, and more than the miniature's window."""
 
 SCHEDULE = (
     ((0, 0, 11), (1, 0, 5)),

@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["shrink_sizes", "smaller"]
 
 HEAD_SIZE = 16
-"""Half of it is still even, as rotary embeddings need, and so is a quarter."""
+"""Size of a head. Half of it is still even, as rotary embeddings need, and so is a quarter."""
 
 GROUP_MAX = 8
 """Query heads per kv head, at most."""

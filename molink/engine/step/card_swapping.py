@@ -26,7 +26,7 @@ LOAD_STEPS = 5
 """Steps that are timed when a stage has loaded; the median counts."""
 
 SLOWER_MIN = 4.0
-"""Times as long as expected: swapping costs tenfold and more, a card's lower clocks twofold."""
+"""Multiple of the expected time: swapping costs tenfold and more, a card's lower clocks twofold."""
 
 STEPS_MIN, SECONDS_MIN = 8, 5.0
 """Least steps in a row, and their seconds: a program that starts takes a card for a second."""

@@ -101,7 +101,7 @@ class ExtendedExecutor:
 
     @property
     def kv_dtype(self) -> KvDtype:
-        """How KV is kept."""
+        """Format in which KV is kept."""
         return self.first.kv_dtype
 
     @property

@@ -82,7 +82,7 @@ class StageExecutor:
     device: torch.device
     dtype: torch.dtype
     grammars: Grammars | None = None
-    """On a tail whose tokenizer grammars can be followed with."""
+    """Grammars of a tail whose tokenizer they can be followed with."""
     attention: AttentionChoice | None = None
     """Choice of the layers that a card's kernel computes; None: `prepare` decides."""
     card: Card | None = None
@@ -152,7 +152,7 @@ class StageExecutor:
 
     @property
     def kv_dtype(self) -> KvDtype:
-        """How KV is kept."""
+        """Format in which KV is kept."""
         return self._pool.kv_dtype
 
     @property

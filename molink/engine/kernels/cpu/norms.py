@@ -19,9 +19,8 @@ from molink.engine.proof import FP32_UNIT, only_reading, probe_rows, probe_weigh
 __all__ = ["MIRROR_ROWS_MAX", "RootMeanSquareNorm", "norm_trouble", "replacement_for"]
 
 MIRROR_ROWS_MAX = 48
-"""Up to here the doubled input costs less than the operations saved (measured at widths 64 and
-768).
-"""
+"""Most rows for which the doubled input costs less than the operations saved (measured at widths 64
+and 768)."""
 
 SIMPLE = (bool, int, float, str)
 

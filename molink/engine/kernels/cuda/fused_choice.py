@@ -35,7 +35,7 @@ class FusedChoice:
     """Fused operators of a device, as far as they are proven there."""
 
     operators: FusedOperators | None
-    """None: torch computes everything."""
+    """Operators of a card; None: torch computes everything."""
     unavailable: str | None = None
     """Why there are no operators; None: there are, or nobody wants any."""
     _troubles: dict[tuple[str, Hashable], str | None] = field(default_factory=dict)

@@ -37,7 +37,7 @@ class Parts:
     """Parts of rows whose keys are shared out, and what weighs them."""
 
     sums: torch.Tensor
-    """[M, H, splits, V]; nothing is in the place of a share without keys."""
+    """Sums [M, H, splits, V]; nothing is in the place of a share without keys."""
     peaks: torch.Tensor
     totals: torch.Tensor
 
@@ -47,7 +47,7 @@ class RaggedAttention:
     """Attention over paged KV by the Triton kernels."""
 
     tiling: Tiling | None = None
-    """None: what suits the number format."""
+    """Tiling of the kernel; None: what suits the number format."""
     widen: bool = False
     """Compute in fp32, as Triton's interpreter has to."""
 
@@ -71,7 +71,7 @@ class RaggedAttention:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of attention, and its launches."""
+    """Call of attention, and its launches."""
 
     kernels: RaggedAttention
     q_THA: torch.Tensor

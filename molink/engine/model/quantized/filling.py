@@ -49,7 +49,7 @@ class Place:
     expert: int | None = None
     """Index in a stack whose matrices are stored one by one."""
     order: int = 0
-    """Among the matrices that stand one above the other."""
+    """Place among the matrices that stand one above the other."""
 
 
 class Shell(nn.Module):

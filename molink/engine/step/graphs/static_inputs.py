@@ -36,7 +36,7 @@ class DecodeRow:
     blocks: Sequence[int]
     """Blocks of its request, with the block of this position."""
     state_slot: int
-    """Its request's; any where layers keep no states."""
+    """Slot of its request's states; any where layers keep no states."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
