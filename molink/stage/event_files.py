@@ -31,7 +31,7 @@ class EventFiles:
 
     events: EventLog
     stage: str
-    """Its name, as in `layers 0-12`."""
+    """Name of the stage, as in `layers 0-12`."""
     path: Path | None = None
     """The file that grows; None: only a failure is written."""
     _bytes: int = field(init=False, default=0)

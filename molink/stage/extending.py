@@ -95,7 +95,7 @@ class Extender:
         return more
 
     def _load(self, kept: Executor, load: LoadStage) -> StageExecutor:
-        """Within what the stage may take beside what it holds."""
+        """Load layers within what the stage may take beside what it holds."""
         left_bytes = load.memory_bytes
         if load.memory_bytes is not None:
             held_bytes = sum(_held_bytes(part) for part in parts_of(kept))

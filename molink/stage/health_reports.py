@@ -32,7 +32,7 @@ PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
 
 REPEAT_S = 0.5
-"""Without a report of the loop for so long the last one is repeated, and again each time."""
+"""Seconds without a report of the loop after which the last one is repeated, each time."""
 
 FREED_PERIOD_S = 0.05
 """An idle stage reports this soon that KV was freed: who watches a request end sees its memory
@@ -200,7 +200,7 @@ class HealthReports:
 
 
 def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:
-    """None where nothing is cached below the devices' memory."""
+    """Health of the cache's tiers; None where nothing is cached below the devices' memory."""
     fetches = book.fetches
     if book.tree is None or not any(map(fetches.tiers.capacity, (HOST, FILE))):
         return None

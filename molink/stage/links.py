@@ -66,11 +66,11 @@ class StageLinks:
 
     name: str
     _inbox: "queue.SimpleQueue[Arrived | None]"
-    """None: somebody has called `wake`."""
+    """Arrived messages; None: somebody has called `wake`."""
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
     fell_silent: threading.Event = field(default_factory=threading.Event)
-    """Set when a neighbour has fallen silent; the reader clears it."""
+    """Event that is set when a neighbour has fallen silent; the reader clears it."""
     shadow: ShadowLink = field(init=False)
     """Link to the next stage's shadow, where it has one."""
     _links: ProcessLinks = field(init=False)
@@ -256,7 +256,7 @@ class StageLinks:
 
     @property
     def messages_dropped(self) -> int:
-        """Those of the previous stage that could not be read, or not be carried out."""
+        """Messages of the previous stage that could not be read, or not be carried out."""
         return self._links.inbound[0].frames_refused
 
     def neighbours_silent_s(self) -> tuple[float, float]:

@@ -49,7 +49,7 @@ class _Prompt:
     waited_s: float
     moved_at: float
     tokens: int = 0
-    """Sent into the ring so far."""
+    """Tokens sent into the ring so far."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _Presence:
             self._gone_s += now - max(came_at, self.reported_at or came_at)
 
     def mean(self, now: float) -> float:
-        """Since the last call."""
+        """Mean number since the last call."""
         began, self.reported_at = self.reported_at, now
         gone_s, self._gone_s = self._gone_s, 0.0
         if began is None or now <= began:
@@ -109,7 +109,7 @@ class RecentWork:
     """Refused requests as in `StageHealth`, and when."""
     _held: _Presence = field(default_factory=_Presence)
     _circling: _Presence = field(default_factory=_Presence)
-    """On the whole ring; only on the head."""
+    """Presence on the whole ring; only on the head."""
     _count: int = 0
 
     def received(self, event: StageEvent, now: float) -> None:
@@ -203,7 +203,7 @@ class RecentWork:
         return tuple(one[:2] for one in self._refused if now - one[2] <= REPORTED_S)
 
     def micro_batches(self, now: float) -> tuple[float, float | None]:
-        """Those that were here since the last call, as a mean; and on the head those of the ring,
+        """Mean number of micro-batches here since the last call; and on the head those of the ring,
         None elsewhere."""
         circling = self._circling.mean(now)
         return self._held.mean(now), circling if self.is_head else None

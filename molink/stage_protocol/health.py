@@ -91,7 +91,7 @@ class StageHealth:
     """Part of the time since the last report."""
     steps: int
     requests_running: int | None
-    """Only on the head."""
+    """Requests that run; only on the head."""
     requests_waiting: int | None
     frames_refused: int
     """Messages of the previous stage dropped: malformed, of an epoch to come, or not to be carried
@@ -105,7 +105,7 @@ class StageHealth:
     decode_round_s: float | None
     """Smoothed time between two visits of a micro-batch."""
     micro_batch_count: int | None
-    """Only on the head."""
+    """Number of micro-batches; only on the head."""
     decode_step_s: float
     prefill_row_s: float
     links: Annotated[tuple[LinkReport, ...], MaxLen(LINKS_MAX)]
@@ -141,7 +141,7 @@ class StageHealth:
     kv_tokens_cached: int | None = None
     """Tokens in blocks that the prefix cache holds, in use or not; None: an older version."""
     cache_tiers: CacheTiersHealth | None = None
-    """Only on the head, where the ring has room below its devices' memory."""
+    """Tiers of the cache, on a head whose ring has room below its devices' memory."""
     recent_refused: Annotated[tuple[tuple[int, Why], ...], MaxLen(REFUSED_MAX)] = ()
     """Requests of the last seconds, on the head, that it cannot compute: the ring's number of each,
     and why."""

@@ -70,7 +70,7 @@ class StageWork:
     """Layers that a stage holds, and how it computes them."""
 
     layers: tuple[int, int]
-    """[start, end)."""
+    """Layers [start, end) of the stage."""
     device: Name
     dtype: Name
     kv_tokens: int | None = None
@@ -93,11 +93,11 @@ class LoadStage:
     stages_here: int = 1
     """How many stages of the ring share its machine's memory."""
     keys: CurveKeys | None = None
-    """Its own pair, and whom its links accept; None: its links are not encrypted."""
+    """Own pair of keys, and whom its links accept; None: its links are not encrypted."""
     memory_bytes: int | None = None
     """Bytes of its device's memory, at most; None: what there is."""
     cache_room: CacheRoom | None = None
-    """None: cached KV stays in the device's memory."""
+    """Room for cached KV; None: it stays in the device's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class SetUploadCap:
     """Command: upload no more than this from now on, activations included."""
 
     bytes_per_s: float | None
-    """None: no cap."""
+    """Cap on the upload; None: no cap."""
 
     def __post_init__(self) -> None:
         if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
@@ -157,9 +157,9 @@ class SetShadow:
     epoch: int
     """Epoch of the ring; in any other the command is void."""
     address: str | None
-    """None: the next stage has no shadow any more."""
+    """Address of the shadow; None: the next stage has no shadow any more."""
     key: str | None = None
-    """Its public key in Z85; None where links are not encrypted."""
+    """Public key of the shadow in Z85; None where links are not encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class PathMoved:
     moved: bool
     """Whether it leads there; else it leads where it did before."""
     reason: str
-    """One clause for a person, when it does not."""
+    """Clause for a person, when the link does not move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class StageFailed:
     """Fact: the stage cannot go on; it ends after this."""
 
     message: str
-    """One sentence for a person."""
+    """Sentence for a person."""
     user_fault: bool
     """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
     link: OutgoingLink | None = None
@@ -289,7 +289,7 @@ TERMS, RESUME = Schema(RingTerms, REPORTED), Schema(Resume, REPORTED)
 
 
 def encode_line(value: Command | Fact) -> bytes:
-    """One line of JSON, newline included."""
+    """Line of JSON, newline included."""
     kind, fields = LINES.write(value)
     return json.dumps({"kind": kind, **fields}).encode() + b"\n"
 

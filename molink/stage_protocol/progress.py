@@ -47,7 +47,7 @@ class ShadowProgress:
     epoch: int
     """Epoch of the ring one of whose stages it covers."""
     held: Annotated[tuple[tuple[int, int], ...], MaxLen(SHADOWED_MAX)] = ()
-    """(request, its first tokens of which it holds KV)."""
+    """Pairs (request, its first tokens of which it holds KV)."""
 
 
 @dataclass(frozen=True, slots=True)

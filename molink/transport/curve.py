@@ -206,7 +206,7 @@ class CurvePeer:
 
     guard: CurveGuard
     key: str
-    """Its public key in Z85."""
+    """Public key of the far end in Z85."""
 
     def protect(self, socket: Socket) -> None:
         """Make a socket, before it connects, speak to this far end only."""

@@ -26,7 +26,7 @@ from molink.config.link_schedule import LinkSchedule
 __all__ = ["ShapedPipe", "main"]
 
 PIECE_BYTES = 16384
-"""Read at a time: 1.3 ms of a 100 Mbps wire, so that a decode step is not held up by one read."""
+"""Bytes read at a time: 1.3 ms of a 100 Mbps wire, so that no read holds a decode step up."""
 
 STARTED_AT = time.monotonic()
 """Zero of the schedule; the event loop's clock is the same."""

@@ -50,7 +50,7 @@ FIELD_LENGTH_MAX = 300
 RULES = Rules(arrays=True, least=0, most=2**50, text_max=FIELD_LENGTH_MAX)
 
 NONCE_BYTES = 16
-"""Never drawn twice."""
+"""Bytes of a nonce, so that none is ever drawn twice."""
 
 PREAMBLE_WITHIN_S = 5.0
 """Seconds for each frame of a preamble: a slow round trip with a lost packet in it."""

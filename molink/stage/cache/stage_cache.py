@@ -28,7 +28,7 @@ class StageCache:
     """Cached blocks of one stage, wherever they are; for the stage's own thread."""
 
     store: CacheStore | None = None
-    """None: they leave the device's memory for good."""
+    """Store of the blocks; None: they leave the device's memory for good."""
     _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
     _arriving: list[ArrivingBlocks] = field(default_factory=list)
     """Blocks that are being filled."""
@@ -58,11 +58,11 @@ class StageCache:
 
     @property
     def tiers(self) -> CacheTiers | None:
-        """Its room below the device's memory, as measured; None: there is none."""
+        """Room below the device's memory, as measured; None: there is none."""
         return None if self.store is None else self.store.tiers
 
     def tiers_of(self, executor: Executor) -> CacheTiers | None:
-        """Its room and rates where an executor of more layers takes the place of its own."""
+        """Room and rates where an executor of more layers takes the place of its own."""
         if self.store is None or executor.state_slots is not None:
             return None
         return self.store.tiers_of(_packed(parts_of(executor)).block_bytes)

@@ -39,7 +39,7 @@ WAITING_BYTES_MAX = 256 * 2**20
 disk that writes 128 MB a second."""
 
 PROBED_BLOCKS = 8
-"""Read once to measure a tier: a few milliseconds when the stage loads."""
+"""Blocks read once to measure a tier: a few milliseconds when the stage loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Put:
     tier: int
     numbers: Sequence[int]
     packed_BW: torch.Tensor | None
-    """None: they are in the tier above."""
+    """Packed blocks; None: they are in the tier above."""
 
 
 @dataclass(frozen=True, slots=True)

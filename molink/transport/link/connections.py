@@ -35,10 +35,10 @@ HELLO_PERIOD_S = 0.2
 """How often a sender repeats its hello; the first one usually gets through."""
 
 HANDSHAKE_S = 15.0
-"""A far end behind a relay and a slow handshake answers in three or four seconds."""
+"""Seconds for a handshake: a far end behind a relay and a slow one answers in three or four."""
 
 HANDSHAKE_SILENT_S = 8.0
-"""The same where the present path is dead: there may be yet another one to try."""
+"""Seconds for it where the present path is dead: there may be yet another one to try."""
 
 DRAIN_S = 5.0
 """Seconds until what is in flight must be acknowledged: a round trip and the queue. A path that
@@ -48,7 +48,7 @@ STREAM_BITS = 62
 """Bits of a link's number: no two senders of one link ever draw the same."""
 
 SEND_QUEUE_MESSAGES_MAX = 4096
-"""More than the head ever has under way; reaching it means that the far end is gone."""
+"""Most messages, more than the head ever has under way: as many mean that the far end is gone."""
 
 Socket = zmq.Socket[bytes]
 Phase = Literal["handshake", "draining", "drained", "failed"]
@@ -80,7 +80,7 @@ class MoveOutcome:
     moved: bool
     """Whether it does; else it leads where it did before."""
     reason: str = ""
-    """One clause for a person, when it was not moved."""
+    """Clause for a person, when the link was not moved."""
 
 
 @dataclass(slots=True)

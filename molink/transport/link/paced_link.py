@@ -48,8 +48,9 @@ from molink_scheduler.link.transmission import Chunk, Transfer, TransmissionQueu
 __all__ = ["ChunkStream", "Frame", "OnSilence", "PacedLink"]
 
 TRANSFERS_WAITING_MAX = 4096
-"""More than a ring ever has under way. A far end that acknowledges nothing is given up after half a
-minute; what users cancel meanwhile may come to more, and then its link counts as lost at once."""
+"""Transfers that may wait, more than a ring ever has under way. A far end that acknowledges nothing
+is given up after half a minute; what users cancel meanwhile may come to more, and then its link
+counts as lost at once."""
 
 Frame = bytes | memoryview
 
@@ -95,8 +96,8 @@ class ChunkStream:
     bytes_sent: int = 0
     _outgoing: dict[int, Outgoing] = field(default_factory=dict)
     _sent: "deque[tuple[int, list[Frame]]]" = field(default_factory=deque)
-    """(number, frames) of chunks that are not acknowledged, in order: views of messages, which
-    do not change. No more bytes than the pacer lets be in flight."""
+    """Pairs (number, frames) of chunks that are not acknowledged, in order: views of messages,
+    which do not change. No more bytes than the pacer lets be in flight."""
     _next_transfer: int = 0
     _left_at: float = 0.0
     """Time at which anything left last."""

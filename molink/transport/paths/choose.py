@@ -35,7 +35,7 @@ class PathPeriods:
     """Waiting times of a chooser."""
 
     confirm_s: float = 2.0
-    """Between the two answers that a move needs."""
+    """Seconds between the two answers that a move needs."""
     retry_first_s: float = 30.0
     """Seconds from the first failed attempt to the next: a router or a mapping may be starting."""
     retry_max_s: float = 900.0
@@ -44,7 +44,7 @@ class PathPeriods:
     lost_retry_s: float = 1.0
     """Instead of `retry_first_s` as long as there is no path at all."""
     cool_down_s: float = 120.0
-    """After the first failure of a direct path; doubles with each."""
+    """Seconds after the first failure of a direct path; doubles with each."""
     cool_down_max_s: float = 3600.0
     steady_s: float = 3600.0
     """A direct path that has held so long has no failures behind it."""

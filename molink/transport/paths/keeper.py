@@ -71,7 +71,7 @@ class PathKeeper:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises what `moved` raises."""
+        """Keep the link on its path until it is cancelled. Raises what `moved` raises."""
         if self._caller is None:
             await self._keep("")
             return
@@ -111,7 +111,7 @@ class PathKeeper:
             self._chooser.answered(address, self._now())
 
     async def _wait(self) -> None:
-        """Until the next attempt is due, or something has happened."""
+        """Wait until the next attempt is due, or something has happened."""
         due_at = self._chooser.next_try_at
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due_at):

@@ -63,7 +63,7 @@ class Reach:
         return host in self.known or (found is not None and self._permits(found))
 
     def permitted(self, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Those that may be tried, in their order."""
+        """Addresses that may be tried, in their order."""
         return tuple(address for address in addresses if self.permits(address))
 
     def permits_service(self, address: str) -> bool:

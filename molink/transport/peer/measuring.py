@@ -53,7 +53,7 @@ SLOT_WITHIN_S = 45.0
 seconds each."""
 
 FIRST_PIECE_BYTES = 64 * 1024
-"""Under way before the first report."""
+"""Bytes under way before the first report."""
 
 PIECE_BYTES = 32 * 1024
 
@@ -116,7 +116,7 @@ class Asking:
 
     node_id: str
     token: str
-    """`probe_token` for this pair."""
+    """Token that `probe_token` makes for this pair."""
 
 
 async def peer_handshake(connection: socket.socket, asking: Asking) -> None:

@@ -34,7 +34,7 @@ from molink.transport.sockets import Listener, abandon
 __all__ = ["Allowance", "PeerService"]
 
 ECHOES_MAX = 32
-"""More than a median needs."""
+"""Most echoes, more than a median needs."""
 
 MEASURE_S_MAX = 6.0
 """Longest measurement: echoes over a slow line, a second of bytes, and the rest of its window."""

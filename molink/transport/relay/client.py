@@ -57,7 +57,7 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.25, 5.0
 and twelve dials a minute for one that is gone."""
 
 TUNNEL_CONNECTIONS_MAX = 8
-"""Through one tunnel: ZeroMQ has one, and at times one that is ending. More are left waiting."""
+"""Connections through one tunnel: ZeroMQ has one, at times one that ends. More are left waiting."""
 
 CONNECTIONS_MAX = 64
 """Joined with ports of this PC at a time: a stage has a few links, and a round of measurements
@@ -75,7 +75,7 @@ class RelayCaller:
     """host:port of the relay."""
     node_id: str
     token: str
-    """`relay_token` of this node."""
+    """Token that `relay_token` makes for this node."""
 
     async def dial(self, to: str, port_name: str) -> socket.socket:
         """A connection to a port of another node.
@@ -250,11 +250,11 @@ class RelayReceiver:
         self._splicer = Splicer()
         self._places = CallerPlaces()
         self.registered = asyncio.Event()
-        """Set while the relay knows this node."""
+        """Event that is set while the relay knows this node."""
         self.trouble = ""
         """Why it is not registered, for the owner; empty when it is."""
         self._is_due = asyncio.Event()
-        """Set by `retry`, cleared by each attempt."""
+        """Event that `retry` sets and each attempt clears."""
 
     def open(self, port_name: str, address: str) -> None:
         """Let calls for this port of this node reach `host:port` from now on."""
