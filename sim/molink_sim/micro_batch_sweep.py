@@ -47,10 +47,10 @@ SLOWDOWN_MAX = 1000.0
 """An RTX 4090 a thousand times as slow is slower than any PC that anybody would bring."""
 
 LATENCY_MS_MAX = 1000.0
-"""Half of the way to a geostationary satellite and back, four times."""
+"""Largest delay: half of the way to a geostationary satellite and back, four times."""
 
 PROMPT_TOKENS = 32
-"""So that all users decode soon."""
+"""Tokens of a prompt, few, so that all users decode soon."""
 
 SETTLE_TOKENS = 200
 """Tokens of each user before anything is measured: a number that chooses itself judges after 32
@@ -88,7 +88,8 @@ class SweepSetting:
     users: tuple[int, ...] = (2, 8, 32, 128)
     """How many get answers at the same time."""
     micro_batches_max: int | None = None
-    """None: one more than twice the stages, so that the last step shows that no more is needed."""
+    """Most micro-batches; None: one more than twice the stages, so that the last step shows that no
+    more is needed."""
 
     def __post_init__(self) -> None:
         _check_values("latencies", self.latencies_ms, 0.0, LATENCY_MS_MAX)

@@ -24,7 +24,7 @@ class RequestOutcome:
     failed: bool = False
     """Whether it ended with an error: its ring was lost, or none was there to take it."""
     losses: int = 0
-    """Times that its ring has lost a stage and gone on, or ended."""
+    """Losses of a stage after which its ring has gone on, or ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Activity:
     """One bar of the Gantt picture."""
 
     lane: str
-    """`ring 0 stage 1`, `ring 0 link 0`."""
+    """Name such as `ring 0 stage 1` or `ring 0 link 0`."""
     kind: str
-    """`decode` or `prefill`."""
+    """Class of the batch: `decode` or `prefill`."""
     start_s: float
     end_s: float
     rows: int
@@ -80,7 +80,7 @@ class Usage:
     """Busy time of a stage or a link over the counted time, and its bars of the Gantt picture."""
 
     lane: str
-    """`ring 0 stage 1`."""
+    """Name such as `ring 0 stage 1`."""
     counted_from_s: float
     counted_until_s: float
     timeline: list[Activity] | None = None

@@ -57,7 +57,7 @@ SWARM_DURATION_S = 20.0
 """Requests and faults come within it."""
 
 SWARM_DRAIN_S = 3000.0
-"""More than the slowest drawn ring takes for all that is drawn; what lasts longer is stuck."""
+"""Seconds for what is drawn, more than the slowest ring takes; what lasts longer is stuck."""
 
 STAGES_MAX = 5
 REQUESTS_MAX = 24
@@ -78,7 +78,7 @@ class Failure:
     seed: int
     invariant: str
     mistake: str
-    """One sentence: the first thing that was wrong."""
+    """Sentence on the first thing that was wrong."""
     command: str
     """Replays it."""
 

@@ -23,7 +23,7 @@ from molink_sim.scenario import SystemSpec
 __all__ = ["PAPER_MICRO_BATCHES", "SYSTEMS", "system_named"]
 
 WHOLE_PROMPT_TOKENS = 1 << 20
-"""More than any prompt has: a span is then the whole prompt."""
+"""Tokens of a span, more than any prompt has: it is then the whole prompt."""
 
 ONE_WAY_DELAYS_PER_HOP = 1.0
 """A message goes straight to the next stage; the trigger of the worker there left the head earlier,

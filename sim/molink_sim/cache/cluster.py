@@ -60,8 +60,8 @@ TRANSFER_BYTES_PER_S = 87e9
 """Rate that the paper's transfer engine reaches over four links of 200 Gbps."""
 
 RING_LINK = LinkSpec(TRANSFER_BYTES_PER_S * 8e-6, 0.001)
-"""Between two nodes of a ring. The delay is assumed: the network's is some microseconds, the rest
-is for the software of both ends."""
+"""Link between two nodes of a ring. The delay is assumed: the network's is some microseconds, the
+rest is for the software of both ends."""
 
 BALANCING_THRESHOLD = 1.0
 """Mooncake's kvcache_balancing_threshold: a copy is considered once another node's prefix is longer
@@ -137,7 +137,7 @@ class KvcacheCentric:
     """Algorithm 1 of Mooncake, with exact times of all prompts that wait."""
 
     copies: bool = True
-    """Without, it is the paper's cache-aware scheduling."""
+    """Whether blocks are copied; without, it is the paper's cache-aware scheduling."""
 
     def __call__(self, rings: Sequence[CacheRing], request: CacheRequest) -> int:
         """The node with the least time to the first token; a prefix that is copied to it lies there

@@ -51,9 +51,9 @@ class CacheSetting:
     """Rings and rules of an experiment. Raises UserError for what cannot be."""
 
     shape: str = "home"
-    """`home`: rings of PCs; `paper`: prefill nodes of Mooncake's cluster."""
+    """Shape of the cluster. `home`: rings of PCs; `paper`: prefill nodes of Mooncake's cluster."""
     rings: int | None = None
-    """None: four, or as many as the paper's nodes make."""
+    """Number of rings; None: four, or as many as the paper's nodes make."""
     model: str = "llama-3-8b"
     gpu: str = "rtx4090"
     stages: int | None = None

@@ -47,9 +47,9 @@ class Served:
     met: RingState
     """The ring as it was when it came."""
     transfer_s: float = 0.0
-    """Until blocks that it begins with are copied here."""
+    """Seconds until blocks that it begins with are copied here."""
     refused: bool = False
-    """Before its prompt was computed, or after."""
+    """Whether it was refused, before its prompt was computed or after."""
     cached_blocks: int = 0
     """Blocks of its prompt that were cached when it began."""
     work: PrefillWork = field(default_factory=lambda: PrefillWork(0.0, 0.0))
@@ -58,7 +58,7 @@ class Served:
     pinned: int | None = None
     """Node of the tree that it holds."""
     place: int = 0
-    """Among those that wait."""
+    """Place among those that wait."""
     behind_s: float = 0.0
     """How much later than the slowest part the ring's end was free of the prompt before it."""
 

@@ -42,15 +42,15 @@ class Rules:
     """How requests are routed and admitted, and blocks evicted."""
 
     routing: str = str(Routing.MOLINK)
-    """One of `ROUTINGS`."""
+    """Name in `ROUTINGS`."""
     admission: AdmissionPolicy = AdmissionPolicy.ACCEPT
     targets: Targets = NO_TARGETS
     eviction: str = "lru"
     seed: int = 0
     """Seed of random routing."""
     prompt_order: str = "shortest"
-    """`shortest`, as heads have it, or `fifo`, which Mooncake's routings have in any case, and
-    heads where a time to a first token is promised."""
+    """Order of prompts: `shortest`, as heads have it, or `fifo`, which Mooncake's routings have in
+    any case, and heads where a time to a first token is promised."""
 
     @property
     def own_work_times(self) -> int:

@@ -58,10 +58,10 @@ class CacheRequest:
     input_tokens: int
     output_tokens: int
     blocks: bytes
-    """One number of 32 bits for each block of the prompt, the last one included that may not be
+    """Numbers of 32 bits, one for each block of the prompt, the last one included that may not be
     full."""
     conversation: int = 0
-    """The same for all requests that share more than a system prompt."""
+    """Number that all requests have in common that share more than a system prompt."""
     answer: bytes = b""
     """Blocks behind the prompt's whole ones that the answer completes, as the next turn has
     them."""

@@ -11,8 +11,8 @@ from molink_sim.scenario import Scenario
 __all__ = ["MESSAGES_WAITING_MAX", "BoundedQueues"]
 
 MESSAGES_WAITING_MAX = 4096
-"""On one link: `TRANSFERS_WAITING_MAX` of `molink.transport.link.paced_link`, where reaching it is
-an error."""
+"""Messages that may wait on one link: `TRANSFERS_WAITING_MAX` of
+`molink.transport.link.paced_link`, where reaching it is an error."""
 
 
 class BoundedQueues(Checker):

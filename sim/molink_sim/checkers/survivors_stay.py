@@ -16,7 +16,7 @@ class SurvivorsStay(Checker):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self._lost: set[Place] = set()
-        """Since their ring went on last."""
+        """Places lost since their ring went on last."""
         self._fresh: set[Place] = set()
         """Places that have been replaced after the last loss of their ring."""
 

@@ -41,7 +41,7 @@ class IdealLink(ForecastIgnored):
     deliver: Deliver
     _prefill: deque[WaitingPrefill] = field(init=False, default_factory=deque)
     _prefill_from: float = field(init=False, default=0.0)
-    """Since when, or from when on, the front of the line is on the wire."""
+    """Time since which, or from which on, the front of the line is on the wire."""
     _prefill_until: float = field(init=False, default=-math.inf)
     """Time at which the prefill's last byte leaves if no decode comes."""
     _decode_until: float = field(init=False, default=-math.inf)

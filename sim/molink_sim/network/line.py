@@ -125,9 +125,9 @@ class Window:
     _filled_at: float = field(init=False, default=0.0)
     """Time at which it was last in use as a whole, or half of the rest was taken back."""
     _used_bytes: float = field(init=False, default=0.0)
-    """The longest burst since."""
+    """Bytes of the longest burst since then."""
     _burst_bytes: float = field(init=False, default=0.0)
-    """Sent without a pause."""
+    """Bytes sent without a pause."""
     _burst_until: float = field(init=False, default=0.0)
 
     def opening_s(
@@ -199,7 +199,7 @@ class Line:
     random: random.Random
     uplink: Uplink | None = None
     delays_per_message: float = 1.0
-    """`SystemSpec.hop_one_way_delays`."""
+    """One-way delays of a message, as `SystemSpec.hop_one_way_delays`."""
     software_s: float = 0.0
     trouble: Trouble | None = None
     window: Window | None = None

@@ -23,7 +23,7 @@ from molink_sim.network.link import Deliver
 __all__ = ["CHUNK_HEADER_BYTES", "PacedLink"]
 
 CHUNK_HEADER_BYTES = 23
-"""`molink.wire.chunks.ChunkHeader` once its numbers are large."""
+"""Bytes of `molink.wire.chunks.ChunkHeader` once its numbers are large."""
 
 POLL_S = 0.001
 """A link thread sleeps in poll(), which counts whole milliseconds and rounds up. Where the core

@@ -47,7 +47,7 @@ class _Sharing:
     """Message that takes part of the wire."""
 
     number: int
-    """Rising with every offer."""
+    """Number that rises with every offer."""
     message: Any
     batch_class: BatchClass
     rows: int

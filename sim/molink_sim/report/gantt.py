@@ -17,7 +17,7 @@ __all__ = ["in_pipeline_order", "plot_gantt"]
 
 BARS_MAX = 20_000
 LANES_MAX = 40
-"""More can be neither drawn in reasonable time nor told apart."""
+"""Lanes of a picture. More can be neither drawn in reasonable time nor told apart."""
 
 LANE_INCHES = 0.34
 MARGIN_INCHES = 1.1

@@ -29,7 +29,7 @@ from molink_sim.outcome import Outcome, RequestOutcome
 __all__ = ["Parameter", "Point", "Run", "Samples", "Sweep", "samples", "summary", "to_json"]
 
 GAPS_MAX = 1_000_000
-"""More are not sorted: then only the gaps of every second (third, ...) request count. Their 99th
+"""Gaps that are sorted. Of more only those of every second (third, ...) request count. Their 99th
 percentile is as good as known, and 1,000 nodes make 14 million in ten minutes."""
 
 DIGITS = 6

@@ -61,7 +61,7 @@ class IterationHead:
     micro_batch_count: int
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     wait_until: float | None = field(init=False, default=None)
-    """Never: only a message brings work."""
+    """Time to ask again, never: only a message brings work."""
     _engines: list[_Engine] = field(init=False)
     _idle: deque[_Engine] = field(init=False)
     """Engines without a batch under way, the longest idle first."""

@@ -56,7 +56,7 @@ class Ring:
     stages: list[Stage] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
-    """One leaves each stage."""
+    """Links that leave the stages, one each."""
 
     def lose(self, place: int) -> None:
         """The process of a stage is gone; nothing more leaves it, and nothing is acknowledged."""

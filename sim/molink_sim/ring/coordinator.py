@@ -63,7 +63,7 @@ class _Live:
     outcome: RequestOutcome
     request_id: int
     held_tokens: int = 0
-    """Its first tokens, of which all stages surely hold KV."""
+    """First tokens of the request of which all stages surely hold KV."""
     is_parked: bool = False
     """Whether no ring is there for it."""
 

@@ -75,8 +75,8 @@ class SharedDevice:
 
     clock: Clock
     slowdown: tuple[float, ...]
-    """Times as long as alone, with 1, 2, ... stages at once; beyond those in proportion: the cores
-    are all taken."""
+    """Multiples of the time alone, with 1, 2, ... stages at once; beyond those in proportion: the
+    cores are all taken."""
     chunk_s: float = 0.0
     """Seconds of a core for a chunk, both ends of a link together."""
     _computing: int = field(init=False, default=0)
@@ -157,7 +157,7 @@ class PrefillStep:
     done_s: float = 0.0
     """Seconds of the step that were done before it was resumed."""
     resumed_real: float = math.inf
-    """The same moment on the clock."""
+    """Moment of the resumption on the clock."""
     real_s: float = 0.0
     """How long it has been computed by the clock."""
     stop_at: float = -math.inf

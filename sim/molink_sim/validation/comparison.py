@@ -41,9 +41,9 @@ class Figure:
 
     load: str
     time: str
-    """`ttft_s` or `tpot_s`."""
+    """Name of the time: `ttft_s` or `tpot_s`."""
     column: str
-    """`mean`, `p50` or `p95`."""
+    """Name of the column: `mean`, `p50` or `p95`."""
     real_s: float
     """The median of the rounds."""
     simulated_s: float
