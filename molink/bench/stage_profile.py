@@ -37,14 +37,14 @@ PREFILL_ROWS = (16, 32, 64, 128, 256, 512)
 PREFILL_BEFORE = (0, 512, 1536)
 
 CONTEXT_OF_ENDS = 32
-"""At which head and tail are measured."""
+"""Context at which head and tail are measured."""
 
 KV_TOKENS = 32_768
 """Room for all requests that the decode grid keeps: 16 of 1,024 tokens, as many of 512, 32 of 128;
 the spans, measured afterwards, take less."""
 
 IDLE_S = (0.01, 0.03, 0.1, 0.3)
-"""Between decode steps of a ring: from a crowd of micro-batches to a single one on far links."""
+"""Seconds between decode steps: from a crowd of micro-batches to a single one on far links."""
 
 IDLE_REPEATS = 20
 

@@ -41,7 +41,7 @@ _Plan = Sequence[tuple[ScenarioRequest, PlannedRequest]]
 """Requests, and the scenario's request that each stands for."""
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")
-"""Not busy, or counted elsewhere: guests are in the user's time too."""
+"""States that are not busy, or counted elsewhere: guests are in the user's time too."""
 
 
 @click.command()

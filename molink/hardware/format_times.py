@@ -42,7 +42,7 @@ class Correction:
     read: float = 1.0
     row: float = 1.0
     unpacked_bytes: int = 0
-    """More bytes of each weight to write and read, at every product."""
+    """Bytes of each weight to write and read beside it, at every product."""
 
     def times(self, bits: WeightBits, element_bytes: int, plain: FormatTimes) -> FormatTimes:
         """Times of weights that take `bits`, of a device whose plain ones take `plain`."""

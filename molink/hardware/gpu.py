@@ -62,7 +62,7 @@ class Gpu:
     is_cpu: bool = False
     """Whether formats that were not measured are corrected as a CPU's kernels take them."""
     formats: Mapping[str, FormatTimes] = field(default_factory=dict)
-    """Times that were measured on it."""
+    """Times of formats that were measured on it."""
 
     def format_times(self, bits: WeightBits, element_bytes: int) -> FormatTimes:
         """Times of products with weights that take `bits` where a number takes `element_bytes`: as

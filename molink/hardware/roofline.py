@@ -51,15 +51,15 @@ class StepParts:
     """Seconds of one step, part by part."""
 
     weights_s: float
-    """Reading the layers' weights."""
+    """Seconds of reading the layers' weights."""
     flops_s: float
-    """Multiplying with them; overlaps with reading."""
+    """Seconds of multiplying with them; overlaps with reading."""
     kv_s: float
-    """Reading keys and values."""
+    """Seconds of reading keys and values."""
     attention_flops_s: float
-    """Multiplying with those; overlaps with reading them."""
+    """Seconds of multiplying with keys and values; overlaps with reading them."""
     output_s: float
-    """The tail's logits."""
+    """Seconds of the tail's logits."""
     overhead_s: float
 
     @property
@@ -88,7 +88,7 @@ class RooflineCost:
     attention_pair_s: float
     """Multiplying one row with one token's keys and values in every layer."""
     decode_pair_s: float
-    """The same for a decode row."""
+    """Seconds of multiplying a decode row with one token's keys and values in every layer."""
     expansion_s: float
     """Making one token's keys and values of its latent row in every layer."""
     output_weights_s: float

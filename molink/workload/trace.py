@@ -61,7 +61,7 @@ class TraceRequest:
     """Request of a trace: when it comes, and its lengths."""
 
     start_s: float
-    """After the trace's beginning."""
+    """Seconds after the trace's beginning."""
     input_tokens: int
     output_tokens: int
 
