@@ -129,7 +129,7 @@ class Admission:
 
 
 def bulk_bytes(admissions: Iterable[Admission]) -> int:
-    """At most how much the grammars and logit biases of some requests take in a message."""
+    """Most bytes that the grammars and logit biases of some requests take in a message."""
     return sum(one.sampling.bulk_bytes for one in admissions)
 
 
@@ -200,7 +200,7 @@ class Batch:
                 raise ValueError("a batch refuses requests of its own, each once")
 
     def stamped(self, stamp: StageStamp) -> "Batch":
-        """The same batch once one more stage has computed it."""
+        """Batch as it is once one more stage has computed it."""
         return Batch(
             self.batch_id,
             self.batch_class,
@@ -215,7 +215,7 @@ class Batch:
         )
 
     def refusing(self, refused: Iterable[Refusal]) -> "Batch":
-        """The same batch with these refusals, unless one was refused before."""
+        """Batch with these refusals, unless a request was refused before."""
         by_request = {one.request_id: one for one in (*refused, *self.refused)}
         return replace(self, refused=tuple(by_request.values()))
 

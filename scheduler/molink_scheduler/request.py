@@ -66,8 +66,8 @@ bytes on the wire."""
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one sequence is sampled, and when it ends. Travels to the tail once, with the request's
-    first span."""
+    """Rules by which one sequence is sampled and ends. They travel to the tail once, with the
+    request's first span."""
 
     max_tokens: int
     """Tokens to generate at most, at least 1."""
@@ -157,7 +157,7 @@ class SamplingParams:
 
     @property
     def bulk_bytes(self) -> int:
-        """At most how much the grammar and the biases take in a message."""
+        """Most bytes that the grammar and the biases take in a message."""
         return len(self.grammar) * GRAMMAR_CHAR_BYTES + len(self.logit_bias) * LOGIT_BIAS_BYTES
 
 
@@ -176,7 +176,7 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate, as the head receives it."""
+    """Sequence to generate, as the head receives it."""
 
     request_id: int
     """Unique in this ring; given by the coordinator, rising with arrival."""

@@ -97,7 +97,7 @@ class Resume:
         return self.held if self.fresh else self.requests
 
     def without(self, missing: Collection[int]) -> "Resume":
-        """The same but for these requests."""
+        """Copy of this without some requests."""
         kept = tuple(one for one in self.requests if one[0] not in missing)
         held = tuple(one for one in self.held if one[0] not in missing)
         return Resume(kept, self.fresh, self.next_fresh, held, self.chains_stay)

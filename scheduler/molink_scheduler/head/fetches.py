@@ -34,7 +34,7 @@ token at least, so a ring is not ended for it."""
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One request's blocks that are on their way."""
+    """Blocks of one request that are on their way."""
 
     sequence: Sequence
     node: int

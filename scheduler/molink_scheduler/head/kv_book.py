@@ -321,7 +321,7 @@ class KvBook:
         return bool(overdue)
 
     def _end_fetch(self, fetched: Fetched, now: float) -> None:
-        """So many of its blocks are cached in device memory, the others no more."""
+        """End a fetch: so many of its blocks are cached in device memory, the others no more."""
         fetch = self.fetches.end(fetched.fetch_id, fetched.blocks, now)
         assert self.tree is not None, "nothing comes back where nothing is cached"
         if dropped := self.tree.fetched(fetch.node, fetched.blocks):

@@ -177,7 +177,8 @@ class PromptQueue:
         return self.book.prefix(sequence) is not None
 
     def _span_of(self, sequence: Sequence, rows: int, now: float) -> Span:
-        """Its next rows; replayed ones never come back from the tail, and so are back at once."""
+        """Next rows of a prompt; replayed ones never come back from the tail, and so are back at
+        once."""
         replays = sequence.replays
         span = sequence.take_span(rows)
         if replays:

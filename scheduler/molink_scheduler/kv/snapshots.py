@@ -90,7 +90,7 @@ class SnapshotDirectory:
             del self._pins[number]
 
     def dropped(self, blocks: Iterable[int]) -> None:
-        """These blocks are no longer cached, nor what stands behind them."""
+        """Forget snapshots behind blocks that are no longer cached."""
         for block in blocks:
             if (number := self._of_block.get(block)) is not None:
                 self._forget(number)

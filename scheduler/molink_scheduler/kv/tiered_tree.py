@@ -106,8 +106,8 @@ class TieredTree(PrefixTree):
         return [run for node in self._nodes.values() for run in node.numbers]
 
     def retained(self, stays: Callable[[int], bool]) -> "TieredTree":
-        """The same directory without what is held or away: of the blocks in device memory those
-        whose numbers stay, and those of all before them."""
+        """Directory without what is held or away: of the blocks in device memory those whose
+        numbers stay, and those of all before them."""
         kept = TieredTree(self.order, self.block_tokens)
         kept._now, kept._next_number = self._now, self._next_number
         waiting = [

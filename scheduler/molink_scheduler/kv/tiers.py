@@ -179,8 +179,8 @@ def blocks_worth_fetching(
     pace: PromptPace,
     answers: FetchPace,
 ) -> int:
-    """How many blocks of a chain, those in host memory before those in the file, are brought back
-    sooner than computed: those that save most, 0 where none do. Of the file's only those that come
+    """Blocks of a chain, those in host memory before those in the file, that are brought back
+    sooner than computed: as many as save most, 0 where none do. Of the file's only those that come
     save anything. Nothing is fetched before the pace of prompts is known.
 
     A stage copies its blocks in while its answer goes round and the rows come after that: of both

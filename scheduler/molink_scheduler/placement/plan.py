@@ -217,8 +217,8 @@ def _milliseconds(value: float) -> str:
 def even_plan(
     model: ModelCost, nodes: Sequence[NodeFacts], network: Network, goal: Goal
 ) -> Plan | Shortage:
-    """One ring of all nodes in their order, layers as equal as they can be cut; or what is missing
-    for that.
+    """Plan with one ring of all nodes in their order, layers as equal as they can be cut; or what
+    is missing for that.
 
     Layers that do not divide go to the first nodes, one each.
     """

@@ -230,7 +230,7 @@ class _Search:
         return best
 
     def _recreated(self, rings: list[PlacedRing]) -> list[PlacedRing]:
-        """The same cluster with a few rings grown anew from their nodes and those left over."""
+        """Cluster with a few rings grown anew from their nodes and those left over."""
         kept = list(rings)
         # Ruin: of two rings drawn, the one that makes less of its nodes goes, up to three times.
         for _ in range(min(len(rings), 1 + self._random.below(FREED_MAX))):

@@ -59,7 +59,7 @@ Decided = TypeVar("Decided")
 
 @dataclass(slots=True)
 class _Call:
-    """One call of the core."""
+    """Call of the core."""
 
     verb: str
     arguments: tuple[Any, ...]
@@ -68,7 +68,7 @@ class _Call:
     """False while it is under way, and for one that raised."""
 
     def line(self) -> str:
-        """One line of the log; a batch that was decided before is named by its class."""
+        """Line of the log; a batch that was decided before is named by its class."""
         arguments = [
             int(one.batch.batch_class) if isinstance(one, RunBatch) else encode(one)
             for one in self.arguments

@@ -80,7 +80,7 @@ class Targets:
         assert all(one is None or one > 0 for one in (self.ttft_s, self.tpot_s)), "above 0"
 
     def or_else(self, others: "Targets") -> "Targets":
-        """These, and where they say nothing the others."""
+        """These targets, and where they say nothing the others."""
         return Targets(
             others.ttft_s if self.ttft_s is None else self.ttft_s,
             others.tpot_s if self.tpot_s is None else self.tpot_s,

@@ -77,7 +77,7 @@ class RingPace:
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """One ring, as a request sees it that might go there."""
+    """State of a ring, as a request sees it that might go there."""
 
     pace: RingPace
     waiting_tokens: int = 0
@@ -123,8 +123,8 @@ def own_prefill_s(ring: RingState, prompt_tokens: int) -> float:
 
 
 def decoding_then(ring: RingState, after_s: float) -> float:
-    """How many others are likely to decode after so long: of those that do now the ones that have
-    not ended, and of those that wait ahead the ones that have begun and not ended."""
+    """Likely number of others that decode after so long: those that decode now and have not ended
+    by then, and those that wait ahead and have begun and not ended."""
     mean_s = ring.answer_tokens * ring.pace.tpot_s(max(0, ring.decoding - 1))
     ends = after_s / max(1e-9, mean_s)
     begun = -math.expm1(-ends) / ends if ends > 0 else 1.0

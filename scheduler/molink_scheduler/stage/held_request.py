@@ -12,7 +12,8 @@ __all__ = ["HeldRequest"]
 
 @dataclass(slots=True)
 class HeldRequest:
-    """One request; `received` is ahead of `computed` by what waits for the device."""
+    """Request that a stage holds; `received` is ahead of `computed` by what waits for the
+    device."""
 
     admission: Admission | None
     """Admission; None: it was kept from the epoch before, and not admitted again yet."""

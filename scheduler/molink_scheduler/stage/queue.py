@@ -272,7 +272,7 @@ def _may_join(first: Batch, second: Batch) -> bool:
 
 
 def join_batches(batches: Sequence[Batch]) -> Batch:
-    """One batch of the rows of all, in order, under the first one's id."""
+    """Batch with the rows of all, in order, under the first one's id."""
     if len(batches) == 1:
         return batches[0]
     spans: list[Span] = []

@@ -40,7 +40,7 @@ PREFILL_SHARE_FULL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """t0 and t1 of one stage."""
+    """Cost of one stage: t0 and t1."""
 
     fixed_s: float
     row_s: float
@@ -48,7 +48,7 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class HopCost:
-    """One link of the round."""
+    """Cost of one link of the round."""
 
     fixed_s: float
     """Delay and everything else that does not depend on the batch."""
