@@ -35,8 +35,8 @@ def first_line(error: Exception) -> str:
 
 
 def one_clause(reasons: Iterable[tuple[str, str]], unit: str = "") -> str | None:
-    """One clause for (what, why) pairs; those with the same reason, one after another, share it:
-    `64, 32 rows: no room; 8 rows: differs`. None: there are none."""
+    """Clause for (what, why) pairs; those with the same reason, one after another, share it: `64,
+    32 rows: no room; 8 rows: differs`. None: there are no pairs."""
     groups = groupby(reasons, itemgetter(1))
     parts = (f"{', '.join(what for what, _ in group)}{unit}: {why}" for why, group in groups)
     return printed("; ".join(parts))

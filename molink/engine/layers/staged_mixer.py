@@ -68,7 +68,7 @@ def decode_index(spans: Sequence[RecurrentSpan]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MixerCall:
-    """One call of a mixer: B sequences of N rows each."""
+    """Call of a mixer: B sequences of N rows each."""
 
     rows: slice | torch.Tensor
     """Place of the rows: of one sequence a slice, of decode rows their index [B]."""
@@ -76,7 +76,7 @@ class MixerCall:
     has_state: bool
 
     def of(self, value_1T: torch.Tensor) -> torch.Tensor:
-        """These rows of a [1, T, ...] tensor as [B, N, ...]."""
+        """Rows [B, N, ...] of this call in a [1, T, ...] tensor."""
         return (
             value_1T[:, self.rows] if isinstance(self.rows, slice) else value_1T[0, self.rows, None]
         )

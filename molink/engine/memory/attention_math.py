@@ -88,7 +88,7 @@ def _attend_in_pieces(
     mask: torch.Tensor | KeyMask | None,
     variant: AttentionVariant,
 ) -> torch.Tensor:
-    """The same, over as many keys at a time as `SCORES_MAX` allows."""
+    """Attention over as many keys at a time as `SCORES_MAX` allows."""
     keys, step = k_BKNA.shape[2], max(KEYS_MIN, SCORES_MAX // q_BKRA[..., 0].numel())
     result = None
     for first in range(0, keys, step):

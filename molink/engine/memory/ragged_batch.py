@@ -65,7 +65,8 @@ class RaggedSpan:
         return 0 if window is None else max(0, self.start - window + 1)
 
     def over_copy(self, first: int) -> "RaggedSpan":
-        """The same rows, alone, over a copy of their keys that begins at position `first`."""
+        """Span of the same rows, alone, over a copy of their keys that begins at position
+        `first`."""
         keys = self.keys - first
         return RaggedSpan(0, self.rows, self.start - first, keys, range(blocks_for(keys)))
 

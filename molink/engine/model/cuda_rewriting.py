@@ -73,8 +73,8 @@ class JoinedLinear(nn.Module):
 
 
 def _format_of(weight: torch.Tensor) -> torch.Tensor:
-    """Nothing, in the weight's format: architectures ask a layer's weight for it, and round rows to
-    it."""
+    """Empty tensor in the weight's format: architectures ask a layer's weight for it, and round
+    rows to it."""
     return torch.empty(0, dtype=weight.dtype, device=weight.device)
 
 
@@ -88,7 +88,7 @@ def _join(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def _joined(linears: Sequence[Any]) -> Any:
-    """One layer for linears that read the same rows; None where their formats differ."""
+    """Layer for linears that read the same rows; None where their formats differ."""
     first = linears[0]
     if all(isinstance(linear, QuantizedLinear) for linear in linears):
         if any(linear.form != first.form for linear in linears):
@@ -140,7 +140,8 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _gated(module: nn.Module, choice: FusedChoice) -> GatedMlp | None:
-    """The same MLP with a fused gate; None for what is none, or where numbers differ."""
+    """MLP with a fused gate in place of this one; None for what is none, or where numbers
+    differ."""
     linears: list[Any] = [child for child in module.children() if _is_linear(child)]
     for order, gate in product(_orders(linears), GATES):
         *into, down = order

@@ -90,7 +90,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of all layers at some positions, and what it was run with."""
+    """Run of all layers at some positions, and what it was run with."""
 
     step: AttentionStep
     seen: list[Seen]

@@ -112,7 +112,7 @@ class Scratch:
 
 
 class PlainLayer:
-    """One layer, described for the kernel."""
+    """Layer described for the kernel."""
 
     def __init__(
         self, library: ctypes.CDLL, parts: LayerParts, layer: LayerKv, scratch: Scratch

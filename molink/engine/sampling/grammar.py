@@ -74,7 +74,7 @@ class Grammars:
     """Compiler of a tail's grammars, and the thread in which their masks are computed."""
 
     def __init__(self, tokenizer: Any, model: ModelDescription, device: torch.device) -> None:
-        """`tokenizer` is Hugging Face's, a fast one; the masks will be on `device`."""
+        """The `tokenizer` is Hugging Face's, a fast one; the masks will be on `device`."""
         self._vocabulary_size = model.vocabulary_size
         self._device = device
         self._compiling = ThreadPoolExecutor(1, "grammar-compiler", _give_way)

@@ -36,7 +36,7 @@ class LateDraw:
     since: float
 
     def drawn(self, now: float) -> DrawnToken | None:
-        """Its token, added to its history; None: the mask is not there yet."""
+        """Token of the row, added to its history; None: the mask is not there yet."""
         constraint = self.history.constraint
         if constraint is None or constraint.is_ready():
             return sample(self.logits_W[None], [self.history], [self.known_tokens])[0]

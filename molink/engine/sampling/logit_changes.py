@@ -86,7 +86,7 @@ def change(logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> None:
 
 
 def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, np.ndarray]:
-    """[E] places in all rows, and what is added there."""
+    """Places [E] in all rows, and what is added there."""
     pairs = [
         (row * words + token_id, bias)
         for row, history in enumerate(histories)
@@ -97,7 +97,7 @@ def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarra
 
 
 def _early_stops(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray]:
-    """[E] places of stop tokens that would come too soon."""
+    """Places [E] of stop tokens that would come too soon."""
     places = [
         row * words + token_id
         for row, history in enumerate(histories)
@@ -119,7 +119,7 @@ def _forbid(logits_RW: torch.Tensor, stops: torch.Tensor) -> None:
 
 
 def _penalties(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, ...]:
-    """[E] places of earlier tokens; the factors of positive and of negative logits, and what is
+    """Places [E] of earlier tokens; the factors of positive and of negative logits, and what is
     subtracted then."""
     parts = [
         (row * words + history.counts.words, *_factors(history))

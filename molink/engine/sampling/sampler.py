@@ -128,7 +128,7 @@ class Sampling:
         return [array for part in self._parts for array in (*part.changes, *part.draws)]
 
     def table(self, logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[R, C] doubles: each row's word, and where log-probabilities are asked for that of the
+        """Doubles [R, C]: each row's word, and where log-probabilities are asked for that of the
         word, the likeliest words and theirs; of logits, which stay as they are, and `settings` on
         their device. -1 is the word of logits that are not finite."""
         if not self._histories:
@@ -200,7 +200,7 @@ def _table(
 
 
 def with_logprobs(words_R1: torch.Tensor, logprobs_RW: torch.Tensor) -> torch.Tensor:
-    """[R, C] doubles: the words, their log-probabilities, the likeliest words and theirs."""
+    """Doubles [R, C]: the words, their log-probabilities, the likeliest words and theirs."""
     # Always as many: which of equally likely words come last must not depend on the neighbours.
     best = logprobs_RW.topk(min(LOGPROBS_MAX, logprobs_RW.shape[1]))
     columns = (words_R1, logprobs_RW.gather(1, words_R1), best.indices, best.values)

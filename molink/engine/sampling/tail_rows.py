@@ -50,7 +50,7 @@ class TailRows(NamedTuple):
         words: int,
         device: torch.device,
     ) -> "TailRows":
-        """Those of a batch on the tail."""
+        """Rows of a batch on the tail."""
         samplers, rows = sampling_rows(batch)
         own = [histories[span.request_id] for span in samplers]
         ends = [span.end for span in samplers]

@@ -117,8 +117,8 @@ def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Sp
 def _tried(
     stage: Executor, inputs: StepInputs, interrupt: Callable[[], None] | None
 ) -> StepOutput | None:
-    """None when the device was full. The error's frames, which hold the step's tensors, are gone by
-    then."""
+    """Result of a step; None when the device was full. The error's frames, which hold the step's
+    tensors, are gone by then."""
     try:
         return stage.step(*inputs, interrupt)
     except (torch.OutOfMemoryError, MemoryError):

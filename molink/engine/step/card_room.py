@@ -157,8 +157,8 @@ def measured_step_bytes(card: Card, run_longest: Callable[[int], object]) -> int
 def fitting_kv_tokens(
     card: Card, room: CardRoom, token_bytes: int, state_bytes: int, wanted: int | None
 ) -> int | None:
-    """`wanted` tokens of KV where they fit beside one request's states; None, which wants as many
-    as fit, stays None.
+    """Tokens of KV, the `wanted` ones where they fit beside one request's states; None, which wants
+    as many as fit, stays None.
 
     Of what a coordinator has planned by a model's shape it is as much as fits: only the card knows
     what a step takes. Raises NoRoomError where an operator has asked for more than fits, and where

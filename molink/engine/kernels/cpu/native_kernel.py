@@ -52,7 +52,7 @@ class InstructionSet:
 
     @property
     def sources(self) -> list[Path]:
-        """Its own files, and those that all sets share."""
+        """Files of the set, and those that all sets share."""
         return sorted([*SOURCES.glob("*.h"), *(SOURCES / self.folder).glob("*.[ch]")])
 
 

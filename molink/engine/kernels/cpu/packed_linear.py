@@ -70,7 +70,7 @@ PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
 @cache
 def linear_kernel() -> Callable[..., None] | None:
-    """`linear_bf16`, or None where it cannot be had."""
+    """Kernel `linear_bf16`, or None where it cannot be had."""
     library = native_library()
     if library is None:
         return None
@@ -148,13 +148,13 @@ LAYOUTS: tuple[type[PlainLinear], ...] = (NativeLinear, OnednnLinear)
 
 
 def pack(linears: Sequence[nn.Linear]) -> PackedLinear | None:
-    """One packed layer for linears that read the same input; None where no layout works."""
+    """Packed layer for linears that read the same input; None where no layout works."""
     weight = joined_weight(linears)
     return None if weight is None else pack_matrix(weight, joined_bias(linears))
 
 
 def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PlainLinear | None:
-    """One packed layer for a matrix; None where no layout works."""
+    """Packed layer for a matrix; None where no layout works."""
     if weight.dtype not in PACKED_DTYPES or weight.device.type != "cpu":
         return None
     for layout in LAYOUTS:

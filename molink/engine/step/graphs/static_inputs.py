@@ -28,7 +28,7 @@ TOKEN_ID, POSITION, SLOT, KEYS, STATE_SLOT = range(5)
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
-    """One row of a decode step."""
+    """Row of a decode step."""
 
     token_id: int
     """0 where layers do not read it."""
