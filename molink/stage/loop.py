@@ -129,7 +129,7 @@ class StageLoop:
             self.reports.end()
 
     def _obey(self, command: JoinRing | LoadStage) -> None:
-        """Nothing is computed between what is loaded and the ring's next epoch."""
+        """Load layers and join the ring's next epoch, with nothing computed in between."""
         while isinstance(command, LoadStage):
             self._extend(command)
             while (following := self.next_command()) is None:

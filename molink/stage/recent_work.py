@@ -187,7 +187,7 @@ class RecentWork:
             self._steps.append((self._count, batch.tokens, is_decode, round(now, DIGITS), took_s))
 
     def prompts(self, now: float) -> tuple[tuple[int, int, float], ...]:
-        """`StageHealth.recent_prompts` as of now."""
+        """Value of `StageHealth.recent_prompts` as of now."""
         return tuple(
             (request_id, prompt.tokens, round(prompt.waited_s, DIGITS))
             for request_id, prompt in self._prompts.items()
@@ -195,11 +195,11 @@ class RecentWork:
         )
 
     def pieces(self, now: float) -> tuple[tuple[int, int, int, float], ...]:
-        """`StageHealth.recent_pieces` as of now."""
+        """Value of `StageHealth.recent_pieces` as of now."""
         return tuple(piece[:4] for piece in self._pieces if now - piece[4] <= REPORTED_S)
 
     def refusals(self, now: float) -> tuple[tuple[int, str], ...]:
-        """`StageHealth.recent_refused` as of now."""
+        """Value of `StageHealth.recent_refused` as of now."""
         return tuple(one[:2] for one in self._refused if now - one[2] <= REPORTED_S)
 
     def micro_batches(self, now: float) -> tuple[float, float | None]:
@@ -209,11 +209,11 @@ class RecentWork:
         return self._held.mean(now), circling if self.is_head else None
 
     def steps(self, now: float) -> tuple[tuple[int, int, bool, float, float], ...]:
-        """`StageHealth.recent_steps` as of now."""
+        """Value of `StageHealth.recent_steps` as of now."""
         return tuple(step for step in self._steps if now - step[3] <= REPORTED_S)
 
     def recent_sketches(self, now: float) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
-        """`StageHealth.recent_sketches` as of now, the newest that find room."""
+        """Value of `StageHealth.recent_sketches` as of now, the newest that find room."""
         done = [] if self.sketches is None else self.sketches.done_since(now - REPORTED_S)
         told = list[tuple[int, int, tuple[float, ...]]]()
         for sketch in done[:SKETCHES_MAX]:

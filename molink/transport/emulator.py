@@ -34,7 +34,7 @@ STARTED_AT = time.monotonic()
 
 @dataclass(slots=True)
 class ShapedPipe:
-    """One direction of an emulated link, as arithmetic: rate, delay and bounded queue.
+    """Direction of an emulated link, as arithmetic: rate, delay and bounded queue.
 
     The line carries one byte after the other at the schedule's rate, then each is delayed; bytes
     that wait for the line are the router's queue. Pure, so that its numbers can be tested without a

@@ -160,7 +160,7 @@ class Frames(Generic[Kind]):
 
 
 def sentence(text: str) -> str:
-    """`text` cut to what a frame may carry."""
+    """Text cut to what a frame may carry."""
     return text if len(text) <= FIELD_LENGTH_MAX else text[: FIELD_LENGTH_MAX - 1] + "…"
 
 

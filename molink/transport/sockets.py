@@ -67,7 +67,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def address_of(bound: socket.socket) -> str:
-    """`host:port` of this end."""
+    """Address `host:port` of this end."""
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -220,7 +220,7 @@ class Listener:
         self._unidentified.pop(task, None)
 
     async def _serve_one(self, connection: socket.socket) -> None:
-        """One connection from its first byte to its end; no failure reaches the others."""
+        """Serve one connection from its first byte to its end; no failure reaches the others."""
         handed_on = False
         try:
             handed_on = await self._serve(connection)

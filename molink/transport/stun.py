@@ -63,7 +63,7 @@ async def serve_stun(host: str, port: int, other_port: int = 0) -> AsyncIterator
 
 
 def parse_stun(data: bytes) -> stun.Message | None:
-    """None for anything that is no STUN message: a sender may lie."""
+    """Message in `data`; None for anything that is no STUN message: a sender may lie."""
     if len(data) > REQUEST_BYTES_MAX:
         return None
     try:

@@ -85,7 +85,7 @@ class MoveOutcome:
 
 @dataclass(slots=True)
 class PathMove:
-    """One move under way."""
+    """Move under way."""
 
     address: str
     done: Done | None
@@ -146,7 +146,7 @@ class PathMove:
             self.wake_at = now + HELLO_PERIOD_S
 
     def _is_answered(self) -> bool:
-        """So far this connection has carried hellos only, so nothing but a welcome comes back."""
+        """Whether a welcome came: so far this connection has carried hellos only."""
         try:
             answer = decode_link_frame(self.socket.recv(zmq.NOBLOCK))
         except (zmq.Again, FrameError):

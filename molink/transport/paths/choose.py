@@ -81,7 +81,7 @@ class PathChooser:
         self.next_try_at = None
 
     def unanswered(self, now: float) -> None:
-        """None of the direct addresses has answered."""
+        """Note that no direct address has answered."""
         if self.path.kind == "direct":
             self.next_try_at = None
             return
@@ -111,7 +111,8 @@ class PathChooser:
         self.next_try_at = self._not_before = now + self._cool_down_s()
 
     def _cool_down_s(self) -> float:
-        """Without a relay there is nothing better than to try the same again soon."""
+        """Seconds until the next try. Without a relay there is nothing better than to try again
+        soon."""
         if not self.has_relay:
             return self.periods.lost_retry_s
         doubled = self.periods.cool_down_s * 2.0 ** (self._failures - 1)

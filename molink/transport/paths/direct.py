@@ -125,7 +125,7 @@ async def is_zeromq(connection: socket.socket, within_s: float) -> None:
 async def find_link_port(
     addresses: Sequence[str], within_s: float = DIRECT_WITHIN_S
 ) -> tuple[str, socket.socket] | None:
-    """`first_direct` for the port of a link."""
+    """Address and connection by `first_direct` for the port of a link."""
     return await first_direct(addresses, partial(is_zeromq, within_s=within_s), within_s)
 
 

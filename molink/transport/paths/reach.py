@@ -67,7 +67,8 @@ class Reach:
         return tuple(address for address in addresses if self.permits(address))
 
     def permits_service(self, address: str) -> bool:
-        """The same for a service of the cluster's operator, which may have a name; looks it up."""
+        """Whether a service of the cluster's operator may be tried, which may have a name; looks it
+        up."""
         if self.permits(address):
             return True
         found = _looked_up(address.rpartition(":")[0].strip("[]"))

@@ -205,7 +205,7 @@ class _Reports:
     over: bool = False
 
     async def listen(self, connection: socket.socket) -> None:
-        """Until the connection ends, or something else comes."""
+        """Take in reports until the connection ends, or something else comes."""
         try:
             while isinstance(report := await PEER_FRAMES.read(connection), Received):
                 self.arrivals.note(report.bytes_total)

@@ -88,7 +88,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """So many bytes have come by now."""
+    """Report that so many bytes have come by now."""
 
     bytes_total: int
 

@@ -69,7 +69,7 @@ CALLER_CONNECTIONS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class RelayCaller:
-    """One node's requests to one relay."""
+    """Requests of one node to one relay."""
 
     address: str
     """host:port of the relay."""
@@ -187,7 +187,7 @@ class Pauses:
     """Each pause is this share shorter at most, drawn evenly."""
 
     def draw(self, rng: random.Random) -> Iterator[float]:
-        """One pause after the other, doubling, without end."""
+        """Pauses one after the other, doubling, without end."""
         pause_s = self.first_s
         while True:
             yield pause_s * (1 - self.spread * rng.random())
@@ -280,7 +280,7 @@ class RelayReceiver:
             self._is_due.set()
 
     async def run(self) -> None:
-        """Until it is cancelled; then every connection is ended."""
+        """Stay registered until it is cancelled; then every connection is ended."""
         async with background_tasks() as group:
             await self._stay(group)
 

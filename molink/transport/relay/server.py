@@ -156,7 +156,8 @@ class RelayServer:
                 self._members.send_to(node_id, Ping())
 
     async def _serve(self, connection: socket.socket) -> bool:
-        """One connection from its first frame to its end; True when another task has it now."""
+        """Serve one connection from its first frame to its end; True when another task has it
+        now."""
         try:
             return await self._serve_node(connection)
         except RefusedError as error:

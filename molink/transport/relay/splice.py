@@ -61,7 +61,7 @@ class Splicer:
 
 @dataclass(slots=True, eq=False)
 class _Pump:
-    """One direction of two joined connections."""
+    """Direction of two joined connections."""
 
     splicer: Splicer
     source: socket.socket
