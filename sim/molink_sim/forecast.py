@@ -123,7 +123,7 @@ def _goal(bounds: Bounds) -> Goal:
 
 
 def with_one_more(nodes: NodeFile) -> NodeFile:
-    """The same set and a copy of the PC with the fastest memory, beside its original."""
+    """Set of nodes with a copy of the PC with the fastest memory, beside its original."""
     best = max(nodes.nodes, key=lambda node: _device(node).bandwidth_gb_per_s)
     copy = replace(best, name=f"{best.name} (one more)")
     place = nodes.nodes.index(best) + 1

@@ -29,7 +29,7 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One bar of the Gantt picture."""
+    """Bar of the Gantt picture."""
 
     lane: str
     """Name such as `ring 0 stage 1` or `ring 0 link 0`."""

@@ -88,7 +88,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """One stage: a run of layers on a node."""
+    """Stage: a run of layers on a node."""
 
     layers: int
     cost: StepCost
@@ -198,7 +198,7 @@ class HostSuspended(FaultSpec):
 
 @dataclass(frozen=True, slots=True)
 class LinkCut(FaultSpec):
-    """Nothing passes the link; what was under way comes after the cut."""
+    """Cut of a link: nothing passes it; what was under way comes after the cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class World:
             recoveries[fault.ring].plan(fault)
 
     def run(self, progress: Callable[[float], None] = lambda virtual_s: None) -> None:
-        """Until all has ended, at most for `drain_s` after the last arrival may come."""
+        """Run until all has ended, at most for `drain_s` after the last arrival may come."""
         now, until = self.scenario.duration_s, self.scenario.duration_s + self.scenario.drain_s
         for step in range(1, PROGRESS_STEPS):
             self.clock.run(now * step / PROGRESS_STEPS)
@@ -179,7 +179,7 @@ class World:
             self.coordinator.sampled(sent.what)
 
     def _usage(self, lane: str) -> Usage:
-        """The same for a ring that was built anew."""
+        """Busy time of a lane, the same for a ring that was built anew."""
         counted = self.scenario.warmup_s, self.scenario.duration_s
         return self._usages.setdefault(lane, Usage(lane, *counted, self._timeline))
 
@@ -273,7 +273,7 @@ class _Joining:
     _missing: set[int] = field(init=False, default_factory=set)
 
     def enter(self, place: int) -> None:
-        """One of them enters, unless there is another epoch by now."""
+        """Let one stage enter, unless there is another epoch by now."""
         ring = self.host.ring
         if ring.epoch != self.epoch:
             return

@@ -63,7 +63,8 @@ trace, 1 in the synthetic one."""
 def thin(
     arrivals: Sequence[Arrival], rate_per_s: float, duration_s: float, seed: int
 ) -> list[Arrival]:
-    """`duration_s` seconds of a trace at `rate_per_s`, the same requests as the live benchmark's.
+    """Arrivals in `duration_s` seconds of a trace at `rate_per_s`, the same as the live
+    benchmark's.
 
     A trace that is less busy than that is played faster.
 

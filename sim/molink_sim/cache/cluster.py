@@ -93,7 +93,7 @@ class PaperNode:
         return PrefillWork(operations / NODE_FLOPS_PER_S, 0.0)
 
     def decode(self, answers: int, context_tokens: float, *, beside_prefill: bool) -> DecodeLoad:
-        """Nothing: other nodes decode."""
+        """No load: other nodes decode."""
         return IDLE
 
 

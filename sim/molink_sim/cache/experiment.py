@@ -99,7 +99,7 @@ class CacheSetting:
             raise UserError("--ttft-times and --tpot-times take numbers above 0.")
 
     def costs(self) -> list[RingCost]:
-        """One for each ring; equal rings share what they have worked out."""
+        """Costs of the rings, one each; equal rings share what they have worked out."""
         if self.shape == "paper":
             stages = self.stages or 1
             one = paper_ring(stages, self.capacity_tokens)
@@ -198,7 +198,8 @@ def _held_rates(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iter
 
 
 def _overload(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
-    """At twice the rate that is held with the last of the routings, or the rate that is given."""
+    """Rows at twice the rate that is held with the last of the routings, or the rate that is
+    given."""
     experiment, routing = _Experiment.of(setting, requests), setting.routings[-1]
     rate = setting.rate or OVERLOAD_TIMES * experiment.held(routing)[0]
     if not rate:

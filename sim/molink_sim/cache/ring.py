@@ -41,7 +41,7 @@ MOMENT_S = 1e-9
 
 @dataclass(slots=True)
 class Served:
-    """One request on a ring, and what came of it."""
+    """Request on a ring, and what came of it."""
 
     request: CacheRequest
     met: RingState
@@ -84,7 +84,7 @@ class Served:
 
     @property
     def ttft_s(self) -> float:
-        """Infinite while there is no token."""
+        """Time to its first token; infinite while there is none."""
         return NEVER if self.first_token_s is None else self.first_token_s - self.request.at_s
 
     @property
@@ -191,7 +191,8 @@ class CacheRing:
 
     @property
     def wait_s(self) -> float:
-        """Until the slowest part is free of all prompts that are here, at the present speed."""
+        """Seconds until the slowest part is free of all prompts that are here, at the present
+        speed."""
         now_s = self._prompt_left_s(self.prompt) if self.prompt else 0.0
         return now_s + sum(
             served.transfer_s

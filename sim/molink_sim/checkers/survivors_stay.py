@@ -21,7 +21,7 @@ class SurvivorsStay(Checker):
         """Places that have been replaced after the last loss of their ring."""
 
     def lost(self, place: Place) -> None:
-        """It will be replaced."""
+        """Note a place that will be replaced."""
         self._lost.add(place)
 
     def joined(self, place: Place, resume: Resume) -> None:

@@ -79,7 +79,7 @@ FAULTS: dict[str, Callable[[random.Random, Where], FaultSpec]] = {
 def draw_faults(
     seed: int, kinds: Collection[str], rings: Sequence[RingSpec], duration_s: float
 ) -> tuple[FaultSpec, ...]:
-    """None to two of each kind, three of losses, in order of beginning."""
+    """Faults: none to two of each kind, three of losses, in order of beginning."""
     found: list[FaultSpec] = []
     for kind in FAULTS:
         if kind in kinds:

@@ -42,7 +42,7 @@ class RingHost(Protocol):
         when all have."""
 
     def end(self) -> None:
-        """Nothing more comes of the ring."""
+        """End the ring: nothing more comes of it."""
 
     def restart(self) -> None:
         """The next ring begins, with empty KV."""
@@ -101,7 +101,7 @@ class Recovery:
             self.clock.at(sleep.at_s + sleep.silent_s, self._silent, (sleep, self._life))
 
     def _silent(self, what: tuple[HostSuspended, int]) -> None:
-        """It has been taken for lost, unless its ring has lost it meanwhile."""
+        """Take a sleeping place for lost, unless its ring has lost it meanwhile."""
         sleep, life = what
         if life != self._life or sleep.place in self._fresh | self._missing.keys():
             return

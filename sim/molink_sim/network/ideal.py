@@ -60,7 +60,7 @@ class IdealLink(ForecastIgnored):
     def offer_at(
         self, now: float, message: Any, batch_class: BatchClass, size_bytes: int, rows: int
     ) -> None:
-        """The same at a moment that may be yet to come, if nothing is offered before it."""
+        """Offer a message at a moment that may be yet to come, if nothing is offered before it."""
         if batch_class is DECODE:
             self._send_decode(now, message, size_bytes, rows)
         else:
@@ -89,7 +89,7 @@ class IdealLink(ForecastIgnored):
             self._watch_front()
 
     def _decode_starts(self, now: float) -> float:
-        """After the decode on the wire, else after a piece of prefill, else now."""
+        """Start of a decode: after the one on the wire, else after a piece of prefill, else now."""
         if now < self._decode_until:
             return self._decode_until
         if not self._prefill or now <= self._prefill_from:

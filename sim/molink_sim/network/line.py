@@ -171,7 +171,7 @@ class Trouble(Protocol):
         """Seconds by which bytes that leave now are late, beyond the delay."""
 
     def again_s(self, now: float) -> float | None:
-        """After which time what arrives now arrives once more; None: it does not."""
+        """Seconds after which what arrives now arrives once more; None: it does not."""
 
     def acknowledged_at(self, when: float) -> float:
         """Return of an acknowledgement that without the trouble would be back at `when`."""

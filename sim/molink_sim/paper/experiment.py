@@ -147,7 +147,7 @@ NO_MEANS = Means(None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run beside what the paper reports of it; without a number of its own, None."""
+    """Run beside what the paper reports of it; without a number of its own, None."""
 
     section: str
     name: str

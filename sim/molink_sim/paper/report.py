@@ -35,7 +35,7 @@ _COMPARED = ("vllm", "helix", "paper")
 
 
 def paper_tables(rows: Sequence[Row]) -> list[Table]:
-    """One table for each section, in order, narrow enough for a terminal of 80 columns."""
+    """Tables of the sections, in order, narrow enough for a terminal of 80 columns."""
     sections = list(dict.fromkeys(row.section for row in rows))
     return [
         _table(section, [row for row in rows if row.section == section]) for section in sections

@@ -48,7 +48,7 @@ def colour(name: str, number: int) -> str:
 
 
 def colours(names: Sequence[Any]) -> dict[Any, Any]:
-    """One for each name: systems have their own, numbers are shades of one scale."""
+    """Colours of the names: systems have their own, numbers are shades of one scale."""
     if len(names) > 1 and all(isinstance(name, int | float) for name in names):
         return _shades(sorted(names))
     return {

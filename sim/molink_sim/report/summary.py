@@ -169,7 +169,7 @@ class Sweep:
     runs: Sequence[Run]
 
     def values(self, parameter: str) -> list[Parameter]:
-        """Those that occur, in the order in which they first do."""
+        """Values that occur, in the order in which they first do."""
         found = (run.parameters[parameter] for run in self.runs if parameter in run.parameters)
         return list(dict.fromkeys(found))
 

@@ -38,7 +38,7 @@ second changes no mean by a tenth (docs/benchmarks/simulator.md)."""
 
 @dataclass(slots=True)
 class _Engine:
-    """One micro-batch."""
+    """Engine of one micro-batch."""
 
     number: int
     blocks_free: int
@@ -49,7 +49,7 @@ class _Engine:
 
     @property
     def requests(self) -> int:
-        """Those that have not ended."""
+        """Number of requests that have not ended."""
         return len(self.waiting) + len(self.running)
 
 

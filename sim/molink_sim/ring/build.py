@@ -152,7 +152,7 @@ class RingMaker:
         return link
 
     def _stage(self, ring: Ring, index: int, copies: Sampled, resume: Resume) -> Stage:
-        """One stage, whose link is there."""
+        """Stage whose link is there."""
         spec, system = ring.spec, self.system
         stage = spec.stages[index]
         log_rows = stage.replay_log_bytes / spec.row_bytes

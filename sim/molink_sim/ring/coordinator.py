@@ -172,7 +172,7 @@ class Coordinator:
                 self._move(live)
 
     def ring_back(self, ring: int, epoch: int, submit: Callable[[Sent], None]) -> None:
-        """It serves again, with nothing on it."""
+        """Let a ring serve again, with nothing on it."""
         endpoint = self.rings[ring]
         endpoint.submit, endpoint.epoch, endpoint.is_up = submit, epoch, True
         for live in [live for live in self._live.values() if live.is_parked]:
@@ -250,7 +250,7 @@ class Coordinator:
         )
 
     def _choose_ring(self, outcome: RequestOutcome) -> int:
-        """Among those that are up; the first of all when none is."""
+        """Least loaded ring of those that are up; the first of all when none is."""
         up = [ring for ring, endpoint in enumerate(self.rings) if endpoint.is_up]
         return self._least_loaded(up or range(len(self.rings)), outcome)
 

@@ -109,7 +109,7 @@ class SharedDevice:
         self._change(-1)
 
     def handle_chunk(self) -> None:
-        """One end of a link has a chunk in hand: that takes a core as a step does."""
+        """Handle a chunk at one end of a link: that takes a core as a step does."""
         if self.chunk_s:
             self.begin()
             self.at(self.now + self.chunk_s / 2, self._handled, None)
@@ -167,7 +167,7 @@ class PrefillStep:
 
     @property
     def ends_at(self) -> float:
-        """Its end unless decode interrupts it; in compute time."""
+        """End of the step unless decode interrupts it; in compute time."""
         return self.resumed_at + self.step_s - self.done_s
 
     def stop_after_layer(self, now: float, layers: int) -> bool:

@@ -103,7 +103,7 @@ class Stage:
             self.device.at(self._prefill.stop_at, self._layer_ended, self._prefill)
 
     def lose(self) -> None:
-        """Its process is gone."""
+        """End the stage: its process is gone."""
         self.is_lost = True
         if self._is_busy:
             self.device.end()

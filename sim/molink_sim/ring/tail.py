@@ -55,7 +55,7 @@ class Tail:
         )
 
     def draw(self, spans: Iterable[Span]) -> tuple[SampledToken, ...]:
-        """One token for each span that samples."""
+        """Tokens, one for each span that samples."""
         return tuple([self._draw(span.request_id) for span in spans if span.samples])
 
     def _draw(self, request_id: int) -> SampledToken:

@@ -37,7 +37,7 @@ def measured_profile(path: Path, model: str) -> StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class RealRound:
-    """One run on a fresh ring."""
+    """Run on a fresh ring."""
 
     requests: list[SeenRequest]
     busy_s: list[float]
