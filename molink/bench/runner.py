@@ -95,7 +95,8 @@ def random_request(random: Random, vocabulary_size: int, lengths: TraceRequest) 
 def warm_up(
     random: Random, vocabulary_size: int, lengths: TraceRequest, *, slots: int, rounds: int
 ) -> RequestPlan:
-    """`rounds` requests for each slot, no longer than these lengths and short in any case."""
+    """Plan of `rounds` requests for each slot, no longer than these lengths and short in any
+    case."""
     short = TraceRequest(
         0.0,
         min(lengths.input_tokens, WARM_UP_INPUT_TOKENS_MAX),

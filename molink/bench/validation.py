@@ -61,7 +61,7 @@ def main(scenario: Path, model: str, json_path: Path, number: int) -> None:
 
 
 async def run_live(scenario: ValidationScenario, model: str, number: int) -> dict[str, Any]:
-    """One round on a fresh ring; its `number` seeds the prompts' tokens.
+    """Run one round on a fresh ring; its `number` seeds the prompts' tokens.
 
     Raises UserError when the server does not start or a request fails.
     """

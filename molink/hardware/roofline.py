@@ -106,7 +106,7 @@ class RooflineCost:
     def parts(
         self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
     ) -> StepParts:
-        """The same step, part by part."""
+        """Seconds of one step, part by part."""
         return StepParts(*self._parts_s(batch_class, rows, kv_tokens, sequences))
 
     def _parts_s(

@@ -52,7 +52,7 @@ WARM_UP_OUTPUT_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRequest:
-    """One request of a scenario: its load, when it is asked, and its lengths."""
+    """Request of a scenario: its load, when it is asked, and its lengths."""
 
     load: str
     start_s: float
@@ -62,7 +62,7 @@ class ScenarioRequest:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of users, and the requests that they make."""
+    """Kind of users, and the requests that they make."""
 
     name: str
     requests: tuple[TraceRequest, ...]
