@@ -22,8 +22,8 @@ PACKAGES = {
 BUDGETS = tomllib.loads((Path(__file__).parent / "budgets.toml").read_text(encoding="utf-8"))
 
 FUNCTION_LINES_MAX = 45
-SLACK = 1.05
-"""Largest budget, as a multiple of what is there."""
+SLACK, SLACK_LINES = 1.05, 100
+"""Largest budget: a multiple of what is there, and some lines."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def beside_budget(sizes: Mapping[str, int], budgets: Mapping[str, int]) -> Itera
         size, budget = sizes.get(name, 0), budgets.get(name, 0)
         if size > budget:
             yield f"{name} has {size} lines of {budget}: take some out, or say why it needs more"
-        elif budget > size * SLACK + 1:
+        elif budget > size * SLACK + SLACK_LINES:
             yield f"{name} has {size} lines of {budget}: lower its budget"
 
 
@@ -91,7 +91,7 @@ def test_every_room_is_within_its_budget():
 
 
 def test_a_room_that_grows_or_shrinks_is_named():
-    told = list(beside_budget({"a": 11, "b": 50, "c": 1}, {"a": 10, "b": 100}))
+    told = list(beside_budget({"a": 11, "b": 50, "c": 1}, {"a": 10, "b": 200}))
     assert [one.split()[0] for one in told] == ["a", "b", "c"]
     assert not list(beside_budget({"a": 100}, {"a": 104}))
 
