@@ -101,7 +101,7 @@ def load_stage(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a stage is loaded from, whatever its numbers' format."""
+    """Sources that a stage is loaded from, whatever its numbers' format."""
 
     checkpoint: Checkpoint
     config: Any

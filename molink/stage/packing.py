@@ -47,7 +47,7 @@ class Packing:
     refused: set[int] = field(default_factory=set)
     """Requests, not forgotten yet, some of whose rows were unfit here."""
     complaints: int = 0
-    """Requests, since the start, whose rows the stage before sent as what is not finite."""
+    """Requests, since the start, whose rows came from the stage before with numbers not finite."""
 
     def pack(self, hidden_TD: torch.Tensor, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
         """Header and packed bytes of [T, D] on the host."""

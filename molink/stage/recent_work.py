@@ -166,7 +166,7 @@ class RecentWork:
             del self._prompts[next(iter(self._prompts))]
 
     def with_waits(self, batch: Batch) -> Batch:
-        """The batch as it leaves the head: those who are new in it bear how long they waited."""
+        """Batch as it leaves the head: its new requests bear how long they waited."""
         if not (self.is_head and batch.admissions):
             return batch
         waits = {one: prompt.waited_s for one, prompt in self._prompts.items()}

@@ -37,9 +37,9 @@ def new_core(
     missing: Collection[int] = (),
     before: WorkSource | None = None,
 ) -> StageCore:
-    """Decision maker of a stage from the moment at which it joins; of what is listed in `resume`
-    it cannot go on with what is `missing`. `before`: that of the ring's epoch before, if what was
-    cached may stay."""
+    """Decision maker of a stage from the moment at which it joins. Of the requests listed in
+    `resume` it cannot go on with those that are `missing`. `before`: that of the ring's epoch
+    before, if what was cached may stay."""
     resume = (join.resume or Resume()).without(missing)
     return StageCore(_source(executor, join, resume, missing, before), executor.is_tail, resume)
 

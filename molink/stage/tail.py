@@ -71,8 +71,8 @@ class EndRules:
         return returned, copies
 
     def _waits(self, drawn: Iterable[DrawnToken]) -> dict[int, tuple[float, int]]:
-        """How long requests had waited of which these tokens are the first, and how many tokens of
-        each were cached; before they are judged."""
+        """Waits of the requests whose first tokens these are, and how many tokens of each were
+        cached; before they are judged."""
         endings = {token.request_id: self._endings[token.request_id] for token in drawn}
         return {
             request_id: (ending.admission.waited_s, ending.admission.cached_tokens)
@@ -122,8 +122,8 @@ class EndRules:
 def _refused(
     batch: Batch, drawn: Iterable[DrawnToken], scores: Iterable[PromptScore]
 ) -> dict[int, FinishReason]:
-    """Requests of which there is no token, and why: a stage has refused their rows, or what came
-    out here is no number."""
+    """Requests that get no token, and why: a stage has refused their rows, or what came out here is
+    no number."""
     lost = [token.request_id for token in drawn if token.is_lost]
     lost += [score.request_id for score in scores if math.isnan(score.logprob)]
     refused = dict.fromkeys(lost, FinishReason.OVERFLOWN)

@@ -72,7 +72,7 @@ class CodecChosen:
 
 @dataclass(frozen=True, slots=True)
 class CacheCleared:
-    """The operator wants nothing of what is cached to be found again."""
+    """Fact: the operator wants no cached block to be found again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ _active: ContextVar[AttentionStep] = ContextVar("molink_attention_step")
 
 @contextmanager
 def active_step(step: AttentionStep) -> Iterator[None]:
-    """Make `step` the one that models computed inside the block belong to."""
+    """Let models computed inside the block belong to `step`."""
     token = _active.set(step)
     try:
         yield

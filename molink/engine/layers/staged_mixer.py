@@ -141,7 +141,7 @@ _active: ContextVar[RecurrentStep] = ContextVar("molink_recurrent_step")
 
 @contextmanager
 def active_recurrence(step: RecurrentStep) -> Iterator[None]:
-    """Make `step` the one that mixers called inside the block belong to."""
+    """Let mixers called inside the block belong to `step`."""
     token = _active.set(step)
     try:
         yield

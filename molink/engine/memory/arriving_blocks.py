@@ -93,7 +93,7 @@ class ArrivingBlocks:
         self.check()
 
     def await_layer(self, layer: int, meanwhile: Callable[[], None] | None) -> None:
-        """Return when what is computed next can read a layer; `meanwhile` lets others pass. Raises
+        """Return when the next step can read a layer; `meanwhile` lets others pass. Raises
         StageError where it never can."""
         while not self._has(layer) and meanwhile is not None:
             meanwhile()

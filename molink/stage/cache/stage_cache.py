@@ -89,8 +89,8 @@ class StageCache:
             self.store.fetch(change.fetch_id, arrivals, _packed(parts))
 
     def take_read(self) -> list[Fetched]:
-        """Fetches of which it is known since what comes. Raises StageError where what was to come
-        could not be copied in."""
+        """Answers of fetches that have come since the last call. Raises StageError where blocks
+        that were to come could not be copied in."""
         for arriving in self._arriving:
             arriving.check()
         return [self._read.popleft() for _ in range(len(self._read))]
@@ -106,7 +106,7 @@ class StageCache:
             part.kv.drop_all()
 
     def shed(self) -> None:
-        """The host is short of memory: what is cached there is lost."""
+        """Drop the blocks cached in host memory: the host is short of it."""
         if self.store is not None:
             self.store.shed()
 

@@ -118,8 +118,8 @@ class CacheStore:
         )
 
     def settle(self) -> None:
-        """Have what is in the file on the disk and, where the system allows it, nowhere else: what
-        is read next shows how quick the disk is."""
+        """Have the file's content on the disk and, where the system allows it, nowhere else: the
+        next reads then show how quick the disk is."""
         if self._file is not None:
             self._file.settle()
 
@@ -157,7 +157,7 @@ class CacheStore:
         done.wait()
 
     def shed(self) -> None:
-        """Lose what is in host memory."""
+        """Lose the blocks in host memory."""
         self._jobs.put(_Shed())
 
     # -- in the thread --------------------------------------------------------------------------

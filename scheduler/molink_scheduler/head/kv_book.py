@@ -73,8 +73,8 @@ class KvBook:
     """Directory of the ring's epoch before, until it is said what of it stays; None: nothing, or it
     was said."""
     refills: bool = False
-    """Whether a fresh stage may lack what is cached: it is sent what a batch's newcomer begins with
-    before that batch, so two that begin with cached blocks do not share one."""
+    """Whether a fresh stage may lack cached blocks. It is sent those that a batch's newcomer begins
+    with before that batch, so two such newcomers do not share one."""
     _moves: list[tuple[int, list[range]]] = field(init=False, default_factory=list)
     """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
     DEVICE for those that are dropped, and their numbers."""

@@ -195,8 +195,8 @@ class PromptQueue:
         return room if room >= self.settings.ring.cut_tokens or not self._tokens_in_flight else 0
 
     def _first(self, sequences: Collection[Sequence], now: float) -> Sequence | None:
-        """The sequence whose prompt is under way, else the one that may be admitted next. One of
-        which cached blocks had better be fetched lets others pass until they are there."""
+        """The sequence whose prompt is under way, else the next to be admitted. A sequence whose
+        cached blocks had better be fetched lets others pass until they are there."""
         for sequence in self._under_way:
             if not sequence.stopping or sequence.is_replayed:
                 return sequence

@@ -104,8 +104,7 @@ class RingTerms:
 
     @property
     def caches_states(self) -> bool:
-        """Whether what is cached could be gone on from: without room for snapshots of states it
-        could not."""
+        """Whether cached blocks can be begun with: states need room for their snapshots."""
         return self.state_slots is None or self.state_snapshots > 0
 
 

@@ -30,7 +30,7 @@ node."""
 
 
 def owned_salt(group: str, owner: str) -> str:
-    """Salt of a group's request by an owner; empty: by who has no key."""
+    """Salt of a group's request by an owner; empty: by somebody without a key."""
     return f"{group}{OWNER_MARK}{owner}" if owner else group
 
 

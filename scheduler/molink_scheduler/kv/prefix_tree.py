@@ -200,7 +200,7 @@ class PrefixTree:
         return dropped
 
     def hide(self) -> None:
-        """Let nobody find what is cached; who holds some of it goes on."""
+        """Let nobody find cached blocks; a request that holds some goes on."""
         self._roots.clear()
 
     def drop_chain(self, here: int) -> list[range]:

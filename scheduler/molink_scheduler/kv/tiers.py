@@ -110,7 +110,8 @@ class PromptPace:
     trip_s: float | None = field(init=False, default=None)
     """Seconds from the departure of a prompt's rows, while none was under way, to their return."""
     _latest: dict[int, bool] = field(init=False, default_factory=dict)
-    """Requests of which rows have come back and others are to; whether these were under way."""
+    """Requests some of whose rows have come back, with others to come; whether those were under
+    way."""
 
     def returned(
         self, request_id: int, rows: int, elapsed_s: float, *, under_way: bool, pending: bool

@@ -46,7 +46,7 @@ more than one more request changes on a ring that is full, so two in a row are n
 differently for nothing."""
 
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 120.0
-"""Bounds of Retry-After: it is whole seconds, and who is told of more than two minutes has gone."""
+"""Bounds of Retry-After, in whole seconds: after more than two minutes the client has gone."""
 
 
 TTFT_TARGET_S_MAX, TPOT_TARGET_MS_MAX = 3600.0, 60_000.0

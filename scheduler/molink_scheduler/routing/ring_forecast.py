@@ -118,7 +118,7 @@ def forecast_ttft_s(ring: RingState, prompt_tokens: int) -> float:
 
 
 def own_prefill_s(ring: RingState, prompt_tokens: int) -> float:
-    """Seconds that the ring computes a request's own prompt, what is not cached of it."""
+    """Seconds that the ring computes the part of a request's own prompt that is not cached."""
     return ring.pace.prefill_s(max(1, prompt_tokens - ring.cached_tokens), ring.decoding)
 
 

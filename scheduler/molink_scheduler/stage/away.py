@@ -95,12 +95,12 @@ class AwayBook:
         return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
 
     def arrived(self, fetched: Fetched) -> Fetched | None:
-        """All stages before have answered; what is to be passed on."""
+        """Note that all stages before have answered; the answer to pass on."""
         self._readings[fetched.fetch_id].arrived = fetched
         return self._answer(fetched.fetch_id)
 
     def read(self, fetched: Fetched) -> tuple[tuple[int, ...], Fetched | None]:
-        """The stage's own blocks were read: their numbers, and what is to be passed on."""
+        """Note that the stage has read its blocks: their numbers, and the answer to pass on."""
         reading = self._readings[fetched.fetch_id]
         reading.read = fetched
         return reading.numbers, self._answer(fetched.fetch_id)

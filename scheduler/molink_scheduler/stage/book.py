@@ -192,7 +192,7 @@ class StageBook:
             self.kv.drop(1)
 
     def read(self, fetched: Fetched) -> Fetched | None:
-        """The stage's own blocks of a fetch were read; what is to be passed on."""
+        """Note that the stage has read its blocks of a fetch; the answer to pass on."""
         numbers, answer = self.away.read(fetched)
         for number in numbers:
             self._cached[number] -= 1
