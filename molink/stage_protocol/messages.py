@@ -221,7 +221,7 @@ class StageReady:
     """Fact: every link that leaves here was answered."""
 
     epoch: int = 0
-    """Epoch of the order to join. Of an older one the fact may come when the next has been sent."""
+    """Epoch of the order to join; of an older one it may come when the next has been sent."""
     missing: Annotated[tuple[int, ...], MaxLen(RESUMED_MAX)] = ()
     """Requests of `JoinRing.resume` that this stage cannot go on with."""
     cached: Annotated[Positions, MaxLen(CACHE_RUNS_MAX)] = ()

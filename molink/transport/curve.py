@@ -89,7 +89,7 @@ class CurveGuard:
         return self._keys.public
 
     def key_of(self, place: int) -> str | None:
-        """Key whose messages the port of this place takes now; None: nobody's."""
+        """Key from which the port of this place takes messages now; None: it takes none."""
         allowed = self._allowed
         return allowed[place] if place < len(allowed) else None
 

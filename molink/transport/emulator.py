@@ -48,7 +48,7 @@ class ShapedPipe:
 
     def deliver_at(self, size: int, now: float) -> float:
         """Time at which `size` bytes handed over `now` have arrived: behind what waits, at the
-        rate, delayed. Never before what was handed over earlier, even where the delay shrinks.
+        rate, delayed.
 
         Never before what was handed over earlier, even where the delay shrinks.
         """

@@ -63,8 +63,7 @@ trace, 1 in the synthetic one."""
 def thin(
     arrivals: Sequence[Arrival], rate_per_s: float, duration_s: float, seed: int
 ) -> list[Arrival]:
-    """Arrivals in `duration_s` seconds of a trace at `rate_per_s`, the same as the live
-    benchmark's.
+    """Arrivals in `duration_s` seconds of a trace at `rate_per_s`, as the live benchmark has them.
 
     A trace that is less busy than that is played faster.
 

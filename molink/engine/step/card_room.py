@@ -139,8 +139,7 @@ def room_on(
 
 
 def measured_step_bytes(card: Card, run_longest: Callable[[int], object]) -> int:
-    """Bytes of the longest step beside what stays, run with its rows. Raises NoRoomError when there
-    is none for it.
+    """Bytes that the longest step takes beside what stays; it is run with its rows.
 
     Raises NoRoomError when there is none for it.
     """

@@ -58,8 +58,7 @@ class Members:
     _tasks: dict[str, set["asyncio.Task[object]"]] = field(default_factory=dict)
 
     def register(self, node_id: str, connection: socket.socket) -> None:
-        """Let this connection reach the node from now on. The newest counts: a node that comes
-        again has lost the older one, even if the relay has not noticed. The older one is ended.
+        """Let this connection reach the node from now on.
 
         The newest counts: a node that comes again has lost the older one, whether or not the relay
         has noticed. The older one is ended.

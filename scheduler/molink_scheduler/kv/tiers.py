@@ -180,9 +180,9 @@ def blocks_worth_fetching(
     pace: PromptPace,
     answers: FetchPace,
 ) -> int:
-    """Blocks of a chain, those in host memory before those in the file, that are brought back
-    sooner than computed: as many as save most, 0 where none do. Of the file's only those that come
-    save anything. Nothing is fetched before the pace of prompts is known.
+    """Number of a chain's blocks, those in host memory before those in the file, that are brought
+    back sooner than computed: those that save most, 0 where none do. Of the file's only those that
+    come save anything. Nothing is fetched before the pace of prompts is known.
 
     A stage copies its blocks in while its answer goes round and the rows come after that: of both
     the longer counts. What the compute of these rows hides beyond that is not counted on: the pace

@@ -22,8 +22,7 @@ HitRate = float
 def hit_rate(
     requests: Sequence[CacheRequest], capacity_blocks: int | None, order: str = "lru"
 ) -> HitRate:
-    """Hit rate of the prefix tree, with room for so many blocks, or for all. A prompt with more
-    blocks than there is room for has its first ones cached.
+    """Hit rate of the prefix tree, with room for so many blocks, or for all.
 
     A prompt with more blocks than there is room for has its first ones cached.
     """
