@@ -58,7 +58,7 @@ OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
 INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
 WATCH_PATHS = frozenset({"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH})
-"""To be read; whatever is done there is an order."""
+"""Paths that can only be read; whatever acts on the cluster is an order."""
 
 PROXY_HEADERS = ("Forwarded", "Via", "X-Forwarded-", "X-Real-Ip")
 """How headers begin that proxies add to the requests that they pass on."""
@@ -83,7 +83,7 @@ class Access:
     """Names of this server besides those of loopback; addresses are always right."""
     now_s: Callable[[], float] = time.monotonic
     cors: CorsRules = field(default_factory=CorsRules)
-    """Other origins whose pages may use it."""
+    """Other origins whose pages may use the API."""
     no_keys: bool = False
     """Whether everybody may ask for answers, whatever keys there are."""
 
@@ -277,7 +277,7 @@ def _spend(access: Access, keys: LiveKeys, key: ApiKey, request: web.Request) ->
 
 
 def _duration(seconds: float) -> str:
-    """As OpenAI writes it: 340ms, 1s, 6m0s."""
+    """A duration as OpenAI writes it: 340ms, 1s, 6m0s."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds), 60)

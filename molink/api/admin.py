@@ -30,11 +30,11 @@ INTAKE_PATH = "/cluster/intake"
 CLEAR_CACHE_PATH = "/cluster/cache/clear"
 
 ORDER_BYTES_MAX = 4096
-"""Of a body: three short fields."""
+"""Most bytes of an order's body, which has three short fields."""
 
 INVITE_S = 24 * 3600.0
 INVITE_USES = 5
-"""Of an invite without wishes, as `molink invite` makes it."""
+"""Uses of an invite for which nothing else is asked, as `molink invite` makes it."""
 
 Order = Callable[[str, str], Awaitable[dict[str, Any]]]
 

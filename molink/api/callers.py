@@ -50,11 +50,11 @@ class Caller:
     key_id: str | None = None
     """None: without a key."""
     usage: KeyUsage = field(default_factory=KeyUsage)
-    """Where the tokens of a key are counted; of an address nobody asks."""
+    """Count of the key's tokens; that of an address is never read."""
     shares_cache: bool = False
     """Whether cached KV of other keys may serve it."""
     priority: int = 0
-    """Of requests that do not say one; lower goes first."""
+    """Priority of requests that state none; lower goes first."""
     priority_best: int | None = None
     """The lowest that requests may say; None: any."""
     sequences: int = 0

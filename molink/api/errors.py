@@ -77,7 +77,7 @@ UNSERVED: Mapping[str, str] = {
     "/v1/vector_stores": "Vector stores are",
     "/v1/videos": "Videos are",
 }
-"""By path, with all below it: what others serve there, and its verb."""
+"""Words for what other servers have at a path and below it, with the verb."""
 
 NOT_KEPT = ("/v1/chat/completions", "/v1/conversations", "/v1/responses")
 """Below these, others look answers up that they have stored."""
@@ -93,7 +93,8 @@ ANTHROPIC_KINDS: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""By status; the others are invalid_request_error below 500 and api_error from there."""
+"""Anthropic's type of an error by status; all others are invalid_request_error below 500 and
+api_error from there."""
 
 logger = logging.getLogger(__name__)
 

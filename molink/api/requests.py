@@ -76,7 +76,7 @@ TPOT_S_MIN = 1e-9
 """A target below it is none that could be met; in seconds it could be rounded to zero."""
 
 TOP_P_MIN = 1e-9
-"""What 0 means: the likeliest token alone."""
+"""Smallest `top_p`, for which 0 stands too: the likeliest token alone."""
 
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15

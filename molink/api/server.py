@@ -58,7 +58,7 @@ class FewRecords(logging.Filter):
 
 
 FEW_RECORDS = FewRecords()
-"""One of the process, as its loggers are."""
+"""Filter of the process's log records; there is one, as its loggers are the process's too."""
 
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 SEQ_DIGITS_MAX = 15
-"""Of an event's number: more than any coordinator lives to give."""
+"""Most digits of an event's number: more than any coordinator lives to give."""
 
 
 async def get_models(service: GenerationService, request: web.Request) -> web.Response:

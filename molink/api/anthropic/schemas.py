@@ -126,7 +126,8 @@ class InputMessage(Part):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system", "developer", "tool"]
-    """Who speaks; a developer and a tool, whose result it is, are not Anthropic's."""
+    """Author of the message; Anthropic's own API knows no developer, and no tool, whose result it
+    is."""
     tool_call_id: OrEmpty = ""
     content: Annotated[list[Block], FailFast(), BeforeValidator(as_parts)] = NO_CONTENT
 

@@ -52,7 +52,8 @@ class Message:
     role: Role
     text: str = ""
     reasoning: str = ""
-    """What the assistant thought before; most templates show only that of the latest turn."""
+    """Thoughts of the assistant before the text; most templates show only those of the latest turn.
+    """
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls that an assistant made."""
     tool_call_id: str = ""
@@ -132,7 +133,8 @@ class Conversation:
     parallel_tool_calls: bool = True
     """False: calls after the first are dropped."""
     reasoning_effort: str | None = None
-    """For the template; "none" also asks it for an answer without reasoning."""
+    """Effort that the chat template is given; "none" also asks it for an answer without reasoning.
+    """
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables for the template, over all others."""
     include_reasoning: bool = True
@@ -142,7 +144,7 @@ class Conversation:
     continue_final_message: bool = False
     """Whether it ends within the last message instead, with which the answer goes on."""
     param: str = "messages"
-    """What the dialect calls the messages, for errors."""
+    """The dialect's name for the messages, for errors."""
 
     @property
     def chars(self) -> int:

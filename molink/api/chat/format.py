@@ -109,7 +109,7 @@ OF_A_SISTER = {
     "deepseek_v31": ("```json", "deepseek_v3"),
     "deepseek_v32": ("tool_calls>", "deepseek_v4"),
 }
-"""What a template holds besides, where it is not of this version but of another."""
+"""Text by which a template of another version than the key's is told, and that version."""
 
 MARKS_OF_REASONING = (
     (HARMONY_MARK, HARMONY_REASONING),

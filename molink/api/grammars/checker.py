@@ -21,13 +21,13 @@ CHECK_WITHIN_S = 5.0
 """The worst grammar within the library's limits takes a second; four times that on a busy PC."""
 
 START_WITHIN_S = 60.0
-"""Of the process, which takes 0.2 s on a free core."""
+"""Seconds within which the process starts; it takes 0.2 s on a free core."""
 
 REMEMBERED_MAX = 64
 """Answers: 8 MB when all of them are as long as may be."""
 
 LINE_BYTES_MAX = 2**20
-"""Of an answer: a grammar whose every character is escaped in JSON."""
+"""Most bytes of one answer: a grammar whose every character is escaped in JSON."""
 
 Process = asyncio.subprocess.Process
 

@@ -117,7 +117,7 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
 
 
 def schema_question(schema: dict[str, Any] | None, param: str) -> Question:
-    """That `param` asks for JSON of this schema; None: for any object."""
+    """Question about the field `param`, which asks for JSON of this schema; None: of any object."""
     text = ANY_OBJECT if schema is None else json_text(without_notes(schema))
     return param, GrammarQuestion("json", text)
 

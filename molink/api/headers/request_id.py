@@ -34,7 +34,7 @@ TRACEPARENT_CHARS_MAX = 64
 """Version 00 has 55."""
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
-"""Whose requests are conversations, for metrics; all others complete text."""
+"""Paths of conversations, for metrics; all others complete text."""
 
 REQUEST_ID = web.RequestKey("request_id", str)
 

@@ -24,7 +24,7 @@ NODES_SHOWN_MAX = 64
 NODE_CHARS_SHOWN = 40
 
 _UNSHOWN = re.compile(r"[^ -+\--~]")
-"""What does not stand in a list of names in a header: commas, and all that is not ASCII."""
+"""Characters that no name in a header's list may hold: commas, and all that is not ASCII."""
 
 
 def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:

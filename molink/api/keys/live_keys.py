@@ -20,10 +20,10 @@ from molink.token_bucket import TokenBucket
 __all__ = ["LiveKeys", "RateState", "run_live_keys"]
 
 PERIOD_S = 10.0
-"""What a server that is killed forgets of the usage."""
+"""Seconds of usage that a server forgets when it is killed."""
 
 SECRET_CHARS_MAX = 200
-"""Of what is hashed: longer than any key."""
+"""Most characters of a secret that are hashed: longer than any key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,12 @@ class LiveKeys:
     """Keys of a data directory, as a running server needs them."""
 
     store: KeyStore
-    """Only read; usage is written over a connection of its own."""
+    """Store that is only read; usage is written over a connection of its own."""
     clock: Callable[[], float] = time.time
     _known: dict[bytes, ApiKey] = field(default_factory=dict)
     _holds_keys: bool = True
-    """Also while the file could not be read yet: then nobody is let in without a key."""
+    """Whether there are keys; true until the file was read, so that nobody is let in without a key.
+    """
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _usage: dict[str, KeyUsage] = field(default_factory=dict)
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))

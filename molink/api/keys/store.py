@@ -57,7 +57,8 @@ TEMPORARY_S = 60.0
 """A command's own key outlives it by so long where it is killed; one that goes on renews it."""
 
 ROTATED_S = 24 * 3600.0
-"""Who has the old secret of a key that was rotated has so long to be given the new one."""
+"""Seconds for which a rotated key's old secret stays valid, so that its owner can be given the new
+one."""
 
 MIGRATIONS = (
     """
@@ -94,7 +95,8 @@ USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
 KeyState = Literal["usable", "expired", "revoked"]
 
 Scope = Literal["inference", "watch", "admin"]
-"""What a key opens: answers; what the cluster tells of itself, to read; everything, orders too."""
+"""Part of the API that a key opens: answers; what the cluster tells of itself, to read; everything,
+orders too."""
 
 
 def digest_of(secret: str) -> bytes:
@@ -108,7 +110,7 @@ class ApiKey:
 
     key_id: str
     name: str
-    """For the operator; empty: none."""
+    """Name for the operator; empty: none."""
     scope: Scope
     rate_per_min: int | None
     """Requests that it may send; None: no limit."""
@@ -116,10 +118,10 @@ class ApiKey:
     expires: float | None
     revoked: float | None
     priority: int = 0
-    """Of its requests that do not say one, and the best that the others may have unless the key is
-    an admin's; lower goes first."""
+    """Priority of requests that state none; lower goes first. Requests may state no better one,
+    unless the key is an admin's."""
     is_temporary: bool = False
-    """Whether a command has made it for itself, rather than an operator for somebody."""
+    """Whether a command made the key for itself, rather than an operator for somebody."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":

@@ -39,7 +39,7 @@ class Figure:
     field: str
     help: str
     scale: float = 1.0
-    """From the field's unit to the metric's."""
+    """Factor from the field's unit to the metric's."""
 
     @property
     def is_counter(self) -> bool:
@@ -204,7 +204,8 @@ def _families(
 
 
 def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
-    """Of parts with the same labels counters are added up, and of gauges the highest counts."""
+    """Values of a figure by labels: counters of the same labels are added up, of gauges the highest
+    counts."""
     values: dict[tuple[str, ...], float] = {}
     for labels, part in parts:
         if (raw := part.get(figure.field)) is not None:

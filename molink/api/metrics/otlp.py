@@ -48,10 +48,11 @@ from molink.version import version
 __all__ = ["OtlpExport", "RequestSpans", "metrics_data"]
 
 PERIOD_S = 15.0
-"""Between two exports of metrics; a scraper asks about as often."""
+"""Seconds between two exports of metrics; a scraper asks about as often."""
 
 EXPORT_MS_MAX = 5_000
-"""For which an export may take, at the end too: then a collector that is gone holds nobody up."""
+"""Milliseconds that an export may take, so that a collector that is gone does not hold up the end.
+"""
 
 NS = 1_000_000_000
 

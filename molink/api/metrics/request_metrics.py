@@ -27,7 +27,7 @@ FINISH_REASONS = ("stop", "length", DEADLINE, "cancelled", OVERLOADED, "error")
 """All with which a timeline ends."""
 
 UNANSWERED = ("cancelled", OVERLOADED, "error")
-"""Those that the conventions' `error.type` names."""
+"""Finish reasons that the conventions' `error.type` names."""
 
 SHARED_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 
@@ -105,21 +105,22 @@ class RequestMetrics(Collector):
     """Requests by how they ended."""
     _moves: int = 0
     _prompt_tokens: int = 0
-    """Of requests that have ended..."""
+    """Tokens of the prompts of ended requests that were answered."""
     _cached_tokens: int = 0
-    """...and of those, the ones that were not computed again."""
+    """Tokens of those prompts that were in a cache and not computed again."""
     _forecast_s: float = 0.0
-    """To first tokens, of ended requests to which one was forecast..."""
+    """Forecast seconds to first tokens, added up over ended requests with a forecast and a first
+    token."""
     _came_s: float = 0.0
-    """...and how long those took."""
+    """Measured seconds to first tokens of the same requests, added up."""
     _tokens_ended: int = 0
-    """Generated for requests that have ended."""
+    """Tokens generated for requests that have ended."""
     _live: int = 0
-    """Requests that waited or ran at the last look..."""
+    """Requests that waited or ran at the last look."""
     _tokens: int = 0
-    """...and what all requests had until then: tokens generated..."""
+    """Tokens generated for all requests until the last look."""
     _moves_seen: int = 0
-    """...and moves to another ring."""
+    """Moves of all requests to another ring until the last look."""
     _histograms: dict[str, Histogram] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ class Job:
     """Sequences that one HTTP request asks for, and how it wants to be answered."""
 
     requests: Sequence[GenerationRequest]
-    """One for each choice, in the order of their index."""
+    """Requests, one for each choice, in the order of their index."""
     prompt_tokens: int
     """Each prompt counted once, however many choices it has."""
     stream: bool
@@ -63,7 +63,7 @@ class Job:
     best_of: int | None = None
     """Sequences of each prompt, of which only the best become choices; None: all do."""
     kept: int = 1
-    """So many of them."""
+    """Sequences of each prompt that become choices."""
     prompt_only: bool = False
     """Whether the answer is left out, because only the prompt is to be shown."""
     is_scored: bool = False

@@ -174,7 +174,8 @@ class ChatDialect:
         return message
 
     def _reason(self, reason: str | None) -> str | None:
-        """As OpenAI's: who demanded this very call is not told of it again."""
+        """Finish reason as OpenAI has it: "stop" for a call that the request itself demanded by
+        name."""
         if self.is_former and reason == "tool_calls":
             return "function_call"
         is_named = self.prompt.conversation.tool_choice.mode == "named"

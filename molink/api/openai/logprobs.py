@@ -22,7 +22,7 @@ SCORES_MAX = 2**17
 """Log-probabilities of prompts in one answer, those of alternatives included: 5 MB of JSON."""
 
 BROKEN_CHARACTER = "\ufffd"
-"""What a tokenizer shows for a token that holds only part of a character's bytes."""
+"""Text that a tokenizer shows for a token that holds only part of a character's bytes."""
 
 
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -41,7 +41,7 @@ NAMED_CHARS_MAX = 256
 text."""
 
 HEAD_CHARS_MAX = 1024
-"""In which a name and the beginning of its arguments come; it is looked for with each new piece."""
+"""Characters within which a name and its arguments' beginning come; each new piece is searched."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class JsonCallsReader(HoldingReader):
     """
 
     close_mark = ""
-    """What ends a call besides its bracket."""
+    """Mark that ends a call besides its bracket."""
 
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)

@@ -52,7 +52,7 @@ class ListedCallsReader(JsonCallsReader):
         return self._open(self.mark, self._kind)
 
     def _kind(self) -> bool:
-        """Which way of writing calls this is."""
+        """Find out which of the ways of writing calls this is."""
         rest = self._held.lstrip()
         if not rest:
             return False

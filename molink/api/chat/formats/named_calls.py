@@ -19,7 +19,8 @@ class NamedCallsReader(JsonCallsReader):
     section, last_mark = "", ""
     call, call_end = "", ""
     header: re.Pattern[str]
-    """From a call's mark up to its arguments: its id, if it has one, and its name."""
+    """Pattern of the text between a call's mark and its arguments: the id, if it has one, and the
+    name."""
 
     def _text(self) -> bool:
         return self._open(self.section, self._item)

@@ -24,7 +24,7 @@ class Parameters:
         self._schema = schema
         found = schema.get("properties")
         self.properties: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
-        """Their schemas by name."""
+        """Schemas of the parameters by name."""
 
     def read(self, name: str, text: str) -> Any:
         """What the text of a value means."""

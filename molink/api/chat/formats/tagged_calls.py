@@ -62,7 +62,8 @@ class TaggedCallsReader(HoldingReader):
         return shape.key.startswith(rest) or shape.close.startswith(rest)
 
     def _may_call(self, name: str) -> bool:
-        """Where no mark stands before the name, only the name tells that it is a call."""
+        """Whether a call may have this name: without a mark before it, only a tool's name tells a
+        call."""
         return bool(self.shape.open) or name in self._calls.tools
 
     def _begin(self, name: str) -> None:

@@ -26,7 +26,7 @@ from molink.serving.model_card import SamplingDefaults
 __all__ = ["delete_response", "get_response", "post_input_tokens", "post_responses"]
 
 LOGPROBS = "message.output_text.logprobs"
-"""What a request includes for log-probabilities; other names change nothing."""
+"""Name that a request includes for log-probabilities; other names change nothing."""
 
 
 async def post_responses(backend: Backend, request: web.Request) -> web.StreamResponse:
