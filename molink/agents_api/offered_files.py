@@ -45,13 +45,13 @@ class FileState:
     """Identity of a file's content: while it is the same, so are the checksums."""
 
     path: str
-    """Where it really lies, links followed."""
+    """Path of the file itself, links followed."""
     size: int
     mtime_ns: int
 
     @classmethod
     def of(cls, path: Path) -> "FileState":
-        """As it is now. Raises OSError when it is not there."""
+        """State of the file as it is now. Raises OSError when it is not there."""
         real = path.resolve(strict=True)
         found = real.stat()
         return cls(str(real), found.st_size, found.st_mtime_ns)
@@ -144,7 +144,7 @@ class OfferedFiles:
         self._bytes_done = 0
         self._bytes_total = 0
         self.files: dict[str, tuple[Path, FileState]] = {}
-        """By name; empty until the manifest is there."""
+        """Offered files by name, with their states; empty until the manifest is there."""
         self.manifest_json: bytes | None = None
         """None while files are being hashed."""
         self.failure: str | None = None
