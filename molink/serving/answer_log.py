@@ -15,7 +15,7 @@ class Place:
     ring: int
     request_id: int
     submitted_tokens: int
-    """Of its answer, when the ring's present epoch was told of it."""
+    """Tokens of its answer that the ring was told of when its present epoch took the request."""
 
 
 @dataclass(frozen=True, slots=True)

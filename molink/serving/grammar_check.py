@@ -29,14 +29,14 @@ NICENESS = 5
 """Users' tokens come first."""
 
 DATA_BYTES_MAX = 2**29
-"""Of the process: ten times what the largest grammar takes within the library's limits."""
+"""Memory of the process: ten times what the largest grammar takes within the library's limits."""
 
 ERROR_CHARS_MAX = 200
-"""Of the library's words in an answer; it quotes the grammar."""
+"""Most characters of the library's words in an answer; it quotes the grammar."""
 
 BLANKS = r"[ ]|\n{1,2}[ \t]{0,20}"
-"""Between parts of JSON: as people and pretty-printers write it. With any number of blanks, small
-models write blanks up to max_tokens."""
+"""Blanks between parts of JSON, as people and pretty-printers write them. With any number of
+blanks, small models write blanks up to max_tokens."""
 
 
 _YEAR = "([1-9][0-9]{3}|0([1-9][0-9]{2}|0[1-9][0-9]|00[1-9]))"
@@ -50,11 +50,12 @@ FORMAT_PATTERNS = {
     "date-time": f"^{_DATE}.{{7}}[0-5]",
     "time": "^.{6}[0-5]",
 }
-"""What a format must match besides what the library follows: it would let a model write the 29th of
-February in any year, the year 0, and leap seconds at any time, which no reader takes."""
+"""Patterns that a format must match besides what the library follows: it would let a model write
+the 29th of February in any year, the year 0, and leap seconds at any time, which no reader takes.
+"""
 
 CHECKED_BYTES = 32
-"""Of an answer: a grammar that can begin in too many ways at once shows it by then."""
+"""Bytes of an answer that are tried: a grammar that can begin in too many ways shows it by then."""
 
 BLANK = 32
 
@@ -75,8 +76,8 @@ class GrammarQuestion:
     server's own, in which `<[5]>` is a token of the model; "tags" is vLLM's JSON of structural
     tags, of the kind with `structures` and `triggers`."""
     blanks: str | None = None
-    """Of JSON: regular expression of what may stand between its parts; empty: nothing may. None:
-    as usual."""
+    """Regular expression of what may stand between the parts of JSON; empty: nothing may. None: as
+    usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,9 @@ class GrammarAnswer:
     """What is to be made of a question: one of both is empty."""
 
     grammar: str
-    """In llguidance's form."""
+    """Grammar in llguidance's form."""
     error: Annotated[str, MaxLen(ERROR_CHARS_MAX)]
-    """What is wrong, as a clause."""
+    """Mistake in the question, as a clause."""
 
 
 QUESTION = Schema(GrammarQuestion, Rules())

@@ -15,7 +15,7 @@ from molink_scheduler.request import SamplingParams
 __all__ = ["TextStream", "first_of", "overlap"]
 
 INCOMPLETE = "\ufffd"
-"""What a tokenizer decodes half a character to, and a character itself."""
+"""Text that a tokenizer decodes half a character to, and a character itself."""
 
 INCOMPLETE_BYTES = 3
 """Tokens that such a character has at most, without the space some put in front."""
@@ -172,8 +172,8 @@ class TextStream:
 
 
 def first_of(text: str, marks: Sequence[str]) -> tuple[int, str]:
-    """Where the first of some marks stands in `text`, and that mark; of none, an empty mark and
-    where one may begin that more text completes."""
+    """Place of the first of some marks in `text`, and that mark. Without one, the place where a
+    mark may begin that more text completes, and an empty mark."""
     found = [(at, mark) for mark in marks if mark and (at := text.find(mark)) >= 0]
     return min(found, default=(len(text) - max(overlap(text, mark) for mark in marks), ""))
 

@@ -30,9 +30,9 @@ class Arrival:
     """Arrival of one HTTP request, which may ask for several sequences."""
 
     request_id: str = field(default_factory=lambda: secrets.token_hex(ID_BYTES))
-    """As its client calls it, or made here; printable, one line."""
+    """Id that the client gave, or that was made here; a printable line."""
     operation: str = "text_completion"
-    """What is asked for, in OpenTelemetry's words: "chat" or "text_completion"."""
+    """Operation in OpenTelemetry's words: "chat" or "text_completion"."""
     traceparent: str = ""
     """W3C's header, by which the request belongs to its client's trace; empty: it sent none."""
     at: float = field(default_factory=time.monotonic)
@@ -68,7 +68,7 @@ class RingAttempt:
     first_token_at: float | None = None
     ended_at: float | None = None
     tokens: int = 0
-    """That this ring generated."""
+    """Tokens that this ring generated."""
     moved_because: str = ""
     """Why the request left this ring for another; empty: it did not."""
     prompt: PromptPieces = field(default_factory=PromptPieces)
@@ -84,7 +84,7 @@ class RequestTimeline:
     prompt_tokens: int
     answer_tokens_max: int
     key_id: str | None = None
-    """Of the API key that asks; None: without a key."""
+    """Id of the API key that asks; None: without a key."""
     choice: int = 0
     """Index among the sequences of its HTTP request."""
     arrival: Arrival = field(default_factory=lambda: ARRIVAL.get() or Arrival())
@@ -100,17 +100,18 @@ class RequestTimeline:
     """"stop", "length", "cancelled" (its client has gone), "overloaded" or "error"; None while it
     is live."""
     error: str = ""
-    """One sentence, for "overloaded" and "error"."""
+    """Sentence that says why, for "overloaded" and "error"."""
     audited: str = ""
     """How its audit is: "pending", "passed", "failed" or "unfinished"; empty: it was not chosen for
     one."""
 
     cached_tokens: int = 0
-    """Of its prompt, those that the ring that answered first had cached."""
+    """Tokens of the prompt that the first ring to answer had cached."""
     forecast_ttft_s: float | None = None
-    """To its first token, as was forecast when it was first sent to a ring..."""
+    """Seconds to the first token, as forecast when the request was first sent to a ring; None: it
+    was sent to none, or the ring's pace was not known."""
     forecast_tpot_s: float | None = None
-    """...and between two tokens; None: it was sent to none, or the ring's pace was not known."""
+    """Seconds between two tokens, as forecast then; None as above."""
 
     # -- filled by the service -------------------------------------------------------------------
 

@@ -34,11 +34,12 @@ class TokenEvent:
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One per token id when asked for, else empty."""
+    """Log-probabilities, one per token id when asked for, else empty."""
     finish_reason: str | None = None
     """"stop" or "length" on the last event of a sequence, else None."""
     stop_reason: str | int | None = None
-    """With "stop": the stop string or stop token that was asked for and came, None: the model's own
-    end. With "length": "deadline" where the request's own has ended it (`deadline`)."""
+    """The stop string or stop token that came and was asked for, with "stop"; None: the model's own
+    end. "deadline", with "length", where the request's own deadline has ended it (`deadline`)."""
     prompt_logprobs: tuple[PromptLogprob, ...] = ()
-    """With the first token, when asked for: one per token of the prompt behind its first."""
+    """Log-probabilities of the prompt's tokens behind the first, with the first token, when asked
+    for."""

@@ -19,10 +19,11 @@ from molink.printable import printable_line
 __all__ = ["BYTES_MAX", "Group", "TraceFile"]
 
 BYTES_MAX = 256 * 2**20
-"""Of a file: some million events, as many as a browser tab still opens; hours of a busy ring."""
+"""Most bytes of a file: some million events, as many as a browser tab still opens; hours of a busy
+ring."""
 
 NAME_CHARS_MAX = 120
-"""Of names from afar."""
+"""Most characters of a name from afar."""
 
 Group = Literal["requests", "stages", "links", "cluster"]
 
