@@ -43,7 +43,7 @@ PEAK_MIN = np.float32(2.0**-100)
 """Rows below it are sent as zeros: the inverse of a smaller scale could overflow."""
 
 _EXPONENT_SHIFT = (127 - 7) << 3
-"""Between the exponent biases of float32 and e4m3, in units of an e4m3 mantissa step."""
+"""Difference of the exponent biases of float32 and e4m3, in units of an e4m3 mantissa step."""
 
 
 def _value(code: int) -> float:

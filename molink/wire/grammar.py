@@ -11,7 +11,7 @@ from llguidance import LLParserLimits
 __all__ = ["parser_limits"]
 
 GRAMMAR_SYMBOLS_MAX = 100_000
-"""In all productions: a fifth of the library's own limit, which takes most of a second to
+"""Symbols in all productions: a fifth of the library's own limit, which takes most of a second to
 compile."""
 
 LEXER_STATES_MAX = 20_000
@@ -20,8 +20,8 @@ volunteer's PC. An object of 500 properties that each have a pattern takes 10,00
 
 
 STEP_ITEMS_MAX = 20_000
-"""Of the parser, in one mask: 16 ms of a slow core, and some hundred times what a schema takes. The
-library would take 40 ms, beside which masks of others wait."""
+"""Items of the parser in one mask: 16 ms of a slow core, and some hundred times what a schema
+takes. The library would take 40 ms, beside which masks of others wait."""
 
 
 def parser_limits() -> LLParserLimits:

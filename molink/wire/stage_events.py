@@ -8,7 +8,7 @@ from molink_scheduler import events
 __all__ = ["REFUSALS", "stage_event"]
 
 REFUSALS = (frames.FinishReason.REFUSED, frames.FinishReason.OVERFLOWN)
-"""With which a sequence ends without a token."""
+"""Reasons with which a sequence ends without a token."""
 
 
 Plain = frames.Order | frames.Forget | frames.BlocksFetched | frames.Sampled
