@@ -37,7 +37,7 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 NAME_BYTES_MAX = 255
-"""Of a file's name, on every usual file system."""
+"""Most bytes of a file's name, on every usual file system."""
 
 HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 """owner/name, or a name of the hub's first years."""
@@ -56,7 +56,8 @@ are ours.
 """
 
 SMALL_BYTES_MAX, SMALL_FILES_MAX = 64 * 2**20, 256
-"""Of these together: twice as much as the largest vocabulary, and many more than any model has."""
+"""Limits on the small files together: twice as much as the largest vocabulary, and many more files
+than any model has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,12 @@ class Checkpoint:
     """Model on disk: its small files are on this machine, weight files where they were fetched."""
 
     name: str
-    """As the user gave it."""
+    """Name as the user gave it."""
     directory: Path
     hub_id: str | None
     """None for a local directory, whose weight files are all there or missing."""
     cache: Path | None = None
-    """Where files from the hub are kept; None: where its client keeps them for everybody."""
+    """Folder of files from the hub; None: the one where its client keeps them for everybody."""
 
     def config(self) -> dict[str, Any]:
         """The JSON object in its config.json."""

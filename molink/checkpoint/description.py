@@ -29,10 +29,10 @@ ALIASES = {
 """Our name for a fact, then its older names in configs of single architectures."""
 
 MODEL_LEN_UNBOUNDED = 32768
-"""For architectures that state no length (relative positions only)."""
+"""Length of architectures that state none (relative positions only)."""
 
 OLD_GPTQ_FILE = "quantize_config.json"
-"""Where the first GPTQ checkpoints keep what later ones have in config.json."""
+"""File in which the first GPTQ checkpoints keep what later ones have in config.json."""
 
 
 GENERATION_CONFIG = "generation_config.json"
@@ -49,7 +49,7 @@ class ModelDescription:
 
     name: str
     directory: Path
-    """Where config.json and the tokenizer's files are."""
+    """Folder with config.json and the tokenizer's files."""
     model_type: str
     layers: int
     hidden_size: int
@@ -58,7 +58,7 @@ class ModelDescription:
     """Most positions for which the stages compute what the architecture means."""
     eos_token_ids: tuple[int, ...]
     dtype: str
-    """Of the stored weights: "bfloat16", "float16" or "float32". Quantized ones whose config
+    """Format of the stored weights: "bfloat16", "float16" or "float32". Quantized ones whose config
     says float16 have "bfloat16": a GPU's four-bit kernel computes in nothing else."""
     together: Runs = ()
     """Layers that stay on one stage."""
@@ -112,7 +112,7 @@ class ConfigFacts:
         whole = checkpoint.config()
         self._whole = whole
         self.text = text_settings(whole)
-        """As they stand in config.json."""
+        """Settings of the text model as they stand in config.json."""
         if not isinstance(whole.get("model_type"), str):
             raise CheckpointError(f"config.json of {checkpoint.name} names no model_type")
 
@@ -167,7 +167,8 @@ class ConfigFacts:
         return float(factor)
 
     def _original_length(self, rope: Mapping[str, Any]) -> int:
-        """That is stretched. Of linear ropes few name it, as they have stretched what is stated."""
+        """Length from which a rope is stretched; 0 for a linear rope that does not name it, as most
+        do: the length that their config states is the stretched one."""
         length = rope.get(ORIGINAL) or self.text.get(ORIGINAL)
         if length is None and _rope_kind(rope) == "linear":
             return 0

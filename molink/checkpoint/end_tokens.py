@@ -21,7 +21,8 @@ END_NAMES = (
 one."""
 
 CALL_ENDS = "<|eom_id|> <|call|> <|calls|>"
-"""Those of calls alone: all that is taken by its name where configs and a template say the rest."""
+"""Tokens that end calls alone: all that is taken by its name where configs and a template say the
+rest."""
 
 ENDS_A_MESSAGE = "<|end|>"
 """Ends a turn in some models; where others end one in channels, it ends a thought."""

@@ -114,11 +114,11 @@ class _Sums:
 
     layers: dict[int, int] = field(default_factory=dict)
     experts: dict[int, int] = field(default_factory=dict)
-    """The part of a layer's that is routed experts."""
+    """Bytes of routed experts in each layer, part of the layer's."""
     head: int = 0
     tail: int = 0
     each: int = 0
-    """Of tables with a part for each layer, which every stage fetches whole."""
+    """Bytes of tables with a part for each layer, which every stage fetches whole."""
     has_output: bool = False
 
 

@@ -32,7 +32,7 @@ __all__ = [
 Config = Mapping[str, Any]
 
 COUNT_MAX = 2**40
-"""Of anything that a config counts: no model is near, and figures made of it stay finite."""
+"""Largest number that a config may count: no model is near, and figures made of it stay finite."""
 
 LAYERS_MAX = 10_000
 """Ten times as many as any model has; plans count layer by layer."""
@@ -55,7 +55,7 @@ AVERAGED = (
     *("attention_parameters", "attention_width"),
     *("decode_attention_width", "expansion_parameters"),
 )
-"""Of a layer's figures; KV and states are counted layer by layer."""
+"""Figures of layers that are averaged; KV and states are counted layer by layer."""
 
 WITH_OUTPUT_GATE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Model types whose attention multiplies what it found with a gate of its own."""
@@ -66,7 +66,7 @@ EXPERTS_ONLY = "mxfp4"
 """Method whose checkpoints quantize nothing but experts."""
 
 GGUF_GROUP = 32
-"""Of nearly all types of blocks."""
+"""Numbers that share a scale in nearly all types of GGUF's blocks."""
 
 LARGE_GROUP, SMALL_GROUP = 64, 32
 """Inputs that share a scale, from which products are timed as of 128, and as of 32."""
@@ -367,7 +367,7 @@ def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
 
 
 def _format(bits: int, group: int) -> WeightFormat:
-    """Of integer codes, by the nearest group that products are timed with."""
+    """Format of integer codes, by the nearest group that products are timed with."""
     if bits == 4:
         return "int4_g128" if group >= LARGE_GROUP else "int4_g32"
     return "int8" if group >= LARGE_GROUP else "int8_g32" if group >= SMALL_GROUP else "int8_g16"

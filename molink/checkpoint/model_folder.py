@@ -36,7 +36,7 @@ UNREAD = "consolidated"
 MARKS = re.compile(b"^(" + BOM_UTF8 + b")+")
 
 LFS_MARK = b"version https://git-lfs"
-"""What a pointer of Git LFS begins with."""
+"""Beginning of a pointer of Git LFS."""
 
 NAMES_SHOWN = 3
 

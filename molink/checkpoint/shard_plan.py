@@ -116,8 +116,8 @@ names of their text model's tensors (a pattern), and how a checkpoint of text al
 BESIDE_TEXT = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|talker|mtp|mtp_\w+)\."
 )
-"""In names of tensors that take pictures or sound, speak, or draft, where those of the text model
-have names of their own."""
+"""Pattern in names of tensors that take pictures or sound, speak, or draft, where those of the text
+model have names of their own."""
 
 
 class Place(StrEnum):
@@ -132,10 +132,11 @@ class Place(StrEnum):
     OUTPUT = "output"
     """The output matrix."""
     TOKEN_INPUTS = "token inputs"
-    """What makes each layer's input of the tokens: every stage gets it, and the token embeddings.
+    """Parts that make each layer's input of the tokens: every stage gets them, and the token
+    embeddings.
     """
     SHARED = "shared"
-    """No rule knows it: every stage gets it."""
+    """Tensors that no rule knows: every stage gets them."""
     BESIDE = "beside"
     """A part beside the text model, for pictures, sound or drafts: no stage gets it."""
 
@@ -171,9 +172,9 @@ class ShardPlan:
 
     layers: range
     files: tuple[FileNeed, ...]
-    """By name."""
+    """Needed files, by name."""
     homes: Mapping[str, Home]
-    """Of each needed tensor."""
+    """Home of each needed tensor."""
 
     @property
     def weight_map(self) -> dict[str, str]:

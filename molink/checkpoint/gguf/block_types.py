@@ -22,12 +22,12 @@ class BlockType:
     """Way to store the numbers of a row: blocks of `values` numbers in `size` bytes."""
 
     name: str
-    """As it ends the name of an imported tensor, such as "q4_k"; of plain numbers the type's name
-    in safetensors."""
+    """Name of the type, as it ends the name of an imported tensor, such as "q4_k"; of plain numbers
+    the type's name in safetensors."""
     values: int
     size: int
     bits: int
-    """Of a code once it is unpacked for our kernels: 4 or 8; of a plain number all of it."""
+    """Bits of a code once it is unpacked for our kernels: 4 or 8; of a plain number all of it."""
     group: int
     """Values that share a scale."""
     has_zero: bool = False

@@ -61,16 +61,16 @@ TEXTS_BYTES_MAX = 256 * 2**20
 """Bytes of all texts read at once; a vocabulary of 262,144 with its merges has 20 MB."""
 
 NAME_BYTES_MAX = 1024
-"""Of a key or the name of a tensor; the format's own limits are 65,535 and 64."""
+"""Most bytes of a key or of a tensor's name; the format's own limits are 65,535 and 64."""
 
 TEXT_BYTES_MAX = 4 * 2**20
-"""Of one string; chat templates have some kilobytes."""
+"""Most bytes of one string; chat templates have some kilobytes."""
 
 DIMENSIONS_MAX = 4
-"""By the format."""
+"""Most dimensions of a tensor, by the format."""
 
 DIMENSION_MAX = 2**31
-"""Of a tensor, as of any other checkpoint that is read."""
+"""Largest dimension of a tensor, as of any other checkpoint that is read."""
 
 ALIGNMENT = 32
 ALIGNMENT_MAX = 2**20
@@ -97,7 +97,7 @@ U32, U64 = SCALARS[4], SCALARS[10]
 TAKE_INSTEAD = "take a version of it in Q4_K_M, Q5_K_M, Q6_K or Q8_0"
 
 NAME_CHARACTERS_MAX = 80
-"""Of a name from a file that an error repeats."""
+"""Most characters that an error repeats of a name from a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class GgufTensor:
     path: Path
     """The file: parts of a model have each their own."""
     stored: Stored | None = None
-    """Of one that no kernel reads as it is: `type` is then what it becomes, and `start` and `stop`
-    count the bytes of that."""
+    """Form in the file of a tensor that no kernel reads as it is: `type` is then what it becomes,
+    and `start` and `stop` count the bytes of that. None: it is read as it is."""
 
     @property
     def row_bytes(self) -> int:
@@ -158,7 +158,7 @@ class GgufHeader:
     path: Path
     metadata: Mapping[str, Value]
     tensors: tuple[GgufTensor, ...]
-    """As they lie in the file."""
+    """Tensors in the order in which they lie in the file."""
     unread: Counter[str]
     """Types that are not read, with the numbers of their tensors, which are left out above."""
 

@@ -21,7 +21,7 @@ ARCHITECTURE = "general.architecture"
 PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII)
 
 PARTS_MAX = 1000
-"""Of a model; published ones of 600 GB have some dozen."""
+"""Most parts of a model; published ones of 600 GB have some dozen."""
 
 
 def read_gguf_parts(path: Path) -> GgufHeader:

@@ -28,8 +28,8 @@ Scheme = Mapping[str, Any]
 """JSON object of a config."""
 
 SCHEME_KEYS = ("quantization_config", "compression_config")
-"""Where a config, or the text part of one, says how weights are quantized; the second name is that
-of the first compressed-tensors."""
+"""Keys under which a config, or the text part of one, says how weights are quantized; the second
+name is that of the first compressed-tensors."""
 
 OTHER_METHODS = {
     "bitsandbytes": "bitsandbytes, whose codes belong to its own kernels",
@@ -71,10 +71,10 @@ BLOCK = (128, 128)
 """Rows and inputs of an FP8 block where the config does not say."""
 
 DIGITS_MAX = 9
-"""Of the sizes of a block: more are no size of any matrix."""
+"""Most digits of the sizes of a block: more are no size of any matrix."""
 
 NAME_CHARACTERS_MAX = 60
-"""Of a word from a config that an error repeats."""
+"""Most characters that an error repeats of a word from a config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class DeclaredQuantization:
     method: str | None = None
     """compressed-tensors, awq, gptq, mxfp4, fp8 or gguf; None where nothing is declared."""
     bits: int | None = None
-    """Of an integer code, where the config says."""
+    """Bits of an integer code, where the config says."""
     group: int | None = None
     """Inputs of a group; None: a whole row, or not declared."""
     zero_offset: int = 0
-    """What GPTQ's first version has taken from each zero point before it stored it."""
+    """Number that GPTQ's first version has subtracted from each zero point before it stored it."""
     block: tuple[int, int] = BLOCK
     """Rows and inputs of an FP8 block."""
     is_float: bool = False
