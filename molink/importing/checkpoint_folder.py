@@ -34,15 +34,15 @@ __all__ = [
 ]
 
 FILE_BYTES_MAX = 10**9
-"""Of one weight file, where no single tensor is larger: what an interrupted import does again."""
+"""Bytes of a weight file, unless one tensor is larger: an interrupted import does so much again."""
 
 SPARE_BYTES = 256 * 2**20
-"""Left free on the disk beside what is written."""
+"""Bytes left free on the disk beside what is written."""
 
 READ_BYTES = 4 * 2**20
 
 FINISHED = "finished.json"
-"""In the unfinished folder: what it is made of, and the digest of each file that is whole."""
+"""File in the unfinished folder: what it is made of, and the digest of each file that is whole."""
 
 LOCK = "lock"
 
@@ -55,7 +55,7 @@ class NewTensors:
     """Some tensors of a new checkpoint that are made together, and how to make their bytes."""
 
     entries: Sequence[StoredTensor]
-    """Their names, types and shapes; places count from the first one's first byte."""
+    """Names, types and shapes of the tensors; places count from the first one's first byte."""
     pieces: Callable[[], Iterator[bytes]]
     """Makes their bytes, one tensor behind the other."""
 
@@ -140,7 +140,7 @@ def _locked(unfinished: Path, folder: Path) -> Iterator[None]:
 
 
 def _digest_of(tensors: Sequence[NewTensors], small_files: Mapping[str, bytes], source: str) -> str:
-    """Of all that determines what is written."""
+    """Digest of all that determines what is written."""
     digest = hashlib.sha256(f"{__version__}\n{source}\n".encode())
     for part in tensors:
         digest.update(repr(part.entries).encode())
@@ -157,7 +157,7 @@ class _Work:
     source: str
     """Digest of what it is made of."""
     digests: dict[str, str] = field(default_factory=dict)
-    """Of each file that is whole."""
+    """Digest of each file that is whole."""
 
     @classmethod
     def found(cls, folder: Path, source: str) -> "_Work":
@@ -175,7 +175,7 @@ class _Work:
 
     @property
     def finished_bytes(self) -> int:
-        """Of all files that are whole."""
+        """Bytes of all files that are whole."""
         return sum((self.folder / name).stat().st_size for name in self.digests)
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
@@ -200,7 +200,7 @@ class _Work:
 
 
 def _digest(path: Path) -> str:
-    """Of a file's content; empty when it cannot be read."""
+    """Digest of a file's content; empty when it cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:

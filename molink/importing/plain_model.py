@@ -47,7 +47,7 @@ GROUP_MIN = 16
 """Inputs that share a scale in memory, at least; rows whose last group is shorter are cut so."""
 
 OUTPUTS_MIN = 16
-"""Of a layer that is rounded; gates of shared experts have one output."""
+"""Fewest outputs of a layer that is rounded; gates of shared experts have one output."""
 
 BLOCK_NUMBERS = 2**17
 """Numbers that are rounded at a time: what is in between stays in the cache, which makes it four

@@ -194,7 +194,7 @@ class Architecture:
     """Parts of a layer whose paths in the library's layer are not the usual ones; a part may be one
     tensor with its ending. "" where another part brings it along."""
     changes: Changes = field(default_factory=lambda: STACKS)
-    """What is done to parts that are stored otherwise."""
+    """Changes to parts that are stored otherwise."""
     every: tuple[str, ...] = (*DENSE, "ffn_gate")
     """Parts that each layer has."""
     around: Parts = field(default_factory=lambda: AROUND)
@@ -324,5 +324,5 @@ ARCHITECTURES = {
     "minimax-m2": Architecture("minimax_m2", SPARSE_MOE, every=SPARSE),
     "dots1": Architecture("dots1", every=PARALLEL[:5]),
 }
-"""By `general.architecture` of a file, and what else tells it apart; most of Mistral's files are
-llama's."""
+"""Architectures by `general.architecture` of a file, and what else tells it apart; most of
+Mistral's files are llama's."""

@@ -78,7 +78,8 @@ PLAIN = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F64": "<f8"}
 """Types of plain numbers that the package does not read, as numpy names them."""
 
 LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
-"""What the codes of types mean that the package does not read either, times a block's scale."""
+"""Numbers that the codes stand for, times a block's scale, of types that the package does not read
+either."""
 
 
 def _of_levels(blocks: np.ndarray, levels: tuple[int, ...]) -> np.ndarray:

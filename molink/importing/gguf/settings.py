@@ -165,17 +165,18 @@ SAID = {
     "minimax_m2": LOCAL_EXPERTS + "rotary_dim=rope.dimension_count",
     "dots1": ROUTED + WIDTH,
 }
-"""By model type, words of the form SETTING=WHAT:DEFAULT. WHAT is a key under the architecture;
-KEY/KEY, a quotient; ?PART|PART, whether any layer has one of the parts; #PART|PART, the inputs of
-the first matrix there is; @PART|KIND|OTHER, a kind for each layer, by whether it has the part.
-DEFAULT is JSON; without it a key that a file lacks leaves the class its own."""
+"""Settings by model type, as words of the form SETTING=WHAT:DEFAULT. WHAT is a key under the
+architecture; KEY/KEY, a quotient; ?PART|PART, whether any layer has one of the parts; #PART|PART,
+the inputs of the first matrix there is; @PART|KIND|OTHER, a kind for each layer, by whether it has
+the part. DEFAULT is JSON; without it a key that a file lacks leaves the class its own."""
 
 
 # -- what is worked out ---------------------------------------------------------------------------
 
 
 def windows(model: GgufModel, settings: Settings) -> Settings:
-    """Which layers have windows: as the file says, else three of four; none without a size."""
+    """Settings of windows: in the layers that the file names, else in three of four; none without a
+    size."""
     if model.find("attention.sliding_window") is None:
         return {"layer_types": [FULL] * model.layers, "sliding_window": None}
     pattern = model.each("attention.sliding_window_pattern")
@@ -343,4 +344,4 @@ MADE: dict[Callable[[GgufModel, Settings], Settings], str] = {
     windows: "olmo3 cohere2 exaone4 exaone_moe",
     ministral: "ministral3",
 }
-"""What must be worked out, and the model types that have it."""
+"""Functions that work settings out, and the model types that have them."""
