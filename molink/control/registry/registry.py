@@ -37,7 +37,7 @@ LOOP_BUSY_S = 0.1
 """The event loop waits no longer for a command's transaction; what it wanted is tried again."""
 
 REVISIONS_RESERVED = 1000
-"""At once; 2**63 are enough for a start every second."""
+"""Revisions reserved at once; 2**63 are enough for a start every second."""
 
 SECRET_KEY, REVISION = "coordinator_secret_key", "assignment_revision"
 AGENTS_URL, API_URL = "agents_url", "coordinator_url"
@@ -51,7 +51,7 @@ class Registry:
 
     path: Path
     _connection: sqlite3.Connection
-    """For transactions that write."""
+    """Connection for transactions that write."""
     _reader: sqlite3.Connection
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _reader_lock: threading.RLock = field(default_factory=threading.RLock)
@@ -101,7 +101,7 @@ class Registry:
 
     @property
     def url(self) -> str | None:
-        """Where agents reach the coordinator; None before the first `molink up`."""
+        """URL at which agents reach the coordinator; None before the first `molink up`."""
         return self.setting(AGENTS_URL)
 
     @url.setter
@@ -111,7 +111,7 @@ class Registry:
 
     @property
     def api_url(self) -> str | None:
-        """Where users reach the coordinator; None before the first `molink up`."""
+        """URL at which users reach the coordinator; None before the first `molink up`."""
         return self.setting(API_URL)
 
     @api_url.setter

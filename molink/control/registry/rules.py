@@ -40,18 +40,18 @@ NODES_MAX = 1000
 """Members of a cluster, and uses of one invite; brokers were measured up to here."""
 
 DEVICES_MAX = 16
-"""Of one PC, as many as a profile names: more than mainboards have slots."""
+"""Most devices of one PC, as many as a profile names: more than mainboards have slots."""
 
 INVITES_MAX = 1000
-"""Usable at the same time: the list is read by a person."""
+"""Most invites that are usable at the same time: the list is read by a person."""
 
 NAME_MAX = 60
-"""Of an invite, as of a node."""
+"""Most characters of a name, of an invite as of a node."""
 
 NODE_ID = re.compile(r"[a-z2-7]{16}")
 
 PASSWORD_BYTES = 24
-"""Of a broker password and a weights token: 192 bits, 32 characters."""
+"""Random bytes of a broker password and a weights token: 192 bits, 32 characters."""
 
 ASK = "ask whoever runs the cluster for a new one."
 
