@@ -34,15 +34,16 @@ __all__ = ["NODE_BUDGET", "Arrived", "Budget", "Inbox"]
 log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 2**20
-"""What a coordinator says may hold the config.json of a model."""
+"""Most bytes of a coordinator's message, which may hold the config.json of a model."""
 NODE_MESSAGE_BYTES_MAX = 2**16
-"""The largest that a node has to say, a report of 64 paths or a profile of 16 devices, is 30 KB."""
+"""Most bytes of a node's message: the largest, a report of 64 paths or a profile of 16 devices, is
+30 KB."""
 WAITING_BYTES_MAX = 64 * 2**20
-"""Of all senders together: ten times the states of a thousand nodes. What finds no room is
-dropped, and the retained messages are requested again once there is some."""
+"""Bytes that wait from all senders together: ten times the states of a thousand nodes. What finds
+no room is dropped, and the retained messages are requested again once there is some."""
 SENDERS_MAX = 4096
-"""As many as a coordinator takes for nodes: names cost memory where somebody else's broker lets
-anybody write under any."""
+"""Most senders, as many as a coordinator takes for nodes: names cost memory where somebody else's
+broker lets anybody write under any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,11 @@ class Budget:
 
 
 OVERDRAFT = 2.0
-"""In bursts: who was held up, or came back ten times within a minute, stays below it."""
+"""Bursts by which a sender may exceed its budget: held up, or back ten times within a minute, it
+stays below this."""
 
 UNLIMITED = Budget()
-"""Of a node's own inbox: the coordinator may say what it likes."""
+"""Budget of a node's own inbox: the coordinator may say what it likes."""
 
 NODE_BUDGET = Budget(
     messages_per_s=11.0,
@@ -141,7 +143,7 @@ class Inbox:
         self._budget, self._clock = budget, clock
         self._senders: dict[str, _Sender] = {}
         self._waiting: dict[str, _Sender] = {}
-        """Those of whom something waits."""
+        """Senders of whom a message waits."""
         self._waiting_bytes = 0
         self._overdrawn: dict[str, None] = {}
         self._arrived = asyncio.Event()
