@@ -15,7 +15,7 @@ from molink.printable import printable_line
 __all__ = ["PERIOD_S", "Poller"]
 
 PERIOD_S = 0.5
-"""Between two looks; stages report about as often."""
+"""Seconds between two looks; stages report about as often."""
 
 AWAY_S_MAX = 5.0
 """Longest wait for the next attempt while nobody answers: a coordinator that was restarted is seen

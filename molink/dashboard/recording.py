@@ -26,14 +26,15 @@ FIRST_LINE = "molink_recording"
 VERSION = 1
 
 RECORD_BYTES_MAX = 4 * 2**30
-"""Before compression; of ten PCs more than a day at two looks a second. Then recording ends and the
-dashboard says so: a disk must not fill because somebody forgot it."""
+"""Most bytes before compression; of ten PCs more than a day at two looks a second. Then recording
+ends and the dashboard says so: a disk must not fill because somebody forgot it."""
 
 LINE_BYTES_MAX = 64 * 2**20
-"""Of one line that is read: as much as the largest answer that is taken."""
+"""Most bytes of one line that is read: as much as the largest answer that is taken."""
 
 FRAMES_MAX = 2_000_000
-"""Of one recording that is read: eleven days at two a second, 32 MB of places and times."""
+"""Most looks of one recording that is read: eleven days at two a second, 32 MB of places and times.
+"""
 
 
 class Recorder:
@@ -96,7 +97,7 @@ class Recording:
     path: Path
     url: str
     times_s: list[float]
-    """Of each look, seconds since 1970, rising."""
+    """Times of the looks, seconds since 1970, rising."""
     _places: list[int]
     _file: IO[bytes] | gzip.GzipFile
 

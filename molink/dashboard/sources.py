@@ -32,7 +32,7 @@ class Source(Protocol):
 
     @property
     def note(self) -> str:
-        """Of its mode, for the header; empty: nothing to say."""
+        """Note on the source's mode, for the header; empty: nothing to say."""
 
     async def run(self, changed: Callable[[], object]) -> None:
         """Go on, and call `changed` after each look, until cancelled."""

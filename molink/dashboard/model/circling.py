@@ -15,10 +15,11 @@ from molink.dashboard.model.cluster import Ring
 __all__ = ["CIRCLING_MIN", "Circling", "circling"]
 
 CIRCLING_MIN = 0.05
-"""Fewer than so many, as a mean, are a ring that rests."""
+"""Mean count of micro-batches under way below which a ring rests."""
 
 SHOWN_MAX = 99
-"""More than any ring has; what a stage reports may be anything."""
+"""Most micro-batches that are shown: more than any ring has; what a stage reports may be anything.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,11 @@ class Circling:
 
     stages: tuple[int, ...]
     links: tuple[int, ...]
-    """On the link that leaves each stage."""
+    """Micro-batches on the link that leaves each stage."""
 
 
 def circling(ring: Ring) -> Circling | None:
-    """Where they are; None: the ring rests, or does not tell."""
+    """Places of a ring's micro-batches; None: the ring rests, or does not tell."""
     held = [stage.micro_batches for stage in ring.stages]
     known = [one for one in held if one is not None]
     if ring.circling is None or ring.circling < CIRCLING_MIN or len(known) < len(held):

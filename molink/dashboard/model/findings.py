@@ -34,7 +34,7 @@ STEPS_MIN = 100
 """A stage has computed so many before its times mean something; the first are of cold memory."""
 
 LOST_S = 600.0
-"""So long a node that was lost before our eyes is news."""
+"""Seconds for which a node that was lost before our eyes is news."""
 
 DECODE_WAIT_S = 0.25
 """Decode that waits longer for its link than a token may take is felt by every user."""
@@ -57,7 +57,8 @@ class Finding:
 
     severity: Severity
     kind: str
-    """In one word: with the subject it tells a finding whose figures change from another one."""
+    """Kind in one word: with the subject it tells a finding whose figures change from another
+    finding."""
     subject: str
     """Name of a node, or empty."""
     sentence: str

@@ -25,7 +25,7 @@ class Pause:
     began_s: float
     length_s: float
     tokens: int
-    """That had come before it."""
+    """Tokens that had come before the pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,14 @@ class Request:
     prompt_tokens: int
     prompt_tokens_done: int
     cached_tokens: int
-    """Of its prompt; known with its first token."""
+    """Tokens of the prompt that were cached; known with the first token."""
     answer_tokens_max: int
     tokens: int
     forecast_ttft_s: float | None
-    """To its first token, when it was sent to a ring..."""
+    """Seconds to the first token, as forecast when the request was sent to a ring; None: nobody
+    knew."""
     forecast_tpot_s: float | None
-    """...and between two tokens; None: nobody knew."""
+    """Seconds between two tokens, as forecast then; None: nobody knew."""
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None

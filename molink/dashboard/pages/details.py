@@ -20,10 +20,10 @@ from molink.dashboard.pages.request_page import request_lines
 __all__ = ["details"]
 
 PATHS_SHOWN = 8
-"""Of a node's paths to others: the rest of its details must fit on the screen, too."""
+"""Most paths to others that a node's details show: the rest must fit on the screen, too."""
 
 TEXT_WIDTH = 78
-"""Of an event's sentence, so that all of it is seen on the smallest terminal."""
+"""Width of an event's sentence, so that all of it is seen on the smallest terminal."""
 
 
 def details(

@@ -13,7 +13,7 @@ __all__ = ["PANEL_LINES", "finding_lines", "header", "panel_lines"]
 PANEL_LINES = 4
 
 SPARK_WIDTH = 22
-"""At 80 columns; wider terminals give it what they have."""
+"""Width of a sparkline at 80 columns; wider terminals give it what they have."""
 
 SEVERITIES: dict[Severity, Style] = {
     Severity.BAD: "bad",

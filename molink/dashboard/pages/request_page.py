@@ -26,12 +26,12 @@ __all__ = ["request_lines"]
 AXIS_CELLS = 36
 
 TEXT_WIDTH = 70
-"""Of what is wrapped beneath a ring, so that all of it is seen on the smallest terminal."""
+"""Width of the lines wrapped beneath a ring, so that all is seen on the smallest terminal."""
 
 INDENT = " " * 8
 
 Stretch = tuple[float, float]
-"""From and to, seconds after the arrival."""
+"""Beginning and end, in seconds after the arrival."""
 
 
 def request_lines(request: Request, glyphs: Glyphs, zone: tzinfo | None) -> Iterator[Line]:

@@ -57,7 +57,7 @@ class Column:
     width: int
     right: bool = False
     from_columns: int = 0
-    """Only on terminals of so many columns."""
+    """Least width of a terminal that shows the column."""
 
 
 NODES = (

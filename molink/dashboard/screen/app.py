@@ -33,7 +33,7 @@ from molink.printable import printable_line
 __all__ = ["HEIGHT_MIN", "WIDTH_MIN", "DashboardApp"]
 
 WIDTH_MIN, HEIGHT_MIN = 80, 24
-"""Of the terminal; below it rows would lose what makes them worth reading."""
+"""Least size of the terminal; below it rows would lose what makes them worth reading."""
 
 ALERTS_MAX = 3
 """Lines for what stands out; the view `alerts` has all."""
@@ -46,7 +46,7 @@ PROMPT_MAX = 200
 
 
 ORDER_S_MAX = 30.0
-"""For an order: the registry waits 5 s for its file at most."""
+"""Seconds for an order: the registry waits 5 s for its file at most."""
 
 
 class DashboardApp(App[None]):
@@ -83,7 +83,7 @@ class DashboardApp(App[None]):
         self._filter = ""
         self._order: Order | None = None
         self._asked = ""
-        """What the prompt is for: place, filter, time, order; empty: it is closed."""
+        """Purpose of the prompt: place, filter, time, order; empty: it is closed."""
         self._said: list[Line] = []
         self._invite = ""
 

@@ -16,7 +16,7 @@ class Order:
 
     question: str
     answer: str
-    """What must be typed: "y", or a name where it cannot be undone."""
+    """Text that must be typed: "y", or a name where the order cannot be undone."""
     give: Callable[[], Awaitable[str]]
     """Carries it out; the sentence that it ends with."""
 
