@@ -36,9 +36,9 @@ class AgentOptions:
     """Options that an owner gave at `join`, kept for every later start."""
 
     data_port: int = 0
-    """Of the peer service; 0: any free one."""
+    """Port of the peer service; 0: any free one."""
     listen: str = "0.0.0.0"
-    """Where stages and the peer service listen."""
+    """Address at which stages and the peer service listen."""
     map_ports: bool = True
     """Ask the router to let neighbours in."""
 
@@ -88,12 +88,12 @@ class Known(BaseModel):
     stun_port: int = Field(default=0, ge=0, le=65535)
     """UDP, at the coordinator's host; 0: it answers none."""
     data_port: int = Field(default=0, ge=0, le=65535)
-    """Where neighbours connect to this PC; 0: any free one."""
+    """Port to which neighbours connect; 0: any free one."""
     model: ModelSize | None = None
     speaks: Protocols | None = None
     """The coordinator; None: not heard yet."""
     profile: Profile | None = None
-    """As last sent to the coordinator."""
+    """Profile as last sent to the coordinator."""
 
     @classmethod
     def load(cls, data_dir: Path) -> "Known":

@@ -35,13 +35,13 @@ DOING = {
     "paused": "until it is lent again",
     "outdated": "update MoLink",
 }
-"""In each state, unless it has a reason of its own."""
+"""Sentence for each state, unless it has a reason of its own."""
 
 LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
-"""While the progress is known."""
+"""Sentences while the progress is known."""
 
 QUARTERS_BYTES_MIN = 10**9
-"""Of a download whose quarters are told: half a minute each on a line of 100 Mbps."""
+"""Bytes of a download whose quarters are told: half a minute each on a line of 100 Mbps."""
 
 
 class StatusNews:
@@ -50,7 +50,7 @@ class StatusNews:
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
         self._quarters: dict[str, int] = {}
-        """Of each device's download, that were passed."""
+        """Quarters of each device's download that were passed."""
 
     def update(self, status: Status) -> list[str]:
         """Sentences that were not shown last time."""
@@ -131,7 +131,7 @@ def _how_far(loaded: Mapping[str, Any]) -> str:
 
 
 def _devices(status: Status) -> Sequence[Status]:
-    """Of a status, or itself where it is of one device."""
+    """Statuses of the devices; the status itself where it is of one device."""
     return status.get("devices") or (status,)
 
 
@@ -141,7 +141,7 @@ def _is_reported(device: Status) -> bool:
 
 
 def _mark(device: Status, status: Status) -> str:
-    """Which of several devices is meant."""
+    """Beginning that tells of which device a line is; empty where there is only one."""
     if len(_devices(status)) < 2:
         return ""
     return f"{device['device'] or device['name']}: "

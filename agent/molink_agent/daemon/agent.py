@@ -24,11 +24,11 @@ REFRESH_S = 2.0
 """An owner who comes back waits no longer than this for the agent to notice."""
 
 DEVICES_EVERY_S = 60.0
-"""Between two questions which devices there are, while the limits stay the same: drivers are
-installed seldom, and asking one need not be free."""
+"""Seconds between two questions which devices there are, while the limits stay the same: drivers
+are installed seldom, and asking one need not be free."""
 
 NO_DEVICE = ""
-"""Of a node that lends nothing now: its device was taken back, or is broken."""
+"""Device of a node that lends nothing now: its own was taken back, or is broken."""
 
 
 class LeftError(MolinkError):
@@ -45,7 +45,7 @@ class Agent:
     maps_ports: Callable[[], bool]
     """Whether the owner lets the router be asked at all, when the agent starts."""
     make_node: Callable[[int], DeviceNode]
-    """By its number."""
+    """Function that makes the node with this number."""
     nodes: list[DeviceNode] = field(default_factory=list)
     _group: asyncio.TaskGroup | None = None
     _devices_checked_at: float | None = None

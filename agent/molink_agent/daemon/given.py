@@ -29,21 +29,21 @@ __all__ = ["GIVEN_FILE", "GivenLedger", "GivenRecorder", "Night", "Totals", "ask
 GIVEN_FILE = "given.json"
 
 NIGHTS_MAX = 400
-"""A year and a month; 40 KB."""
+"""Nights that are kept: a year and a month; 40 KB."""
 
 ASK_EVERY_S = 600.0
-"""Of the coordinator: a thousand agents are two questions a second."""
+"""Seconds between two questions to the coordinator: a thousand agents ask two a second."""
 
 ASK_AGAIN_S = 30.0
-"""After a question that was not answered, as before the PC is connected."""
+"""Seconds after a question that was not answered, as before the PC is connected."""
 
 MEASURE_EVERY_S = 10.0
-"""Of the cards' energy."""
+"""Seconds between two measurements of the cards' energy."""
 
 GIVEN_PATH = "/agents/given"
 
 ANSWER_WITHIN_S = 3.0
-"""For the coordinator's answer: a status without it is better than one that takes long."""
+"""Seconds for the coordinator's answer: a status without it is better than one that takes long."""
 
 ANSWER_BYTES_MAX = 4096
 """Three numbers with their names are under a hundred."""
@@ -57,7 +57,7 @@ class _Figures(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     uptime_s: float = Field(default=0, ge=0, le=COUNT_MAX)
-    """Of serving, all devices together."""
+    """Seconds of serving, all devices together."""
     token_layers: int = Field(default=0, ge=0, le=COUNT_MAX)
     """Tokens times the layers that they passed here."""
     bytes_sent: int = Field(default=0, ge=0, le=COUNT_MAX)
@@ -80,7 +80,7 @@ class Night(_Figures):
 
     begins: date
     energy_j: float | None = Field(default=None, ge=0, le=COUNT_MAX)
-    """Of the lent cards while they held layers; None: no card told."""
+    """Energy of the lent cards while they held layers; None: no card told."""
 
     def plus(self, given: _Figures, energy_j: float | None) -> "Night":
         """With more of the same night."""
@@ -95,13 +95,13 @@ class GivenLedger(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     totals: Totals | None = None
-    """As last told; None: never."""
+    """Totals as last told; None: never."""
     nights: tuple[Night, ...] = Field(default=(), max_length=NIGHTS_MAX)
 
     @classmethod
     def load(cls, data_dir: Path) -> "GivenLedger":
-        """As it was saved, empty without a file; one that is damaged is moved away. Raises OSError
-        when the file is there and cannot be read now."""
+        """The ledger as it was saved, empty without a file; a damaged file is moved away. Raises
+        OSError when the file is there and cannot be read now."""
         path = data_dir / GIVEN_FILE
         try:
             return cls.model_validate_json(path.read_bytes())

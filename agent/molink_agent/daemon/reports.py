@@ -41,7 +41,7 @@ class CapacityCheck:
     model: ModelSize | None = None
     """None: not known yet; then anything is enough."""
     sentence: str = ""
-    """What is too little and what to change; empty: it is enough."""
+    """Sentence about what is too little and what to change; empty: it is enough."""
     _checked_at: float = 0.0
     _checked_for: ModelSize | None = None
 
@@ -76,13 +76,13 @@ class DeviceReports:
     measured: Measured = field(default_factory=Measured)
     """Addresses of the node and step times of its device."""
     stun_port: int = 0
-    """Of the coordinator; 0: it answers none."""
+    """Port at which the coordinator answers STUN; 0: it answers none."""
     speaks: Protocols | None = None
     """The coordinator; None: not heard yet."""
     profile: Profile | None = None
-    """As published last."""
+    """Profile as published last."""
     _wish: NodeWish | None = None
-    """As published last."""
+    """Wish as published last."""
     _publishing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a profile is put together and published: an older one must not come last."""
 

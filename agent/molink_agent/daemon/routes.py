@@ -38,7 +38,7 @@ __all__ = ["ListenAddress", "LocalPorts", "RelayedRoutes", "SharedUplink", "keep
 log = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 16
-"""Of a link and of a peer, as messages allow."""
+"""Most addresses of a link and of a peer, as messages allow."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class LocalPorts:
         self._addresses.setdefault(node_id, {})[port_name] = address
 
     def of_node(self, node_id: str) -> dict[str, str]:
-        """Where a node's ports are reached from within the PC, by name."""
+        """Addresses of a node's ports within the PC, by name."""
         return dict(self._addresses.get(node_id, {}))
 
     def leads_outside(self, assignment: Assignment) -> bool:
@@ -116,7 +116,7 @@ class SharedUplink:
 
 
 PATH_WITHIN_S = 60.0
-"""Until the first path of a link is found: the neighbour may be restarting its router."""
+"""Seconds until the first path of a link is found: the neighbour may be restarting its router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,8 @@ class _Route:
     keeper: PathKeeper
     task: "asyncio.Task[None]"
     moving_to: str = ""
-    """Where the stage was told to lead the link, until it has reported how that ended."""
+    """Address to which the stage was told to lead the link, until it has reported how that ended;
+    empty: no move is under way."""
 
 
 @dataclass(slots=True)
@@ -158,12 +159,12 @@ class RelayedRoutes:
     mapper: PortMapper
     """Lets neighbours in at the router."""
     find_reach: Callable[[], Reach]
-    """Where others may send this PC; looks names up."""
+    """Function that finds where others may send this PC; it looks names up."""
     pauses: Pauses = field(default_factory=Pauses)
-    """Between attempts to register."""
+    """Pauses between attempts to register."""
     caller: RelayCaller | None = None
     _retrying: "asyncio.Task[None] | None" = None
-    """Until the relay is where one can be."""
+    """Task that runs until the relay is where one can be."""
     _receiver: RelayReceiver | None = None
     _receiving: "asyncio.Task[None] | None" = None
     _routes: dict[OutgoingLink, _Route] = field(default_factory=dict)
@@ -207,7 +208,7 @@ class RelayedRoutes:
         self._receiving = spawn(self._receiver.run())
 
     async def reach(self) -> Reach:
-        """Where others may send this PC now: its networks change."""
+        """Addresses at which others may send to this PC now: its networks change."""
         return await asyncio.to_thread(self.find_reach)
 
     def open_port(self, name: str, port: int) -> None:

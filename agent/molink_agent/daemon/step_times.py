@@ -33,10 +33,10 @@ STEP_PROBE_TIMEOUT_S = 300.0
 
 FORMAT_PROBE_MODULE = "molink.stage.format_probe"
 FORMATS_KEPT = "formats of weights"
-"""What stands for a model's name where times are kept."""
+"""Key that stands for a model's name where times are kept."""
 
 Kept = dict[str, dict[str, Any]]
-"""Of a model's layer by name; of formats by name, each by name."""
+"""Times of a model's layer, by its name; and those of formats, each by its name."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ RTT_MS_MAX = 60_000.0
 DEVICES_MAX = 16
 ADDRESSES_MAX = 16
 THREADS_MAX = 1024
-"""What `molink.control.messages.payloads` lets pass."""
+"""Largest figures that `molink.control.messages.payloads` lets pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class DeviceStage:
     device: str = ""
     """Empty: the node lends nothing now."""
     offered_bytes: int = 0
-    """Of the device's memory, as the coordinator was told last."""
+    """Bytes of the device's memory, as the coordinator was told last."""
     served: ModelSize | None = None
-    """What the cluster serves; None: not known yet."""
+    """Model that the cluster serves; None: not known yet."""
     download: Downloaded | None = None
-    """Of its weights, while it lasts."""
+    """Download of the stage's weights, while it lasts."""
     times_full: int = 0
     """How often the device was full when the offer was made."""
 
@@ -99,11 +99,11 @@ class ThisPc:
     limits: LimitsFile
     gpus: GpuProbe
     measured: Measured
-    """Of the line."""
+    """Measurements of the PC's line."""
     stages: list[DeviceStage] = field(default_factory=list)
-    """By the number of their nodes."""
+    """Stages by the number of their nodes."""
     _rates_mbps: dict[str, float] = field(default_factory=dict)
-    """As they were last measured to each neighbour."""
+    """Rates as they were last measured to each neighbour."""
 
     @property
     def busy(self) -> bool:

@@ -48,7 +48,8 @@ CONNECT_WITHIN_S = 5.0
 coordinator answers in one, and a doctor should not keep people waiting."""
 
 ECHO_PATH, ECHO_BYTES = "/agents/echo", 4096
-"""Where the coordinator sends back what it got, and what fills three packets of a home line."""
+"""Path at which the coordinator sends back what it got, and bytes that fill three packets of a home
+line."""
 
 TORCH_QUESTION = """
 import json
@@ -97,7 +98,7 @@ else:
             answer["graph_problem"] = f"nothing can be recorded ({error})"
     print(json.dumps(answer))
 """
-"""Only computing something shows whether this build has code for the card."""
+"""Program for torch: only computing something shows whether this build has code for the card."""
 
 PROBLEM_CHARACTERS_MAX = 200
 """torch explains itself in paragraphs; the first line is enough."""

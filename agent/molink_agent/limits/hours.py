@@ -32,9 +32,9 @@ class LendingHours:
     """0 is Monday: the days on which it begins."""
     start_minute: int
     end_minute: int
-    """Of the same day when later than the start, else of the next."""
+    """Minute of the same day when later than the start, else of the next."""
     text: str
-    """As its owner wrote it, in plain form."""
+    """Line as its owner wrote it, in plain form."""
 
     @classmethod
     def parse(cls, text: str) -> "LendingHours":

@@ -33,17 +33,17 @@ __all__ = [
 GB = 2**30
 
 UNSET = frozenset({"none", "unset", "default", ""})
-"""After `set KEY`: back to what applies without a line in the file."""
+"""Values of `set KEY` that mean: back to what applies without a line in the file."""
 
 
 HOURS_ENTRIES_MAX = 50
 """Seven days in pieces of four hours are 42."""
 
 DEVICES_MAX = 16
-"""Of one PC, as the coordinator admits them (`molink.control.registry.rules`)."""
+"""Most devices of one PC, as the coordinator admits them (`molink.control.registry.rules`)."""
 
 NUMBERLESS = {"cuda": "cuda:0"}
-"""What people call the only card."""
+"""Names that people give the only card."""
 
 YES = frozenset({"yes", "true", "on", "1"})
 NO = frozenset({"no", "false", "off", "0"})
@@ -259,7 +259,7 @@ KEYS = (
         "10",
     ),
 )
-"""In the order of the file."""
+"""Keys in the order of the file."""
 
 _BY_NAME = {key.name: key for key in KEYS}
 

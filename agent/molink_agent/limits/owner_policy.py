@@ -30,10 +30,10 @@ from molink_agent.probe.machine import runs_on_battery
 __all__ = ["INPUT_POLL_S", "IdleTime", "OwnerPolicy", "UseFacts", "UseWatch", "Verdict", "verdict"]
 
 PAUSED_FILE = "paused"
-"""While it exists the owner has paused: it outlives a restart."""
+"""Name of the file that exists while the owner has paused: it outlives a restart."""
 
 IDLE_KEEP_SHARE = 0.5
-"""Of the idle time that its owner asks for: under it, what is lent is given back."""
+"""Part of the idle time that the owner asks for: with less, what is lent is given back."""
 
 
 INPUT_POLL_S = 20.0
@@ -41,7 +41,8 @@ INPUT_POLL_S = 20.0
 costs a process of about 10 ms."""
 
 INPUT_POLL_WSL_S = 60.0
-"""Under WSL: starting PowerShell costs about half a second of a core, 1 % at this rate."""
+"""Seconds between two questions under WSL: starting PowerShell costs about half a second of a core,
+1 % at this rate."""
 
 UNKNOWN_AFTER_S = 200.0
 """Three answers in a row may be missing; then the idle time is unknown."""
@@ -50,7 +51,8 @@ GPU_USED_FROM_PERCENT = 15.0
 """A desktop with a browser draws 1 to 10 %; games and renderers start at 30."""
 
 GPU_FREE_BELOW_PERCENT = 8.0
-"""Under the other, so that a load about the threshold does not come and go with every poll."""
+"""Percentage below the other, so that a load about the threshold does not come and go with every
+poll."""
 
 
 @dataclass(slots=True)
@@ -121,11 +123,11 @@ class UseFacts:
     lending: bool = False
     """Whether the last verdict allowed it."""
     idle_s: float | None = None
-    """Since anybody used it; None: unknown."""
+    """Seconds since anybody used it; None: unknown."""
     on_battery: bool | None = None
     """None: no battery, or unknown."""
     paused: bool = False
-    """By its owner."""
+    """Whether its owner has paused it."""
     game: str = ""
     """Why its owner seems to play on it; empty: he does not."""
 

@@ -19,7 +19,7 @@ DISCOVER_MS = 2000
 """How long a router has to answer the search; they do within half a second."""
 
 DESCRIPTION = "MoLink"
-"""What the owner sees in the router's list."""
+"""Name that the owner sees in the router's list."""
 
 
 class Gateway(Protocol):
@@ -91,7 +91,7 @@ class NatPmpGateway:
     """Default router, asked by NAT-PMP (RFC 6886)."""
 
     router: str | None = None
-    """Its address; None: the default route's."""
+    """Address of the router; None: the default route's."""
     port: int = NAT_PMP_PORT
     _public_ports: dict[int, int] = field(default_factory=dict)
 

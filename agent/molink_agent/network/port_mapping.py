@@ -29,12 +29,13 @@ class MappingPeriods:
     """Time limits of a port mapper."""
 
     answer_s: float = 8.0
-    """For one question: miniupnpc searches for two seconds and then asks each device it found."""
+    """Seconds for one question: miniupnpc searches for two seconds and then asks each device it
+    found."""
     lease_s: int = 3600
     renew_s: float = 1500.0
     """Two renewals fit into a lease. Also how soon a router that had none is asked again."""
     removal_s: float = 3.0
-    """For removing all mappings at the end: the owner waits for the agent to stop."""
+    """Seconds to remove all mappings at the end: the owner waits for the agent to stop."""
 
 
 class PortMapper:

@@ -38,13 +38,13 @@ class Gpu:
     memory_bytes: int
     free_bytes: int
     own_bytes: int = 0
-    """What our own processes hold of it; 0 where the driver does not tell."""
+    """Bytes that our own processes hold of it; 0 where the driver does not tell."""
     others_percent: float | None = None
     """How busy others keep it, 0 to 100; None: unknown."""
     drawing_percent: float | None = None
     """How busy those of them keep it that draw (desktops, games), 0 to 100; None: unknown."""
     capability: Capability | None = None
-    """Which machine code it runs; None: the driver does not tell."""
+    """Machine code that it runs; None: the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _CardUse:
     """Use since it was last asked; None: it does not tell."""
     percent_in_all: float | None
     drawing_pids: frozenset[int] = frozenset()
-    """Of processes that draw; empty where the driver does not tell."""
+    """Ids of processes that draw; empty where the driver does not tell."""
 
     @property
     def pids(self) -> set[int]:

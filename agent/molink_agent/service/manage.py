@@ -65,7 +65,7 @@ class ServiceStatus:
     """Goes on when the user logs out."""
     restarts: int
     problem: str = ""
-    """One sentence with a remedy; empty when all is well."""
+    """Sentence with a remedy; empty when all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +285,8 @@ def _ask(command: list[str], timeout_s: float = ANSWER_WITHIN_S) -> _Answer:
 
 
 def _environment(present: Mapping[str, str], run_directory: Path) -> dict[str, str]:
-    """As it is, in English, and with the directory of the user's bus, which some logins do not
-    set."""
+    """The environment as it is, in English, and with the directory of the user's bus, which some
+    logins do not set."""
     environment = {**present, "LC_ALL": "C"}
     if "XDG_RUNTIME_DIR" not in environment and run_directory.is_dir():
         environment["XDG_RUNTIME_DIR"] = str(run_directory)

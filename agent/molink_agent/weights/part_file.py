@@ -43,10 +43,10 @@ class Run:
     """Range of bytes that follow each other in the original file and in our part."""
 
     start: int
-    """In the original file."""
+    """First byte in the original file."""
     stop: int
     local: int
-    """Where they begin in the part."""
+    """First byte in the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Cut:
     """Slice of one block, and where it goes in our part."""
 
     start: int
-    """In the block."""
+    """First byte in the block."""
     stop: int
     local: int
 
@@ -66,7 +66,7 @@ class Part:
     name: str
     source: FileEntry
     prefix: bytes
-    """What stands in front of the first run."""
+    """Bytes in front of the first run."""
     runs: tuple[Run, ...]
     tensors: tuple[str, ...] = ()
 
@@ -148,7 +148,8 @@ JOURNAL_LINE = re.compile(r"(\d{1,12}) ([0-9a-f]{64})")
 """Block number, checksum of our piece of it."""
 
 READ_BYTES = 2**20
-"""At once while comparing: an agent that has finished shall not keep the memory of a block."""
+"""Bytes read at once while comparing: an agent that has finished shall not keep the memory of a
+block."""
 
 
 @dataclass(slots=True)

@@ -51,11 +51,11 @@ class WindowsFacts:
     """Facts about a Windows PC before MoLink is installed."""
 
     build: int
-    """Of Windows: 22631 is Windows 11 23H2."""
+    """Build of Windows: 22631 is Windows 11 23H2."""
     virtualisation: bool
     """Switched on in the firmware, or a hypervisor runs already."""
     wsl_version: tuple[int, ...] | None
-    """Of WSL itself; None: the old one that came with Windows and cannot tell."""
+    """Version of WSL itself; None: the old one that came with Windows and cannot tell."""
     distribution: str
     distribution_wsl: int
     """1 or 2: how this distribution runs."""

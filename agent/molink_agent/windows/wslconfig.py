@@ -151,7 +151,7 @@ def _goes_on(line: str) -> bool:
 
 
 def _line_after_header(lines: Lines) -> int | None:
-    """Where the first [wsl2] section begins; None when there is none."""
+    """Line behind the first header [wsl2]; None when there is none."""
     for first, last, section in _logical_lines(lines):
         if section == SECTION and _HEADER.fullmatch(lines[first]):
             return last
