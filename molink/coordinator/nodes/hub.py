@@ -53,28 +53,28 @@ from molink.tasks import gathered, task_group
 __all__ = ["ControlHub", "NodeServices", "allow_members"]
 
 RECONNECT_S = 15.0
-"""After the broker was away: nodes wait up to ten seconds between two attempts to reach it."""
+"""Seconds after the broker was away: nodes wait up to ten between two attempts to reach it."""
 
 TICK_S = 0.5
-"""Between two checks of silence and of the registry."""
+"""Seconds between two checks of silence and of the registry."""
 
 LATE_S = TICK_S + 2.0
 """A check that comes later than this: this PC was suspended or overloaded, and what nodes have
 reported meanwhile still waits to be read."""
 
 FLOOD_S = 5.0
-"""After a flood was found, what the broker still holds of it is read: no silence counts so long."""
+"""Seconds after a flood was found in which no silence counts: the broker's rest of it is read."""
 
 GONE_AFTER_S = 1.0
-"""After its last will a node is gone. One whose connection to the broker was reset tries again
-within half a second and is there after a handshake; its ring, whose links stand, need not end for
-that. And who has really gone is missed by its neighbours about as soon."""
+"""Seconds after its last will until a node is gone. One whose connection to the broker was reset
+tries again within half a second and is there after a handshake; its ring, whose links stand, need
+not end for that. A node that has really gone is missed by its neighbours about as soon."""
 
 ANSWERS_AT_ONCE = 50
-"""To newcomers: each waits for the broker's acknowledgement."""
+"""Answers to newcomers at a time: each waits for the broker's acknowledgement."""
 
 UP_TO_DATE = "No ring needs it yet."
-"""To a node that was outdated before."""
+"""Message to a node that was outdated before."""
 
 SUSPENDED = "It says far more than a node has to say, and is not listened to for {minutes:.0f} min."
 
@@ -297,7 +297,7 @@ class ControlHub:
                 await self.services.probing.order_timing(self.client, [node])
 
     async def _greet(self, node: Node) -> None:
-        """Of two agents with one key the one that started later is accepted."""
+        """Accept a node that has come: of two agents with one key the one that started later."""
         presence, before = node.presence, self._greeted.get(node.node_id)
         if presence is not None and presence.online and presence != before:
             accepted = Accepted(

@@ -39,7 +39,7 @@ SEEN_MAX = 256
 """Senders whose rates one node may report, the latest."""
 
 NODES_MAX = 4096
-"""Beyond it nodes are ignored: a coordinator that plans for more has never been tried."""
+"""Nodes beyond which others are ignored: a coordinator that plans for more has never been tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ class Node:
     presence: Presence | None = None
     profile: Profile | None = None
     paths: dict[str, PathMeasured] = field(default_factory=dict)
-    """To each neighbour."""
+    """Path to each neighbour."""
     paths_round: int = -1
-    """Of the latest report."""
+    """Round of the latest report on paths."""
     seen: dict[str, float] = field(default_factory=dict)
     """Sender to the Mbps that this node has received from it, by its own count."""
     coordinator_seen_mbps: float = 0.0
     """The same of this node's bytes, by the coordinator's count; 0: none yet."""
     slowdown: Slowdown = AS_REPORTED
-    """Of its steps and its link, as they were measured while it served."""
+    """Slowdown of its steps and its link, as they were measured while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
     heard_at: float = 0.0
@@ -95,7 +95,7 @@ class Node:
     drained: bool = False
     """Whether the operator keeps it from serving."""
     quarantined: str = ""
-    """What audits have found out about it, for which it serves no more; empty: nothing."""
+    """Fault that audits have found, for which it serves no more; empty: none."""
     outdated: str = ""
     """Why its build can be in no ring of ours, and who is to update what; empty: it can."""
     suspended: str = ""
@@ -105,7 +105,7 @@ class Node:
     is_local: bool = False
     """Whether it runs in this process (`molink serve`): it is lost with us, and not measured."""
     changed: Signal = field(default_factory=Signal, repr=False, compare=False)
-    """It has reported something, has gone or was removed."""
+    """Signal that it has reported something, has gone or was removed."""
 
     def __post_init__(self) -> None:
         self.pc = self.pc or self.node_id
@@ -173,7 +173,7 @@ class Node:
 
     @property
     def state(self) -> NodeState:
-        """As GET /cluster shows it."""
+        """State of the node as GET /cluster shows it."""
         if not self.is_here:
             return NodeState.LOST
         if self.outdated:
@@ -215,7 +215,7 @@ class NodeBook:
     quarantined: dict[str, str] = field(default_factory=dict)
     """Ids of the nodes that were found out by audits, here or not, and the sentences."""
     refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
-    """Of agents of another version, or of ones that lie."""
+    """Guard over reports of agents of another version, or of agents that lie."""
     downloading_at: dict[str, float] = field(default_factory=dict)
     """When a download to a PC was last seen to go on: its devices download in turn."""
     made_wait_at: dict[str, float] = field(default_factory=dict)

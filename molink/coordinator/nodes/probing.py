@@ -22,13 +22,13 @@ from molink.transport.relay.protocol import COORDINATOR
 __all__ = ["PEERS_MAX", "Probing", "peers_of"]
 
 PEERS_MAX = 12
-"""That one node measures in a round: each takes a second of sending."""
+"""Most neighbours that one node measures in a round: each takes a second of sending."""
 
 QUIET_S = 1.0
-"""After a change among the nodes: those that start together are measured together."""
+"""Seconds after a change among the nodes: those that start together are measured together."""
 
 QUIET_MAX_S = 3.0
-"""After the first change: one that changes all the time holds nobody up."""
+"""Seconds after the first change: a node that changes all the time holds nobody up."""
 
 MOVES_FREE, MOVE_PERIOD_S = 5, 600.0
 """How often a node may move before it is measured anew only so often: a router restarts, an agent
@@ -54,7 +54,7 @@ class Probing:
     config: Mapping[str, Any]
     """The model's config.json."""
     secret: bytes
-    """Of which tokens between nodes are made."""
+    """Secret from which tokens between nodes are made."""
     round: int = 0
     _known: Locations = frozenset()
     _changed_at: float = 0.0
@@ -128,7 +128,7 @@ class Probing:
             await asyncio.gather(*(client.publish(PROBE, *order) for order in some))
 
     def _locations(self, here: Sequence[Node], now: float) -> Locations:
-        """Where nodes are, as far as they have not moved too often."""
+        """Addresses of the nodes; a node that has moved too often keeps its old ones."""
         for node in here:
             assert node.profile is not None, "only nodes with a profile are measured"
             node_id, addresses = node.node_id, node.profile.addresses

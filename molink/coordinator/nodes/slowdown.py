@@ -36,7 +36,7 @@ FORGIVEN_FACTOR = 2.0
 not change back and forth at the edge."""
 
 STEPS_MIN = 100
-"""That a stage has computed before its times count: the first ones are of cold memory."""
+"""Steps that a stage has computed before its times count: the first ones are of cold memory."""
 
 FACTOR_MAX = 1000.0
 
@@ -53,7 +53,7 @@ class Slowdown:
     decode: float = 1.0
     prefill: float = 1.0
     link_mbps: float = math.inf
-    """Of its link to the next stage; infinite: about as planned."""
+    """Rate of its link to the next stage; infinite: about as planned."""
 
     @property
     def worst(self) -> float:
