@@ -35,7 +35,7 @@ from molink_scheduler.audit import (
 __all__ = ["AuditSettings", "Auditor"]
 
 AUDIT_WITHIN_S = 300.0
-"""Of all rings together: a prompt may stand behind many others."""
+"""Seconds for the audit of a request, all rings together: a prompt may stand behind many others."""
 
 ONE_RING = (
     "Requests are not audited: an audit compares two rings, and one serves. PCs with room for the "
@@ -48,7 +48,7 @@ class AuditSettings:
     """How a cluster is audited."""
 
     share: float
-    """Of all requests."""
+    """Part of all requests that is audited."""
     evidence: Evidence
     has_experts: bool
     """Whether the model has: their choice makes honest rings differ more."""
@@ -75,9 +75,9 @@ class Auditor:
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("passed", "failed", "unfinished", "spans"), 0)
     )
-    """Of audits by their end; spans: stages' work that was compared."""
+    """Audits by their end; spans: stages' work that was compared."""
     unfinished_by: Counter[str] = field(default_factory=Counter)
-    """Of audits, those that were tried once more among them, by why they did not finish."""
+    """Unfinished audits by the reason, those that were tried once more among them."""
     disagreements: Disagreements = field(default_factory=Disagreements)
 
     async def run(self) -> None:

@@ -23,13 +23,13 @@ from molink_scheduler.request import SamplingParams
 __all__ = ["REPORTS_WITHIN_S", "SilentStagesError", "rerun"]
 
 REPORTS_WITHIN_S = 10.0
-"""After the tail's answer: stages report once a second."""
+"""Seconds for reports after the tail's answer: stages report once a second."""
 
 DTYPES = ("bfloat16", "float16", "float32")
 """The coarsest first."""
 
 NOTHING: tuple[int, tuple[float, ...]] = (0, ())
-"""Of who has not reported."""
+"""Report of a stage that has sent none."""
 
 Reports = dict[tuple[str, int], tuple[int, tuple[float, ...]]]
 """Tokens and numbers, by node and the ring's number of the request."""
@@ -132,8 +132,9 @@ def _dtype(stages: Sequence[AgentStage]) -> str:
 
 
 def _planned_dtype(stage: AgentStage) -> str:
-    """As it was planned, or the finer one that the stage says: nobody is given more tolerance for
-    what it says of itself. Which of its formats a device takes by itself, its profile tells."""
+    """Format in which a stage computes, as planned, or the finer one that the stage says: nobody is
+    given more tolerance for what it says of itself. The format that a device takes by itself is
+    told by its profile."""
     loaded, profile = stage.loaded, stage.node.profile
     said = loaded.dtype if loaded is not None and loaded.dtype in DTYPES else DTYPES[0]
     if stage.work.dtype in DTYPES:
