@@ -59,13 +59,13 @@ class ClusterService:
     """Makes what GET /cluster shows of the service and the rest of the cluster."""
     intake: Intake = field(default_factory=Intake)
     progress: str = "No PC has joined yet: start an agent with the printed command."
-    """Why nothing serves, while nothing does; kept by the manager of the rings..."""
+    """Reason why nothing serves, while nothing does; kept by the manager of the rings."""
     standbys: Mapping[str, str] = field(default_factory=dict)
-    """...as are the reasons why nodes hold nothing."""
+    """Reasons why nodes hold nothing, by node; kept by the manager of the rings too."""
     rings: list[ServingRing] = field(default_factory=list)
     intake_paused: bool = False
     draws: Random = field(default_factory=Random)
-    """Of `Routing.RANDOM`."""
+    """Source of the draws of `Routing.RANDOM`."""
     expected: set[int] = field(default_factory=set)
     """Numbers of the rings of an earlier coordinator that are still to be taken over."""
     request_log: RequestLog = field(default_factory=RequestLog)
@@ -76,7 +76,7 @@ class ClusterService:
     _has_served: bool = False
     """Whether there has been a ring."""
     _newcomers_waiting: int = 0
-    """For a ring that is built anew."""
+    """Newcomers that wait for a ring that is built anew."""
 
     def __post_init__(self) -> None:
         self.request_log.watch(self.audits.closed)

@@ -59,18 +59,18 @@ class ServingRing:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Which newcomers are taken, and by which ring."""
+    """Rules by which newcomers are taken or refused, and given to a ring."""
 
     wait_s_max: float = WAIT_S
-    """Those for whom a longer wait is forecast are refused..."""
+    """Longest wait: newcomers for whom a longer one is forecast are refused."""
     targets: Targets = NO_TARGETS
-    """...and those for whom a later first token or slower tokens are; a request may have its
-    own."""
+    """Targets: newcomers are refused for whom a later first token or slower tokens are forecast; a
+    request may have its own."""
     routing: Routing = Routing.MOLINK
 
     @classmethod
     def of(cls, settings: ServeSettings | UpSettings) -> "Intake":
-        """As the operator has it."""
+        """The intake as the operator has set it."""
         targets = targets_of(settings.ttft_target_s, settings.tpot_target_ms)
         return cls(settings.queue_s, targets, Routing(settings.routing))
 
