@@ -51,7 +51,7 @@ second, and forecasts err."""
 
 CONTEXT_TOKENS_USUAL = 2048
 CONTEXT_SHARE = 4
-"""Of the model's length: a quarter, where that is less than usual."""
+"""Part of the model's length, a quarter, that is planned for where it is less than usual."""
 
 
 def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
@@ -77,15 +77,15 @@ class ModelPlanner:
     goal: Goal
     weights: WeightsSource
     split: str = "planned"
-    """As `--split`."""
+    """Way to split the layers, as `--split` names it."""
     kv_dtype: KvDtype = "auto"
-    """As `--kv`."""
+    """Form in which KV is kept, as `--kv` names it."""
     declared: DeclaredQuantization = PLAIN_WEIGHTS
     """How the checkpoint says that its weights are quantized."""
     standbys: int = 0
-    """As `--standby`: nodes that a plan leaves free if it can."""
+    """Nodes that a plan leaves free if it can, as `--standby` asks."""
     prefix_cache: bool = True
-    """Not as `--no-prefix-cache`."""
+    """Whether stages cache prefixes; `--no-prefix-cache` turns it off."""
 
     @classmethod
     def of(
@@ -228,8 +228,8 @@ class ModelPlanner:
         return decision.sentence if decision.change else ""
 
     def _as_known(self, present: Sequence[PlannedRing], nodes: Sequence[Node]) -> Plan:
-        """Of rings that serve, by what is known of their members today; devices of a PC share its
-        line as in a new plan."""
+        """Plan of the rings that serve, by what is known of their members today; devices of a PC
+        share its line as in a new plan."""
         members = {stage.node_id for ring in present for stage in ring.stages}
         facts, network = self.facts.of([node for node in nodes if node.node_id in members])
 

@@ -27,11 +27,12 @@ from molink_scheduler.placement import LinkFacts, Network, NodeFacts, StageForec
 __all__ = ["ELEMENT_BYTES", "FactsMaker", "download_bytes_per_s"]
 
 HOP_SOFTWARE_S = 0.002
-"""Of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the link's
-thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
+"""Seconds of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the
+link's thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
 
 DOWNLOAD_GUESS_MBPS = 20.0
-"""Of a node that could not measure it: slow enough that a change is not made light of."""
+"""Download rate of a node that could not measure it: slow enough that a change is not made light
+of."""
 
 NO_PATH_S = 60.0
 """Delay of a link where no path was found."""
@@ -44,14 +45,16 @@ class FactsMaker:
     """Maker of a placement's facts, for one model."""
 
     costs: Mapping[int, ModelCost]
-    """By the bytes of a number in the stages, see `PlannedModel`."""
+    """Costs by the bytes of a number in the stages, see `PlannedModel`."""
     stored_element_bytes: int
     dtype: str
-    """As `--dtype`."""
+    """Format in which stages compute, as `--dtype` names it."""
     output_layers: float | None = None
-    """What a row multiplies with in the output matrix, in layers; None: as its bytes tell."""
+    """Layers whose arithmetic for a row equals that of the output matrix; None: as its bytes tell.
+    """
     shape: ModelShape | None = None
-    """By which nodes that have timed another model are planned; None: by that model's times."""
+    """Shape by which nodes that have timed another model are planned; None: by that model's times.
+    """
     model: str = ""
     """Public name of the model of that shape."""
 
@@ -207,6 +210,6 @@ def _upload_bytes_per_s(profile: Profile, seen_mbps: Sequence[float]) -> float:
 
 
 def download_bytes_per_s(node: Node) -> float:
-    """As measured, or guessed."""
+    """Rate at which the node downloads, as measured or guessed."""
     mbps = node.profile.download_mbps if node.profile is not None else 0.0
     return (mbps or DOWNLOAD_GUESS_MBPS) * 1e6 / 8
