@@ -88,7 +88,7 @@ class Access:
     """Whether everybody may ask for answers, whatever keys there are."""
 
     def lets_in(self, scope: Scope, *, proxied: bool) -> bool:
-        """Whether a request without a key may have what is of this scope."""
+        """Whether a request without a key is let in where this scope is needed."""
         if scope == "inference" and self.no_keys:
             return True
         holds_keys = self.keys is not None and self.keys.holds_keys()
@@ -96,7 +96,7 @@ class Access:
 
     @property
     def rules(self) -> str:
-        """Who may ask and who may give orders, as a line for the operator."""
+        """Rules for questions and for orders, as a line for the operator."""
         who = "whoever has a key"
         if self.lets_in("inference", proxied=False):
             here = "whoever is on this machine, until a key is made"
@@ -106,7 +106,7 @@ class Access:
 
     @property
     def hint(self) -> str | None:
-        """What the operator should do before anybody can use the API; None: nothing."""
+        """Advice to the operator for as long as nobody can use the API; None: none is needed."""
         if self.keys is None or self.lets_in("inference", proxied=False):
             return None
         return None if self.keys.has_usable() else NO_KEY_YET
@@ -193,7 +193,7 @@ def _admit(access: Access, request: web.Request) -> None:
 
 
 def scope_of(method: str, path: str) -> Scope:
-    """What a key must open for a route, as its application names it, beside OPEN_PATHS."""
+    """Scope that a key must open for a route, as its application names it, beside OPEN_PATHS."""
     if path.startswith(INFERENCE_PATHS):
         return "inference"
     is_read = method in (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -201,7 +201,8 @@ def scope_of(method: str, path: str) -> Scope:
 
 
 def _scope(request: web.Request) -> Scope:
-    """By the route that will answer, however its path is written. Who may ask may know of none."""
+    """Scope by the route that will answer, however its path is written; inference where there is
+    none."""
     resource = request.match_info.route.resource
     return "inference" if resource is None else scope_of(request.method, resource.canonical)
 

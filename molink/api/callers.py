@@ -107,7 +107,7 @@ def _too_much(status: int, sentence: str) -> ApiError:
 
 @dataclass(slots=True)
 class Callers:
-    """Those with requests under way, by name."""
+    """Callers with requests under way, by name."""
 
     keys: LiveKeys | None = None
     shares_cache: bool = False
@@ -116,7 +116,7 @@ class Callers:
     _known: WeakValueDictionary[str, Caller] = field(default_factory=WeakValueDictionary)
 
     def find(self, address: str | None, key: ApiKey | None = None) -> Caller:
-        """The holder of this key, or else who is at this address."""
+        """The holder of this key, or else the caller at this address."""
         name = key.key_id if key is not None else household_of(address)
         caller = self._known.get(name)
         if caller is None:
@@ -134,7 +134,7 @@ CALLER = web.RequestKey("caller", Caller)
 
 
 def caller_of(request: web.Request) -> Caller:
-    """The caller who has sent a request, by its key or else its address."""
+    """The caller that has sent a request, by its key or else its address."""
     if CALLER not in request:
         request[CALLER] = request.app[CALLERS].find(request.remote)
     return request[CALLER]

@@ -120,7 +120,7 @@ class ApiError(MolinkError):
 
 
 def unknown_field(param: str | None) -> ApiError:
-    """What is said of a field that no schema knows."""
+    """Sentence about a field that no schema knows."""
     return ApiError(
         f"'{param}' is not a field of this request: leave it out or correct its name.",
         param=param,
@@ -129,7 +129,7 @@ def unknown_field(param: str | None) -> ApiError:
 
 
 def answers_not_kept() -> ApiError:
-    """What is said to whoever looks an answer up where none is kept."""
+    """Error for whoever looks an answer up where none is kept."""
     sentence = "Answers are not kept here: send the whole conversation with each request."
     return ApiError(sentence, status=404, code="unsupported_endpoint")
 
@@ -225,7 +225,7 @@ def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiErr
 
 
 def _nothing_at(path: str) -> ApiError:
-    """What is said of a path that is not served."""
+    """Error about a path that is not served."""
     subject = next((UNSERVED[one] for one in UNSERVED if _is_below(path, [one])), None)
     if subject is not None:
         sentence = f"{subject} not served here: this server generates text, at {TEXT_PATHS}."

@@ -188,7 +188,7 @@ def tokenizer_of(card: ModelCard, param: str) -> ChatTokenizer:
 
 
 def empty_prompt(param: str) -> ApiError:
-    """What is said of a prompt without a token, which `param` holds."""
+    """Error about a prompt without a token, which `param` holds."""
     return ApiError(f"'{param}' is empty: send at least one token.", param=param)
 
 
@@ -288,7 +288,7 @@ def _min_tokens(body: SamplingBody, max_tokens: int) -> int:
 
 
 def _deadline_at(timeout_s: float | None) -> float | None:
-    """From the arrival of the HTTP request that this task serves."""
+    """Deadline counted from the arrival of the HTTP request that this task serves."""
     if timeout_s is None:
         return None
     return (ARRIVAL.get() or Arrival()).at + timeout_s

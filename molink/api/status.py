@@ -62,7 +62,7 @@ async def get_requests(service: GenerationService, request: web.Request) -> web.
 
 
 async def get_events(service: GenerationService, request: web.Request) -> web.Response:
-    """What has happened to the cluster since the event of which the query names the number."""
+    """Events of the cluster behind the event of which the query names the number."""
     after = request.query.get("after", "0")
     if not (after.isascii() and after.isdigit() and len(after) <= SEQ_DIGITS_MAX):
         raise ApiError(

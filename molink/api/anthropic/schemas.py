@@ -88,7 +88,7 @@ def kind_of(type: str) -> str:
 
 
 class ThinkingBlock(Part):
-    """What the model reasoned before an earlier answer."""
+    """Thoughts of the model before an earlier answer."""
 
     type: Literal["thinking"]
     thinking: OrEmpty = ""

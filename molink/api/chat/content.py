@@ -141,7 +141,7 @@ class ContentPart(LeftOut):
 
     @property
     def shown(self) -> str:
-        """What the model reads; empty: nothing."""
+        """Text that the model reads of this part; empty: none."""
         if self.is_left_out:
             kinds = (kind for word, kind in UNREAD.items() if word in self.type)
             return next((f"[{kind} left out: this model reads text]" for kind in kinds), "")

@@ -158,7 +158,7 @@ class Conversation:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the template knows beside messages and tools."""
+        """Variables that the template knows beside messages and tools."""
         found: dict[str, Any] = {}
         if self.reasoning_effort not in (None, "default"):
             found["reasoning_effort"] = self.reasoning_effort
@@ -219,7 +219,7 @@ def _templated_call(call: ToolCall, read: Callable[[str], Any]) -> dict[str, Any
 
 
 def read_json(text: str, *, strict: bool = True) -> Any:
-    """What a text says in JSON, None where it is none; `strict`: without line ends in strings."""
+    """Value of a text in JSON, None where it is none; `strict`: without line ends in strings."""
     try:
         return json.loads(text, strict=strict)
     except (ValueError, RecursionError):
@@ -233,7 +233,7 @@ def _object_or_text(arguments: str) -> dict[str, Any] | str:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """Arguments as an object in any case: what is none stands within one."""
+    """Arguments as an object in any case: arguments that are none stand within one."""
     found = _object_or_text(arguments)
     return found if isinstance(found, dict) else {"arguments": found}
 

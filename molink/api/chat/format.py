@@ -223,8 +223,8 @@ class ChatFormat:
         return self._reader.shape if self._reader is not None else None
 
     def lead(self, conversation: Conversation, prompt: str) -> str:
-        """What stands before an answer to `prompt`, the template's text, as far as it tells whether
-        the model thinks first: where it goes on with a message it has thought, unless the message
+        """Text before an answer to `prompt`, the template's text, as far as it tells whether the
+        model thinks first: where it goes on with a message it has thought, unless the message
         itself ends within thoughts."""
         if self.tags is None or not conversation.continue_final_message:
             return prompt
@@ -288,7 +288,7 @@ def _found(template: str, marks: tuple[tuple[str, str], ...]) -> str:
 
 
 def _marks(tool_parser: str, reasoning_parser: str) -> tuple[str, ...]:
-    """What readers look for in the text."""
+    """Marks that readers look for in the text."""
     if tool_parser == HARMONY_CALLS or reasoning_parser == HARMONY_REASONING:
         return HarmonyReader.marks
     reader, tags = CALL_READERS.get(tool_parser), TAGS.get(reasoning_parser)
@@ -297,7 +297,7 @@ def _marks(tool_parser: str, reasoning_parser: str) -> tuple[str, ...]:
 
 
 def _of_one_token(marks: tuple[str, ...], tokenizer: ChatTokenizer | None) -> dict[str, int]:
-    """Those of the marks that are one token, with its id."""
+    """Marks that are one token, with its id."""
     if tokenizer is None:
         return {}
     token_ids = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in marks}

@@ -70,7 +70,7 @@ def free_call(number: int, tool: Tool, shape: TagShape, lark: LarkWriter) -> str
 
 
 def _begin(tool: Tool, shape: TagShape) -> str:
-    """What a call of a tool begins with."""
+    """Text with which a call of a tool begins."""
     line = shape.line_break
     return (
         f"{shape.begin}{line + shape.open if shape.open else ''}{tool.name}{shape.name_end}{line}"

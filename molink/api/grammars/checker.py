@@ -44,8 +44,8 @@ class GrammarChecker:
     )
 
     async def grammar(self, question: GrammarQuestion, param: str, of: str = "") -> str:
-        """In the form in which it travels. Raises ApiError about the field `param` when no tail
-        could follow it; `of`: which part of the field it is."""
+        """A grammar in the form in which it travels. Raises ApiError about the field `param` when
+        no tail could follow it; `of`: which part of the field it is."""
         if len(question.text) > GRAMMAR_CHARS_MAX:
             raise ApiError(
                 f"'{param}' is longer than {GRAMMAR_CHARS_MAX} characters: simplify it.",

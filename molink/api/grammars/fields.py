@@ -92,7 +92,7 @@ def _asked_by_guided_fields(body: SamplingBody) -> Asked:
 def _asked_as_text(
     prefix: str, regex: str | None, choice: list[str] | None, grammar: str | None
 ) -> Asked:
-    """What vLLM's fields ask for under both of their names."""
+    """Grammars that vLLM's fields ask for under both of their names."""
     if regex is not None:
         yield f"{prefix}regex", GrammarQuestion("regex", regex)
     if choice is not None:

@@ -68,8 +68,7 @@ def request_id_of(request: web.Request) -> str:
 
 
 def kept_id_of(request: web.Request) -> str:
-    """The id under which its answer is kept: never one that a client chose, as another one may
-    choose the same."""
+    """Id under which its answer is kept: never the client's, as others may choose the same."""
     own = request_id_of(request)
     is_chosen = own == request.headers.get(REQUEST_ID_HEADER)
     return secrets.token_hex(_MADE_BYTES) if is_chosen else own

@@ -44,10 +44,10 @@ def cached_tokens(prompt_tokens: int) -> int:
 
 
 def served_by() -> dict[str, Any]:
-    """What a stream says of it in its last event: rings and nodes in the order in which they
-    served, times in milliseconds (null: it did not come so far), and under `attempts` what each
-    ring did for a request of one sequence: more than one where a ring was lost meanwhile;
-    `audited` of one that was chosen for an audit."""
+    """Report that a stream's last event gives of the request: rings and nodes in the order in which
+    they served, times in milliseconds (null: it did not come so far), and under `attempts` what
+    each ring did for a request of one sequence: more than one where a ring was lost meanwhile;
+    `audited` of a request that was chosen for an audit."""
     timelines = SERVED.get() or []
     told = {
         "request_id": timelines[0].arrival.request_id if timelines else None,
@@ -74,7 +74,7 @@ def _attempt(part: RingAttempt) -> dict[str, Any]:
 
 
 def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
-    """What is known now of a request's sequences, as headers."""
+    """Headers with what is known now of a request's sequences."""
     is_over = all(one.finished_at is not None for one in timelines)
     times = {
         "X-MoLink-Queue-Ms": _slowest_ms(one.queue_s for one in timelines),

@@ -76,7 +76,7 @@ class LiveKeys:
         return any(key.state(self.clock()) == "usable" for key in durable)
 
     def usage(self, key: ApiKey) -> KeyUsage:
-        """What was asked with a key and is not written yet: add to it."""
+        """Usage of a key that is not written yet: add to it."""
         return self._usage.setdefault(key.key_id, KeyUsage())
 
     def spend(self, key: ApiKey, now_s: float) -> RateState | None:
@@ -95,7 +95,7 @@ class LiveKeys:
         return RateState(allowed, limit, int(level), (limit - level) / bucket.rate_per_s, retry_s)
 
     async def settle(self, store: KeyStore) -> None:
-        """Write down what was asked since the last call; what cannot be written is kept."""
+        """Write down the usage since the last call; usage that cannot be written is kept."""
         used = {key_id: one for key_id, one in self._usage.items() if one != KeyUsage()}
         given = {key_id: one.take() for key_id, one in used.items()}
         with self._writing:

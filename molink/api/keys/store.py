@@ -100,13 +100,13 @@ orders too."""
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a key."""
+    """Hash of a secret, which is all that is kept of it."""
     return hashlib.sha256(secret.encode(errors="replace")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key besides its secret; times in seconds since 1970."""
+    """Key without its secret; times in seconds since 1970."""
 
     key_id: str
     name: str
@@ -146,7 +146,7 @@ class KeyUsage:
     """Seconds since 1970; None: never."""
 
     def take(self) -> "KeyUsage":
-        """What it holds, of which it keeps nothing."""
+        """Take the sums out: they begin at zero again."""
         taken = replace(self)
         self.requests = self.prompt_tokens = self.answer_tokens = 0
         self.last_used = None
@@ -269,7 +269,7 @@ class KeyStore:
         return [KeyRecord(ApiKey.of_row(row[4:]), KeyUsage(*row[:4])) for row in rows]
 
     def by_digest(self) -> dict[bytes, ApiKey]:
-        """All keys by the hash of their secret; by an old secret one that expires with it."""
+        """All keys by the hash of their secret; by an old secret a key that expires with it."""
         query = f"SELECT digest, old_digest, old_until, {KEY_COLUMNS} FROM keys"
         with self._lock:
             rows = self._connection.execute(query).fetchall()

@@ -112,7 +112,7 @@ class NodeLabels:
     _known: set[str] = field(default_factory=set)
 
     def label(self, name: str) -> str:
-        """The name, printable; `other` for one that came too late."""
+        """The name, printable; `other` for a name that came too late."""
         shown = printable_line(name)
         if shown not in self._known:
             if len(self._known) >= self.names_max:
@@ -165,7 +165,8 @@ class ClusterCollector(Collector):
 
 
 def _cached(caches: Sequence[Part]) -> Iterator[Metric]:
-    """What all rings have cached in each tier, and what came back from the lower ones."""
+    """Metrics of the tokens that all rings have cached in each tier, and that came back from the
+    lower ones."""
     tiers = [one["tiers"] for one in caches if one.get("tiers")]
     names = ("host", "file", "fetched", "lost") if tiers else ()
     sums = {name: sum(one[f"{name}_tokens"] for one in tiers) for name in names}

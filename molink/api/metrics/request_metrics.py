@@ -96,7 +96,7 @@ HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...]
 
 @dataclass(slots=True, eq=False)
 class RequestMetrics(Collector):
-    """Observer of timelines that have ended, and collector of what is counted of all."""
+    """Observer of timelines that have ended, and collector of the counts over all."""
 
     log: RequestLog
     events: EventLedger
@@ -168,7 +168,7 @@ class RequestMetrics(Collector):
         self._moves_seen = self._moves + sum(one.moves for one in live)
 
     def collect(self) -> Iterator[Metric]:
-        """What is counted of all requests and events, as of the last look."""
+        """Counts over all requests and events, as of the last look."""
         ends = {reason: self._ended.get(reason, 0) for reason in FINISH_REASONS}
         computed = self._prompt_tokens - self._cached_tokens
         prompts = {"computed": computed, "cached": self._cached_tokens}

@@ -43,7 +43,7 @@ class Dialect(Protocol):
         """A choice of a whole answer."""
 
     def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """What a whole answer holds beside its choices, all of which `answers` are."""
+        """Fields of a whole answer beside its choices, all of which `answers` are."""
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
         """A choice of a streamed chunk; None: there is nothing to tell yet."""

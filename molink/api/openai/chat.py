@@ -101,12 +101,13 @@ def _delta(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, str]:
-    """vLLM's present name, and the one that it had before, which many clients know."""
+    """Reasoning under vLLM's present name and its former one, which many clients know."""
     return {"reasoning": text, "reasoning_content": text}
 
 
 def _add_call_delta(deltas: list[dict[str, Any]], part: ToolCallDelta) -> None:
-    """One for each call in a chunk: some clients look at the first alone."""
+    """Add a part of a call to the deltas, one for each call: some clients look at the first
+    only."""
     if part.name:
         function = {"name": part.name, "arguments": part.arguments}
         begin = {"index": part.index, "id": part.id, "type": "function"}

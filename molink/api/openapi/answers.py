@@ -53,7 +53,7 @@ class ErrorAnswer(_Answer):
 
 
 class AnthropicErrorDetail(_Answer):
-    """What went wrong, in Anthropic's words."""
+    """Failure in Anthropic's words."""
 
     type: str
     message: str
@@ -89,7 +89,7 @@ class StagePart(_Answer):
 
 
 class RingPart(_Answer):
-    """What one ring computed of a sequence."""
+    """Part of a sequence that one ring computed."""
 
     ring: int
     stages: list[StagePart]
@@ -317,7 +317,7 @@ class RequestsAnswer(_Answer):
 
 
 class EventsAnswer(_Answer):
-    """What has happened to the cluster."""
+    """Events of the cluster."""
 
     events: list[dict[str, Any]]
     next: int = Field(ge=0)

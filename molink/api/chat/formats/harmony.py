@@ -75,7 +75,7 @@ class HarmonyReader(HoldingReader):
         return True
 
     def _receiver(self, header: str) -> Callable[[str], None]:
-        """Who takes the body of the message with this header."""
+        """Function that takes the body of the message with this header."""
         channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
         if recipient is not None and self._reads_calls:
             self._begin_call(recipient[1].removeprefix(FUNCTIONS))

@@ -72,7 +72,7 @@ class ListedCallsReader(JsonCallsReader):
         return self._begin_named(_NAMED, self._text)
 
     def _item(self) -> bool:
-        """Before an object of an array, or at its end."""
+        """Read on before an object of an array, or at its end."""
         rest = self._held.lstrip(BETWEEN_CALLS)
         if not rest:
             return False

@@ -26,7 +26,7 @@ class NamedCallsReader(JsonCallsReader):
         return self._open(self.section, self._item)
 
     def _item(self) -> bool:
-        """Before a call, or at the section's end."""
+        """Read on before a call, or at the section's end."""
         rest = self._held.lstrip()
         if rest.startswith(self.call):
             return self._begin_named(self.header, self._close)

@@ -52,7 +52,7 @@ class TagShape:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What a reader looks for."""
+        """Marks that a reader looks for."""
         places = (self.begin, self.open, self.key, self.value, self.value_end, self.close, self.end)
         return tuple(mark for mark in places if mark)
 

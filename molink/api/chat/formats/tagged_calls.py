@@ -74,7 +74,7 @@ class TaggedCallsReader(HoldingReader):
         self._step = self._parameters
 
     def _parameters(self) -> bool:
-        """Before a parameter, or at the call's end."""
+        """Read on before a parameter, or at the call's end."""
         self._held = self._held.lstrip()
         if self._held.startswith(self.shape.key):
             return self._parameter()

@@ -149,7 +149,7 @@ def _format_asked_for(body: ResponsesBody) -> Question | None:
 
 
 def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
-    """What of the request the response repeats, defaults filled in."""
+    """Fields of the request that the response repeats, defaults filled in."""
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
     return {
