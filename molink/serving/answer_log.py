@@ -35,7 +35,7 @@ class EarlierAnswer(Protocol):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Its tokens so far."""
+        """Tokens of the answer so far."""
 
     @property
     def place(self) -> Place | None:
@@ -51,7 +51,7 @@ class AnswerLog(Protocol):
 
     @property
     def before(self) -> EarlierAnswer | None:
-        """What an earlier coordinator has kept of it, whose tokens are not generated again."""
+        """Answer as an earlier coordinator has kept it; its tokens are not generated again."""
 
     def begin(self) -> None:
         """Keep it from now on."""

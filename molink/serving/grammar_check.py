@@ -68,7 +68,7 @@ VALUES = ("const", "default", "enum", "examples")
 
 @dataclass(frozen=True, slots=True)
 class GrammarQuestion:
-    """What a user asked an answer to match."""
+    """Form that a user asked an answer to match."""
 
     kind: Literal["json", "regex", "choice", "grammar", "lark", "tags"]
     text: str
@@ -82,7 +82,7 @@ class GrammarQuestion:
 
 @dataclass(frozen=True, slots=True)
 class GrammarAnswer:
-    """What is to be made of a question: one of both is empty."""
+    """Result of a question: its grammar or the mistake in it; the other is empty."""
 
     grammar: str
     """Grammar in llguidance's form."""
@@ -110,7 +110,7 @@ def answer_to(question: GrammarQuestion) -> GrammarAnswer:
 
 
 def _grammar(question: GrammarQuestion) -> str:
-    """In llguidance's form. Raises ValueError or UserError."""
+    """The question's grammar in llguidance's form. Raises ValueError or UserError."""
     from llguidance import LLMatcher, grammar_from
 
     match question.kind:
@@ -205,7 +205,7 @@ def _next_byte(mask: bytes) -> int | None:
 
 
 def _clause(text: str) -> str:
-    """What an error of several lines says, without the places that it draws."""
+    """Sentence of an error of several lines, without the places that it draws."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it is not valid"]
     said = next((line for line in lines if line.startswith("error: ")), lines[0])
     return said.removeprefix("error: ").rstrip(".:")[:ERROR_CHARS_MAX]

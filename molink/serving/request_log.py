@@ -39,7 +39,7 @@ class RequestLog:
 
     @property
     def live(self) -> list[RequestTimeline]:
-        """Those that wait or run, oldest first."""
+        """Timelines of requests that wait or run, oldest first."""
         return list(self._live.values())
 
     @property

@@ -82,7 +82,7 @@ def read_served_model(
 
 
 def public_name(path: str) -> str:
-    """What API users call the model: a hub id as it is, of a directory only its own name."""
+    """Name of the model for API users: a hub id as it is, of a directory only its own name."""
     return Path(path).resolve().name if Path(path).is_dir() else path
 
 

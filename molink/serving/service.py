@@ -105,7 +105,7 @@ class GenerationService(Generator, Protocol):
 
     @property
     def events(self) -> EventLedger:
-        """What has happened to the cluster."""
+        """Events of the cluster."""
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
@@ -115,5 +115,6 @@ class GenerationService(Generator, Protocol):
         """Why requests are not accepted now, None when they are (GET /health)."""
 
     async def until_taken(self) -> None:
-        """Until a request that comes now may be asked; a service that is away for a moment may let
-        it wait. Raises RingError when nothing can be served, OverloadedError when too many wait."""
+        """Wait until a request that comes now may be asked; a service that is away for a moment may
+        let it wait. Raises RingError when nothing can be served, OverloadedError when too many
+        wait."""

@@ -89,7 +89,7 @@ class TextStream:
         return self._take(self._decode_new(keep_incomplete=False))
 
     def finish(self) -> str:
-        """What was held back, at the end of the sequence."""
+        """Text that was held back, at the end of the sequence."""
         text = self._take(self._decode_new(keep_incomplete=True), is_last=True)
         held, self._held = self._held, ""
         return text + held

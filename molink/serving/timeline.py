@@ -120,7 +120,7 @@ class RequestTimeline:
         self.attempts.append(RingAttempt(ring, tuple(stages), now))
 
     def promised(self, ttft_s: float, tpot_s: float) -> None:
-        """What was forecast to it when it was first sent to a ring."""
+        """Note what was forecast when the request was first sent to a ring."""
         if self.forecast_ttft_s is None:
             self.forecast_ttft_s, self.forecast_tpot_s = ttft_s, tpot_s
 
@@ -158,7 +158,7 @@ class RequestTimeline:
             attempt.prompt.add(PromptPiece(start, end, at))
 
     def tokens_came(self, count: int, now: float) -> None:
-        """So many tokens of the answer have come."""
+        """Note that so many tokens of the answer have come."""
         attempt = self.attempts[-1]
         if attempt.last_token_at is not None:
             attempt.rounds.add(attempt.last_token_at, now, attempt.tokens)
@@ -172,18 +172,18 @@ class RequestTimeline:
             self.first_token_at, self.prompt_tokens_done = now, self.prompt_tokens
 
     def moved(self, reason: str, now: float) -> None:
-        """Its ring has ended, or left it lying: another will go on."""
+        """Note that its ring has ended, or left it lying: another will go on."""
         self.attempts[-1].moved_because, self.attempts[-1].ended_at = reason, now
 
     def resumed(self, reason: str, now: float) -> None:
-        """Its ring has lost a stage, and goes on with it."""
+        """Note that its ring has lost a stage, and goes on with it."""
         if self.attempts:
             last = self.attempts[-1]
             self.moved(reason, now)
             self.submitted(last.ring, last.stages, now)
 
     def finished(self, reason: str, now: float, error: str = "") -> None:
-        """It has ended; what is said later of its end does not count."""
+        """Note that it has ended; later news of its end do not count."""
         if self.finished_at is not None:
             return
         self.finish_reason, self.error, self.finished_at = reason, error, now
@@ -208,29 +208,29 @@ class RequestTimeline:
 
     @property
     def queue_s(self) -> float | None:
-        """From its arrival until a ring began to compute it; None: it still waits. Where the ring's
-        head has not reported when it began, until it was submitted there."""
+        """Seconds from its arrival until a ring began to compute it; None: it still waits. Where
+        the ring's head has not reported when it began, until it was submitted there."""
         if not self.attempts or (self._started_at is None and self.first_token_at is None):
             return None
         return self._computed_from - self.arrival.at
 
     @property
     def prefill_s(self) -> float | None:
-        """From there to its first token; None before that."""
+        """Seconds from there to its first token; None before that."""
         if self.first_token_at is None:
             return None
         return self.first_token_at - self._computed_from
 
     @property
     def decode_s(self) -> float | None:
-        """From its first token to the latest one; None before the first."""
+        """Seconds from its first token to the latest one; None before the first."""
         if self.first_token_at is None or self.last_token_at is None:
             return None
         return self.last_token_at - self.first_token_at
 
     @property
     def ttft_s(self) -> float | None:
-        """From its arrival to its first token; None before that."""
+        """Seconds from its arrival to its first token; None before that."""
         return None if self.first_token_at is None else self.first_token_at - self.arrival.at
 
     @property
@@ -242,7 +242,7 @@ class RequestTimeline:
 
     @property
     def total_s(self) -> float | None:
-        """From its arrival to its end; None before that."""
+        """Seconds from its arrival to its end; None before that."""
         return None if self.finished_at is None else self.finished_at - self.arrival.at
 
     @property
@@ -255,7 +255,8 @@ class RequestTimeline:
         return first.submitted_at if first.started_at is None else first.started_at
 
     def report(self, now: float) -> dict[str, Any]:
-        """Its JSON in `GET /cluster/requests`: times in seconds since it was received."""
+        """JSON of the timeline in `GET /cluster/requests`: seconds since the request was
+        received."""
         return {
             "id": self.arrival.request_id,
             "choice": self.choice,

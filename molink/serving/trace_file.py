@@ -89,7 +89,7 @@ class TraceFile:
         self._add({"ph": "e", **self._row(group, row), **self._named(name, at)})
 
     def take(self) -> str:
-        """What was added since the last time, to be written."""
+        """Text that was added since the last time, to be written."""
         lines, self._pending = self._pending, []
         return "".join(lines)
 

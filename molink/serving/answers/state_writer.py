@@ -100,7 +100,7 @@ class StateWriter:
                 return
 
     def _next_batch(self) -> list[Write | None]:
-        """What has come until a moment after the first, or until somebody waits for it."""
+        """Writes that came until a moment after the first, or until somebody waits for them."""
         batch = [self._queue.get()]
         self._hurry.wait(FLUSH_S)
         if not self._closing.is_set():
