@@ -142,7 +142,7 @@ def encode_missing(first: int) -> bytes:
 
 
 def decode_link_frame(frame: Frame) -> LinkFrame:
-    """What the first frame of anything on a link says. Raises FrameError when it is none."""
+    """Message in the first frame of anything on a link. Raises FrameError when it is none."""
     if len(frame) > LINK_FRAME_BYTES_MAX:
         raise FrameError(f"a link frame of {len(frame)} bytes, {LINK_FRAME_BYTES_MAX} is the most")
     try:

@@ -189,7 +189,7 @@ def _without_outliers(values_NG: Floats, magnitudes_NG: Floats) -> tuple[Floats,
 
 
 def _limits(magnitudes_NG: Floats) -> Floats:
-    """What an outlier of each group exceeds."""
+    """Magnitude that an outlier of each group exceeds."""
     ordered_NG = np.sort(magnitudes_NG, axis=1)
     limits: Floats = np.float32(OUTLIER) * ordered_NG[:, GROUP // 2]
     return np.maximum(limits, ordered_NG[:, -1 - OUTLIERS_PER_GROUP_MAX], out=limits)

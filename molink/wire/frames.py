@@ -290,7 +290,8 @@ def decode_message(
 
 
 def _checked_kind(frames: Sequence[bytes | memoryview], role: LinkRole) -> int:
-    """What the frames are, before anything is decoded. Raises FrameError for what may not be."""
+    """Kind of the message in the frames, before anything is decoded. Raises FrameError for a
+    message that may not be."""
     if not 1 <= len(frames) <= 2 or len(frames[0]) <= PREFIX_BYTES:
         raise FrameError("a message is one header and at most one buffer")
     header = frames[0]

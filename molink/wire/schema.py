@@ -117,7 +117,7 @@ class _Field:
 
     @property
     def marks(self) -> Marks:
-        """What its annotation says beside the type."""
+        """Marks that its annotation has beside the type."""
         return get_args(self.of)[1:] if get_origin(self.of) is Annotated else ()
 
     @property

@@ -16,7 +16,7 @@ Plain = frames.Order | frames.Forget | frames.BlocksFetched | frames.Sampled
 
 
 def stage_event(message: Plain) -> events.StageEvent:
-    """What such a message tells a stage's core."""
+    """Event that such a message is to a stage's core."""
     match message:
         case frames.Sampled(batch_class, micro_batch, spans, tokens, stamps):
             sampled = tuple(
