@@ -89,8 +89,8 @@ def describe(model: str | Checkpoint) -> ModelDescription:
 
 
 def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
-    """What a checkpoint declares of its quantized weights. Raises UnsupportedModelError for a
-    scheme that is not read."""
+    """Quantization that a checkpoint declares. Raises UnsupportedModelError for a scheme that is
+    not read."""
     config = checkpoint.config()
     if not isinstance(config.get("quantization_config"), dict):
         config = config | _old_gptq(checkpoint)
@@ -189,7 +189,7 @@ class ConfigFacts:
         return tuple(one for one in ids if type(one) is int and 0 <= one < rows)
 
     def dtype(self) -> str:
-        """What config.json says of the stored weights."""
+        """Format of the stored weights in the words of config.json."""
         value = self._whole.get("dtype") or self._whole.get("torch_dtype")
         value = value or self.text.get("dtype") or self.text.get("torch_dtype") or "float32"
         return str(value).removeprefix("torch.")
@@ -227,7 +227,7 @@ class ConfigFacts:
 
 
 def generation_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What its generation_config.json says; nothing where there is none. Raises CheckpointError
+    """Content of its generation_config.json; nothing where there is none. Raises CheckpointError
     when it cannot be read."""
     there = (checkpoint.directory / GENERATION_CONFIG).is_file()
     return checkpoint.small_file(GENERATION_CONFIG) if there else {}

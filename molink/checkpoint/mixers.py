@@ -114,8 +114,8 @@ def recurrent_parameters(config: Config, hidden: int) -> int:
 
 
 def state_size(config: Config) -> StateSize:
-    """What one layer's recurrence or convolution keeps of a request; of a config that names none,
-    nothing."""
+    """State that one layer's recurrence or convolution keeps of a request; nothing where a config
+    names none."""
     sizes = _Sizes(config)
     kernel = sizes.first(*KERNELS)
     numbers, width = _state_sizes(sizes)
@@ -154,7 +154,7 @@ class _Sizes:
 
 
 def _kimi_sizes(config: Config) -> dict[str, Any]:
-    """What published Kimi-Linear checkpoints keep in an entry of its own."""
+    """Sizes that published Kimi-Linear checkpoints keep in an entry of its own."""
     parts = config.get("linear_attn_config")
     if not isinstance(parts, dict):
         return {}

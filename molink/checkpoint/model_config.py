@@ -245,8 +245,8 @@ def _tied(config: Config) -> bool:
 def _attention(
     name: str, config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
 ) -> dict[str, Any]:
-    """What of ModelShape depends on how attention is built; weights and width as means over all
-    layers, some of which may have a recurrence instead."""
+    """Fields of ModelShape that depend on how attention is built; weights and width as means over
+    all layers, some of which may have a recurrence instead."""
     if config.get("kv_lora_rank"):
         attention = _latent_attention(name, config, hidden, heads)
     else:
@@ -347,8 +347,8 @@ def _shared_width(name: str, config: Config) -> int:
 
 
 def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
-    """What a stage holds of each weight, by the quantization that the checkpoint declares; `inputs`
-    is a common divisor of the matrices' widths."""
+    """Bits that a stage holds of each weight, by the quantization that the checkpoint declares;
+    `inputs` is a common divisor of the matrices' widths."""
     match declared.method:
         case None:
             return PLAIN

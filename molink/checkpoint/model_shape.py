@@ -65,7 +65,7 @@ def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -
 
 @dataclass(frozen=True, slots=True)
 class WeightBits:
-    """What one weight of a matrix takes in the memory of a stage."""
+    """Bits and numbers that one weight of a matrix takes in the memory of a stage."""
 
     code_bits: int = 0
     """Bits of the weight's code, where it is quantized."""
@@ -225,7 +225,7 @@ class ModelShape:
         return attending * self.kv_values, attending * self.kv_vectors
 
     def state_numbers(self, start: int, end: int) -> StateSize:
-        """What one request's states take in the layers [start, end)."""
+        """Size of one request's states in the layers [start, end)."""
         count = sum(self.recurs[start:end])
         return StateSize(count * self.state.recurrent, count * self.state.columns)
 

@@ -224,7 +224,7 @@ def stores_output_matrix(names: Iterable[str]) -> bool:
 
 
 def _text_names(names: Iterable[str]) -> dict[str, str | None]:
-    """What a checkpoint of text alone would call each tensor; None: it is beside the text."""
+    """Name of each tensor in a checkpoint of text alone; None: it is beside the text."""
     bare = {name: _renamed(name, _WRAPPED_NAMES) for name in names}
     renamed = {name: _renamed(one, _PART_NAMES) for name, one in bare.items()}
     is_part = bare != renamed

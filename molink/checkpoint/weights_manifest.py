@@ -104,7 +104,7 @@ class WeightsManifest(BaseModel):
 
     @property
     def shape(self) -> WeightsLayout:
-        """What the shard plan asks of a model."""
+        """Layout of the model, from which shards are planned."""
         return WeightsLayout(self.layers_total, self.tied)
 
     @property

@@ -86,7 +86,7 @@ OTHER_TYPES = {9: "Q8_1", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 
 
 def recoded_type(stored: BlockType) -> BlockType:
-    """What an import writes in place of a type in RECODED_TYPES."""
+    """Type that an import writes in place of a type in RECODED_TYPES."""
     return PLAIN_TYPES[0] if stored.values == 1 else BLOCK_TYPES[8]
 
 

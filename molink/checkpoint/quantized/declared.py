@@ -103,8 +103,8 @@ class DeclaredQuantization:
 
 
 def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
-    """What a parsed config.json declares. Raises UnsupportedModelError, with one sentence that
-    names what to take instead, for a scheme that is not read."""
+    """Quantization that a parsed config.json declares. Raises UnsupportedModelError, with one
+    sentence that names what to take instead, for a scheme that is not read."""
     text = config.get("text_config")
     places = (config, text) if isinstance(text, Mapping) else (config,)
     found = [place.get(key) for place in places for key in SCHEME_KEYS]
@@ -172,7 +172,7 @@ def _one_kind(name: str, kinds: set[tuple[str, Any]]) -> tuple[str, Any]:
 
 
 def _refuse_transforms(name: str, scheme: Scheme) -> None:
-    """What compressed-tensors can do to a model beside quantizing its weights."""
+    """Refuse changes to a model that compressed-tensors can make beside quantizing its weights."""
     if scheme.get("transform_config"):
         raise refusal(name, "rotations of activations (transform_config)")
     sparsity = scheme.get("sparsity_config")

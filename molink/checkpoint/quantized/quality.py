@@ -67,7 +67,7 @@ KV_INT8 = Measured("int8", "KV in int8", 1.8e-6, 99.93, 1.65846, 1.65847)
 def quality_lines(
     declared: DeclaredQuantization, *, is_import: bool = False, is_kv_int8: bool = False
 ) -> list[str]:
-    """What weights in few bits cost, and KV in eight: a sentence each, none for what is plain."""
+    """Sentences about what weights in few bits cost, and KV in eight; none for what is plain."""
     lines = []
     if declared.method is not None:
         found = IMPORTED.get(declared.bits or 0) if is_import else _measured(declared)
