@@ -68,12 +68,12 @@ class NewTensors:
 def one_tensor(
     name: str, dtype: str, shape: Sequence[int], size: int, pieces: Callable[[], Iterator[bytes]]
 ) -> NewTensors:
-    """What writes one tensor of `size` bytes, piece by piece."""
+    """Writer of one tensor of `size` bytes, piece by piece."""
     return NewTensors((StoredTensor(name, dtype, tuple(shape), 0, size),), pieces)
 
 
 def files_identity(paths: Iterable[Path]) -> str:
-    """What tells these files from others, and from themselves once they are changed."""
+    """Text that tells these files from others, and from themselves once they are changed."""
     stats = [(str(path.absolute()), path.stat()) for path in paths]
     return json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
 
@@ -161,7 +161,7 @@ class _Work:
 
     @classmethod
     def found(cls, folder: Path, source: str) -> "_Work":
-        """What an earlier import of the same has left; of any other, nothing stays."""
+        """Work that an earlier import of the same source has left; of any other, nothing stays."""
         try:
             known = json.loads((folder / FINISHED).read_text())
             digests = known["digests"] if known["source"] == source else {}
@@ -265,7 +265,7 @@ def _counted(pieces: Iterator[bytes], done: int, total: int, progress: Progress)
 
 
 def _files(tensors: Sequence[NewTensors]) -> Iterator[list[NewTensors]]:
-    """What goes into each file, in the order given."""
+    """Tensors of each file, in the order given."""
     parts: list[NewTensors] = []
     size = 0
     for part in tensors:

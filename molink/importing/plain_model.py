@@ -286,7 +286,7 @@ def _raw(tensor: torch.Tensor) -> bytes:
 
 
 def _scheme(bits: WeightBits, group: int) -> dict[str, Any]:
-    """What config.json says of the weights, in the words of compressed-tensors."""
+    """Quantization config of the weights, in the words of compressed-tensors."""
     head = _group(["re:.*lm_head"], "int-quantized", num_bits=8, symmetric=True, strategy="channel")
     if bits == "int8":
         groups, form = {"group_0": head | {"targets": ["Linear"]}}, "int-quantized"

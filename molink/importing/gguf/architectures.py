@@ -214,7 +214,7 @@ class Architecture:
         return path if layer is None else f"{self.layers}.{layer}.{path}"
 
     def change(self, tensor: str) -> Change | None:
-        """What is done to a tensor."""
+        """Change that is made to a tensor; None: it stays as it is."""
         return self.changes.get(tensor) or self.changes.get(tensor.rpartition(".")[0])
 
 

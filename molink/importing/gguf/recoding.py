@@ -61,7 +61,7 @@ def _recoded(raw: np.ndarray, old: BlockType) -> bytes:
 
 
 def numbers(tensor: GgufTensor) -> np.ndarray:
-    """What a tensor means, in fp32."""
+    """Numbers that a tensor means, in fp32."""
     raw = whole(tensor).reshape(*tensor.shape[:-1], tensor.row_bytes)
     return _numbers(raw, tensor.type)
 

@@ -24,7 +24,7 @@ LOCAL_THETA = 10_000.0
 
 
 def architecture_settings(model: GgufModel, settings: Settings) -> Settings:
-    """What a model type has beside its sizes, or in place of them."""
+    """Settings that a model type has beside its sizes, or in place of them."""
     kind = settings["model_type"]
     own: Settings = {}
     for word in SAID.get(kind, "").split():
@@ -188,7 +188,7 @@ LAYERS_OF_27B = {"gemma2": 46, "gemma3_text": 62}
 
 
 def query_scale(model: GgufModel, settings: Settings) -> Settings:
-    """What queries are divided by the root of: a head's size, but not in the models of 27B."""
+    """Number by whose root queries are divided: a head's size, but not in the models of 27B."""
     is_27b = settings["num_hidden_layers"] == LAYERS_OF_27B[settings["model_type"]]
     by_heads = settings["hidden_size"] // settings["num_attention_heads"]
     return {"query_pre_attn_scalar": by_heads if is_27b else settings["head_dim"]}

@@ -54,7 +54,7 @@ DEFAULT_NUMBERS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a file says of its tokens."""
+    """Vocabulary of a file: its tokens and what it says of them."""
 
     header: GgufHeader
     tokens: Sequence[str]
