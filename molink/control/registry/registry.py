@@ -267,7 +267,8 @@ class Registry:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """What was written last; waits for nobody. Raises StorageError when it cannot be read."""
+        """Connection that reads what was written last; it waits for nobody. Raises StorageError
+        when it cannot be read."""
         with self._reader_lock:
             try:
                 yield self._reader
