@@ -89,7 +89,7 @@ class Arrived:
 
 @dataclass(slots=True)
 class _Sender:
-    """What one sender has said that waits, by topic, and what it may still say."""
+    """Sender's messages that wait, by topic, and the budget that it has left."""
 
     budget: Budget
     waiting: dict[str, Arrived] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class _Sender:
         )
 
     def wait_s(self, now_s: float) -> float:
-        """Until its messages may be read."""
+        """Seconds until the sender's messages may be read."""
         if self.budget is UNLIMITED:
             return 0.0
         return max(self._messages.wait_s(now_s), self._bytes.wait_s(now_s))
@@ -247,7 +247,7 @@ class Inbox:
         self._arrived.clear()
 
     def _wait_s(self) -> float | None:
-        """Until the first message that waits may be read; None when none waits."""
+        """Seconds until the first message that waits may be read; None when none waits."""
         now_s = self._clock()
         return min((one.wait_s(now_s) for one in self._waiting.values()), default=None)
 
