@@ -234,7 +234,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def server_sentence(status: int, raw: bytes) -> str:
-    """What a server says about its refusal, or what its status may mean."""
+    """Sentence in which a server explains its refusal, or what its status may mean."""
     try:
         sentence = _sentence_of(json.loads(raw))
     except (ValueError, RecursionError):
