@@ -30,7 +30,7 @@ class PlainNews:
     """Time and number of the last that was told."""
 
     def lines(self, history: History) -> Iterator[str]:
-        """What is new after a look."""
+        """Lines about all that is new after a look."""
         stamp = clock(history.at_s, self.zone)
         for event in history.events:
             if (event.unix_s, event.seq) > self._event:

@@ -104,7 +104,8 @@ class Poller:
 
 
 def _trouble(error: UserError) -> str:
-    """What a failed look says; a refusal is an answer, which blames the key or the rate itself."""
+    """Sentence about a failed look; a refusal is an answer, which blames the key or the rate
+    itself."""
     said = str(error)
     refused = isinstance(error, RefusedError)
     return printable_line(said if refused else f"No answer from the coordinator: {said}")

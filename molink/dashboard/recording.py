@@ -123,7 +123,7 @@ class Recording:
             raise UserError(f"{self.path} cannot be read any more: is its disk there?") from None
 
     def history_at(self, index: int) -> History:
-        """What was known at a look: it and the minutes before it."""
+        """History at a look: it and the minutes before it."""
         history = History()
         first = bisect_right(self.times_s, self.times_s[index] - HISTORY_S)
         for one in range(min(first, index), index + 1):

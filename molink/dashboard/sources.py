@@ -28,7 +28,7 @@ class Source(Protocol):
 
     @property
     def history(self) -> History:
-        """What is known now."""
+        """History that is known now."""
 
     @property
     def note(self) -> str:
@@ -89,7 +89,7 @@ class ReplaySource:
 
     @property
     def history(self) -> History:
-        """What was known at this place."""
+        """History that was known at this place."""
         return self.replay.history
 
     @property

@@ -54,7 +54,7 @@ def _link_parts(ring: Ring) -> list[float]:
 
 
 def _whole(shares: Sequence[float], count: int) -> list[int]:
-    """So many in all, as near to these shares as whole numbers can be."""
+    """Whole numbers that add up to `count`, as near to these shares as can be."""
     together = sum(shares)
     wanted = [count * share / together if together else 0.0 for share in shares]
     found = [int(one) for one in wanted]

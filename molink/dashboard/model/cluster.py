@@ -79,7 +79,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a ring was planned to do."""
+    """Forecast by which a ring was planned."""
 
     users: int
     tpot_s: float | None
@@ -179,7 +179,7 @@ class ClusterState:
 
     @classmethod
     def of(cls, body: Json) -> "ClusterState":
-        """What a body tells; of one that tells nothing, an empty cluster."""
+        """State in a body; an empty cluster where it tells nothing."""
         relay = part(body, "relay")
         return cls(
             model=text(body, "model"),

@@ -149,7 +149,8 @@ def _slower_than_others(
 
 
 def _measured_step_s(history: History, ring: Ring, index: int) -> float | None:
-    """What a stage's step should take, as its node has measured it alone; None: it has not."""
+    """Seconds that a stage's step should take, as its node has measured it alone; None: it
+    has not."""
     stage = ring.stages[index]
     node = history.state.nodes_by_name.get(stage.node)
     if node is None or not node.layer_step_s or stage.layers is None:

@@ -60,7 +60,7 @@ class Event:
 
     @classmethod
     def of(cls, body: Json) -> "Event":
-        """What an entry tells."""
+        """Event in an entry."""
         ring = number(body, "ring")
         return cls(
             seq=count(body, "seq"),
@@ -261,7 +261,7 @@ class History:
 
 
 def stage_key(ring: Ring, index: int) -> str:
-    """What tells a stage with its layers from every other one, whichever ring it is in."""
+    """Key of a stage with its layers, whichever ring it is in."""
     stage = ring.stages[index]
     return f"{stage.node} {stage.layers}"
 

@@ -35,7 +35,7 @@ class Observation:
     """Sentence that says what went wrong; empty: nothing did."""
 
     def line(self) -> str:
-        """It as one line of JSON, for a recording."""
+        """The observation as one line of JSON, for a recording."""
         fields: dict[str, Any] = {"at_s": round(self.at_s, 3), "cluster": self.cluster}
         for name, value in (("requests", self.requests), ("events", self.events)):
             if value is not None:

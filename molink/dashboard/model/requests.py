@@ -90,7 +90,7 @@ class Request:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells it from every other one."""
+        """Key that tells the request from every other."""
         return self.id, self.choice
 
     @property
@@ -100,7 +100,7 @@ class Request:
 
     @property
     def ttft_s(self) -> float | None:
-        """From its arrival to its first token."""
+        """Seconds from its arrival to its first token."""
         if self.queue_s is None or self.prefill_s is None:
             return None
         return self.queue_s + self.prefill_s
@@ -112,7 +112,7 @@ class Request:
 
     @classmethod
     def of(cls, body: Json) -> "Request":
-        """What a timeline tells."""
+        """Request in a timeline's JSON."""
         return cls(
             id=text(body, "id"),
             choice=count(body, "choice"),

@@ -29,7 +29,7 @@ TEXT_WIDTH = 78
 def details(
     history: History, view: str, key: str, glyphs: Glyphs, zone: tzinfo | None = None
 ) -> list[Line]:
-    """What there is to know about a row's subject; empty when it is gone."""
+    """Lines with all that is known of a row's subject; empty when it is gone."""
     if view == "requests":
         found = [one for one in history.requests or () if f"{one.id} {one.choice}" == key]
         lines = [one for request in found[:1] for one in request_lines(request, glyphs, zone)]

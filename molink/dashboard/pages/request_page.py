@@ -134,7 +134,7 @@ def _rounds(request: Request) -> str:
 
 
 def _recoveries(request: Request, whole_s: float) -> list[Stretch]:
-    """From the end of one ring's part to the first token of the next, or to now."""
+    """Stretches from the end of one ring's part to the first token of the next, or to now."""
     return [
         (left.ended_s, whole_s if took.first_token_s is None else took.first_token_s)
         for left, took in pairwise(request.attempts)

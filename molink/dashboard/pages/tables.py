@@ -188,7 +188,7 @@ def _node_note(node: Node, is_slow: bool, covered_by: str, glyphs: Glyphs) -> tu
 
 
 def _cover(standby: Node) -> str:
-    """What a standby does for the node that it covers."""
+    """Sentence about a standby and the node that it covers."""
     note = f"{standby.name} stands by for it"
     if standby.behind is None:
         return note
@@ -271,7 +271,7 @@ def event_rows(
 
 
 def forecast_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """What each ring was planned to do, and does; then each stage's step."""
+    """Rows of each ring's forecast and its present figures; then each stage's step."""
     for ring in history.state.rings:
         yield from _ring_forecast(history, ring, width)
         for stage in ring.stages:

@@ -122,7 +122,7 @@ class DashboardApp(App[None]):
 
     @property
     def history(self) -> History:
-        """What the source knows now."""
+        """History that the source knows now."""
         return self._source.history
 
     @property
@@ -260,7 +260,7 @@ class DashboardApp(App[None]):
             self._answered(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """What was typed is meant."""
+        """Take the typed text for the purpose of the prompt."""
         asked, text = self._asked, event.value.strip()
         if asked == "order":
             self._answered(text)
@@ -364,6 +364,6 @@ class DashboardApp(App[None]):
 
 
 def _too_small(width: int, height: int) -> list[Line]:
-    """In lines that fit in little."""
+    """Lines for a terminal that is too small, short enough to fit in it."""
     lines = (f"{width} x {height} is too small:", "enlarge it", f"to {WIDTH_MIN} x {HEIGHT_MIN}.")
     return [(Span(one),) for one in lines]
