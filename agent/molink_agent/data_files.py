@@ -64,7 +64,8 @@ class AgentOptions:
 
     @classmethod
     def load(cls, data_dir: Path) -> "AgentOptions":
-        """What was saved, or the defaults. Raises UserError for a file of something else."""
+        """Options that were saved, or the defaults. Raises UserError for a file of
+        something else."""
         try:
             return cls(**json.loads((data_dir / OPTIONS_FILE).read_text()))
         except FileNotFoundError:
@@ -97,7 +98,7 @@ class Known(BaseModel):
 
     @classmethod
     def load(cls, data_dir: Path) -> "Known":
-        """What was saved; nothing when there is no file, or it is no longer understood."""
+        """Facts that were saved; none when there is no file, or it is no longer understood."""
         try:
             return cls.model_validate_json((data_dir / KNOWN_FILE).read_bytes())
         except (OSError, ValidationError):

@@ -77,7 +77,7 @@ class StatusNews:
         return [_mark(device, status) + _device_sentence(device)]
 
     def _of_device(self, device: Status, mark: str) -> dict[str, str]:
-        """By topic; a device is known by its node's id."""
+        """Sentences of one device by topic; a device is known by its node's id."""
         doing, trouble = (f"{topic} of {device.get('id')}" for topic in ("doing", "trouble"))
         shown = self._shown.get(doing, "")
         failed = _trouble(device)
@@ -186,7 +186,7 @@ def _device_lines(device: Status, margin: str) -> Iterator[str]:
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
-    """Those that the owner has set."""
+    """Limits that the owner has set."""
     default = plain_limits(Limits())
     own = [f"{key} {_value(value)}" for key, value in limits.items() if value != default.get(key)]
     return ", ".join(own) or "none of your own; `molink agent set --help` shows what there is"
@@ -201,7 +201,7 @@ def _value(value: Any) -> str:
 
 
 def given_text(given: Mapping[str, Any]) -> str:
-    """What was given, in one line: hours, tokens times layers, upload, energy where it is known."""
+    """Given work in one line: hours, tokens times layers, upload, energy where it is known."""
     if not (given["uptime_s"] or given["token_layers"] or given["bytes_sent"]):
         return "nothing yet"
     serving, energy_j = duration_text(given["uptime_s"]), given.get("energy_j")

@@ -60,9 +60,8 @@ class Agent:
         return self.nodes[0]
 
     async def run(self) -> None:
-        """Until cancelled, until it has left, or until the coordinator or another agent ends it.
-
-        Raises LeftError, JoinRefusedError, ReplacedError, UserError.
+        """Run until cancelled, until it has left, or until the coordinator or another agent ends
+        it. Raises LeftError, JoinRefusedError, ReplacedError, UserError.
         """
         async with task_group() as self._group:
             await self.refresh()

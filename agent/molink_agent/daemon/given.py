@@ -64,11 +64,11 @@ class _Figures(BaseModel):
 
 
 class Totals(_Figures):
-    """What the PC has given since it joined, by the coordinator's count."""
+    """Work that the PC has given since it joined, by the coordinator's count."""
 
     def since(self, before: "Totals | None") -> "Totals":
-        """What has come since `before`. Nothing where less is told than before: a coordinator that
-        has lost its figures must not bring those of all other nights into this one."""
+        """Work that has come since `before`. Nothing where less is told than before: a coordinator
+        that has lost its figures must not bring those of all other nights into this one."""
         if before is None:
             return Totals()
         news = {key: getattr(self, key) - getattr(before, key) for key in type(self).model_fields}
@@ -76,14 +76,14 @@ class Totals(_Figures):
 
 
 class Night(_Figures):
-    """What the PC gave from noon of one day to noon of the next."""
+    """Work that the PC gave from noon of one day to noon of the next."""
 
     begins: date
     energy_j: float | None = Field(default=None, ge=0, le=COUNT_MAX)
     """Energy of the lent cards while they held layers; None: no card told."""
 
     def plus(self, given: _Figures, energy_j: float | None) -> "Night":
-        """With more of the same night."""
+        """The night with more that was given in it."""
         sums = {key: getattr(self, key) + getattr(given, key) for key in _Figures.model_fields}
         joules = None if energy_j is None else (self.energy_j or 0.0) + energy_j
         return self.model_copy(update=sums | ({} if joules is None else {"energy_j": joules}))
@@ -122,8 +122,8 @@ class GivenLedger(BaseModel):
     def later(
         self, now: datetime, totals: Totals | None, energy_j: float | None = None
     ) -> "GivenLedger":
-        """With what has come by now: new totals of the coordinator, None if it was not asked, and
-        energy since the last call."""
+        """The ledger with what has come by now: new totals of the coordinator, None if it was not
+        asked, and energy since the last call."""
         given = totals.since(self.totals) if totals is not None else Totals()
         nights, begins = {night.begins: night for night in self.nights}, night_of(now)
         if any(given.model_dump().values()) or energy_j:
@@ -158,7 +158,7 @@ class GivenRecorder:
     _ask_at: float = 0.0
 
     async def run(self) -> None:
-        """Until cancelled; what was measured last is written then. No driver's answer and no
+        """Run until cancelled; the last measurements are written then. No driver's answer and no
         coordinator's ends it: the agent serves without."""
         guard = ErrorGuard("Counting what this PC gives")
         try:
@@ -192,8 +192,8 @@ class GivenRecorder:
 
 
 def ask_totals(membership: Membership | None) -> Totals | None:
-    """What all devices together have given, by the coordinator's own count. None when it cannot be
-    asked."""
+    """Work that all devices together have given, by the coordinator's own count. None when it
+    cannot be asked."""
     if membership is None:
         return None
     try:

@@ -74,7 +74,7 @@ class PeerEndpoint:
             routes.open_port(PEER_PORT_NAME, self._service.port)
 
     async def next_rates(self) -> RatesSeen:
-        """What others can send here, once another one has measured."""
+        """Rates at which others can send here, once another one has measured."""
         await self._rates_changed.wait()
         self._rates_changed.clear()
         seen = self._service.rates if self._service is not None else {}

@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Coordinator:
-    """Whom a join asks."""
+    """The coordinator that a join asks."""
 
     url: str
     key: bytes
@@ -225,7 +225,7 @@ async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membe
 
 
 def load_membership(data_dir: Path) -> Membership | None:
-    """What was kept; None before the first join. Raises UserError when it is damaged."""
+    """Membership that was kept; None before the first join. Raises UserError when it is damaged."""
     text = read_private(data_dir / MEMBERSHIP_FILE)
     if text is None:
         return None
@@ -239,7 +239,8 @@ def load_membership(data_dir: Path) -> Membership | None:
 
 
 def forget_membership(data_dir: Path) -> None:
-    """After leaving, with all devices: from now on an invite is needed again. The key stays."""
+    """Forget the membership of all devices after leaving: from now on an invite is needed again.
+    The key stays."""
     (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
     shutil.rmtree(data_dir / DEVICES_DIR, ignore_errors=True)
 

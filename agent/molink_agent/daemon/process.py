@@ -105,7 +105,7 @@ class WeightsCache:
         return lent_disk_bytes(limits, free, 0) if limits.disk_gb else None
 
     def _kept(self, number: int) -> frozenset[Path]:
-        """What the stages of other nodes run from."""
+        """Weights from which the stages of other nodes run."""
         return frozenset(
             path
             for other, path in self._used.items()
@@ -303,7 +303,7 @@ def build_agent(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
 
 
 def node_name(pc: str, number: int) -> str:
-    """For people: the PC's own name, of its second device "NAME (2)"."""
+    """Name of a node for people: the PC's own, of its second device "NAME (2)"."""
     ending = f" ({number + 1})" if number else ""
     return pc[: NAME_CHARACTERS_MAX - len(ending)] + ending
 

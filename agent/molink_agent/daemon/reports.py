@@ -97,7 +97,7 @@ class DeviceReports:
 
     @property
     def wish(self) -> NodeWish:
-        """What the coordinator is asked for: a pause or leave of the owner's own comes before one
+        """Wish that the coordinator is told. A pause or leave of the owner's own comes before one
         because the device is of no use, or the build: a coordinator that compares no versions is
         kept from planning with it so."""
         wish = self.owner.wish
@@ -115,7 +115,7 @@ class DeviceReports:
         return "" if self.wish.wish == "serve" else self.wish.reason
 
     async def loan(self) -> Loan:
-        """What may be asked of the device now."""
+        """Loan of the device, as it is now."""
         return await asyncio.to_thread(self.pc.loan, self.stage, self.withheld)
 
     def serves(self, model: ModelSize | None) -> None:

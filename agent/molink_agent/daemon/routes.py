@@ -108,7 +108,7 @@ class SharedUplink:
             self.shares_changed()
 
     def share_bytes_per_s(self, node_id: str) -> float | None:
-        """What a node's stage may upload; None: as much as it can."""
+        """Rate at which a node's stage may upload; None: as fast as it can."""
         cap = self.cap_bytes_per_s()
         if cap is None or node_id not in self._senders:
             return None

@@ -99,7 +99,7 @@ async def _format_times(loan: Loan) -> dict[str, Any]:
 
 
 async def _printed(loan: Loan, *module_and_arguments: str) -> dict[str, Any]:
-    """What a probe prints."""
+    """Times that a probe prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *module_and_arguments),
         *("--device", loan.device, "--threads", str(loan.threads)),

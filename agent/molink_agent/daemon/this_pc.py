@@ -117,7 +117,7 @@ class ThisPc:
 
     @property
     def held_bytes(self) -> dict[str, int]:
-        """What our stages hold of each device, beside their KV."""
+        """Bytes of each device that our stages hold beside their KV."""
         return {stage.device: stage.manager.weights_bytes for stage in self.stages}
 
     def upload_caps_changed(self) -> None:
@@ -148,9 +148,9 @@ class ThisPc:
         return compose_profile(self.limits.limits, machine, lent, known, disk)
 
     def loan(self, stage: DeviceStage, withheld: str, promised_bytes: int = 0) -> Loan:
-        """What may be asked of a node's device now. Where free memory is all that bounds it, what
-        was offered last still counts, or was promised: a plan takes seconds and a download longer,
-        in which it comes and goes."""
+        """Loan of a node's device, as it is now. Where free memory is all that bounds it, the last
+        offer still counts, or a promise: a plan takes seconds and a download longer, in which free
+        memory comes and goes."""
         name = None if stage.served is None else stage.served.name
         part = next((part for part in self.lent() if part.device == stage.device), None)
         if part is None:

@@ -139,7 +139,8 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
 
 
 async def _swaps(data_dir: Path) -> tuple[str, ...]:
-    """What the agent that runs says of its stages; nothing where none runs."""
+    """Parts that stages compute the library's way, as the running agent tells; none where none
+    runs."""
     try:
         status = await ask_agent(data_dir, {"command": "status"})
     except UserError:
@@ -149,7 +150,7 @@ async def _swaps(data_dir: Path) -> tuple[str, ...]:
 
 
 async def ask_cards(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts | None:
-    """Only what tells whether torch computes on the cards; None where none would be lent."""
+    """Facts that tell whether torch computes on the cards; None where none would be lent."""
     limits, _ = _read_limits(data_dir)
     wsl = await read_wsl(ask=ask)
     gpus = await asyncio.to_thread(_read_gpus, wsl is not None)

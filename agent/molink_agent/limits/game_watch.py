@@ -84,8 +84,8 @@ class GameWatch:
 
 
 def sign_of_game(gpu: Gpu, *, holds: bool) -> str:
-    """What a lent card tells of a game, a sentence; empty: nothing. `holds`: whether stages of ours
-    compute here; on which card the driver need not tell."""
+    """Sentence about a sign of a game on a lent card; empty: there is none. `holds`: whether stages
+    of ours compute here; on which card the driver need not tell."""
     if gpu.drawing_percent is not None and gpu.drawing_percent >= DRAWING_FROM_PERCENT:
         return f"A game or another program draws on cuda:{gpu.index} (pause_on_game)."
     least = PRESSURE_SHARE * kept_free_bytes(gpu.memory_bytes)

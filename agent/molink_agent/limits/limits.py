@@ -134,7 +134,7 @@ def _flag_of_text(text: str) -> bool:
 
 
 def _hours_of_toml(value: Any) -> tuple[LendingHours, ...]:
-    """From one entry or a list of them."""
+    """Lending hours from one entry or a list of them."""
     entries = [value] if isinstance(value, str) else value
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise ValueError(f"{value!r} is neither hours nor a list of hours")
@@ -146,7 +146,7 @@ def _hours_of_toml(value: Any) -> tuple[LendingHours, ...]:
 
 
 def _hours_of_text(text: str) -> tuple[LendingHours, ...]:
-    """From entries with commas between them."""
+    """Lending hours from entries with commas between them."""
     return _hours_of_toml([part for part in text.split(",") if part.strip()])
 
 
@@ -265,7 +265,7 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 
 def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
-    """From parsed TOML; `source` names the file in errors. Raises UserError."""
+    """The limits in parsed TOML; `source` names the file in errors. Raises UserError."""
     read = {}
     for name, value in fields.items():
         key = _key(name, source)

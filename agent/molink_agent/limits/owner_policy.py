@@ -174,7 +174,7 @@ class OwnerPolicy:
 
     @property
     def wish(self) -> NodeWish:
-        """What the coordinator is asked for: serve, pause or leave, with the reason."""
+        """Wish that the coordinator is told: serve, pause or leave, with the reason."""
         if self.leaving:
             return NodeWish(wish="leave", reason="Its owner has taken it out of the cluster.")
         if not self.now.allowed:

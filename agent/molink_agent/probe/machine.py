@@ -136,7 +136,7 @@ def runs_on_battery(ask: Callable[[], Any] | None = None) -> bool | None:
 
 
 def container_limits(directory: Path = CGROUP_DIRECTORY) -> ContainerLimits:
-    """What this process may use; without control groups there is no limit."""
+    """Memory and processors that this process may use; without control groups there is no limit."""
     memory = _whole(directory / "memory.max")
     if memory is None:
         return ContainerLimits(cpus=_cpus(directory))

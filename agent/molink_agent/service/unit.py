@@ -143,7 +143,7 @@ def unit_text(command: Sequence[str], data_dir: Path, *, isolated: bool = True) 
 
 
 def _quoted(argument: str) -> str:
-    """In double quotes, with the characters that systemd would read as its own doubled."""
+    """An argument in double quotes; characters that systemd would read as its own are doubled."""
     return _path(argument).replace("$", "$$")
 
 

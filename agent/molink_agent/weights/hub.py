@@ -162,7 +162,7 @@ def bar_class(received: Counted) -> type[Any]:
 
 
 def _plan(paths: dict[str, Path], shape: WeightsLayout, layers: range) -> ShardPlan:
-    """By what the files really hold."""
+    """Plan of the files and tensors that the layers need, by what the files really hold."""
     weight_map = {
         tensor.name: name for name, path in paths.items() for tensor in read_header(path).tensors
     }

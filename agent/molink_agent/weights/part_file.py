@@ -86,7 +86,7 @@ class Part:
         return sorted(numbers)
 
     def cuts(self, block: int, block_bytes: int) -> list[Cut]:
-        """What one block gives to it, in order; together they are one piece."""
+        """Slices of one block that belong to the part, in order; together they are one piece."""
         first, last = block * block_bytes, (block + 1) * block_bytes
         found = []
         for run in self.runs:
@@ -261,7 +261,7 @@ class PartFile:
         return json.dumps(facts)
 
     def _read_journal(self) -> dict[int, str] | None:
-        """None when there is none for this part."""
+        """Checksums of the blocks in the journal, by number; None when it is not of this part."""
         try:
             lines = self.journal.read_bytes().decode("ascii", "replace").split("\n")
         except OSError:

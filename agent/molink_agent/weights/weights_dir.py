@@ -242,7 +242,7 @@ class DiskSpace:
         return {link.resolve() for view in self._views() for link in view.iterdir()}
 
     def _used_bytes(self) -> int:
-        """What all weights take on the disk."""
+        """Bytes that all weights take on the disk."""
         found = (path for path in self.directory.rglob("*") if not path.is_symlink())
         return sum(path.stat().st_size for path in found if path.is_file())
 

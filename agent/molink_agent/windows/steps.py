@@ -81,7 +81,7 @@ def can_mirror(facts: WindowsFacts) -> bool:
 
 
 def plan_steps(facts: WindowsFacts) -> tuple[Step, ...]:
-    """In the order in which they are to be done; one STOP alone when nothing can be."""
+    """Steps in the order in which they are to be done; one STOP alone when nothing can be."""
     obstacle = _obstacle(facts)
     if obstacle:
         return (Step(Do.STOP, obstacle),)

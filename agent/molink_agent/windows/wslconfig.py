@@ -169,13 +169,13 @@ def _section_is_empty(lines: Lines, start: int) -> bool:
 
 
 def _lines(text: str) -> Lines:
-    """Only the line ends that WSL knows: Python's splitlines takes others too."""
+    """Lines of a text, by the line ends that WSL knows: Python's splitlines takes others too."""
     lines = re.split(r"\r?\n", text)
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def _text(lines: Lines, before: str) -> str:
-    """With the line ends that the file had; a new one gets those of Windows."""
+    """Text of the lines, with the line ends that the file had; a new file gets those of Windows."""
     end = "\n" if "\n" in before and "\r\n" not in before else "\r\n"
     return "".join(line + end for line in lines)
 
