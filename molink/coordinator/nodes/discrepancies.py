@@ -99,7 +99,8 @@ def _links_seen(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
 
 
 def discrepancies(node: Node, seen: Sightings) -> list[str]:
-    """What a plan counts otherwise than this node reports, in sentences; empty for most."""
+    """Sentences about figures that a plan counts otherwise than this node reports; empty
+    for most."""
     found = [*_upload(node, seen.uploads.get(node.pc, ())), *_served(node), *_links(node, seen)]
     return found[:DISCREPANCIES_MAX]
 

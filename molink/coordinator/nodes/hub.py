@@ -98,7 +98,7 @@ class NodeServices(Protocol):
         """Orders nodes to measure each other."""
 
     def of_node(self, node_id: str) -> Services:
-        """What a node is sent of it: addresses and its own keys."""
+        """Addresses and own keys that a node is sent."""
 
     def forbid(self, node_id: str) -> None:
         """End the access of a node that was removed."""
@@ -158,7 +158,7 @@ class ControlHub:
             )
 
     async def run(self, model: str) -> None:
-        """Until cancelled. Raises ControlError when the broker refuses us."""
+        """Run until cancelled. Raises ControlError when the broker refuses us."""
         speaks = own_protocols()
         presence = CoordinatorPresence(
             online=True,
@@ -206,7 +206,8 @@ class ControlHub:
 
     @property
     def trouble(self) -> str:
-        """What the broker has not heard yet; empty when nothing."""
+        """Sentence about changes that the broker has not heard of yet; empty when it has heard of
+        all."""
         count = self.access.untold_count
         return f"The broker has not heard yet that {count} nodes are shut out." if count else ""
 
@@ -358,7 +359,8 @@ class ControlHub:
             self._let_in_again(node_id)
 
     def _suspend(self, node: Node, now: float) -> None:
-        """One that is suspended and still heard has slipped in again: the broker is told again."""
+        """Suspend a node. If it is suspended and still heard, it has slipped in again: the broker
+        is told again."""
         self.access.shut_out(node.node_id)
         if node.node_id in self.suspensions:
             return

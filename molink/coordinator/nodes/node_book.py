@@ -123,7 +123,7 @@ class Node:
 
     @property
     def latest_identity(self) -> tuple[Presence | None, Profile | None]:
-        """Who it is and what it lends, as it has reported last."""
+        """Presence and profile of the node, as it has reported last."""
         return self.presence, self.profile
 
     @property
@@ -133,7 +133,7 @@ class Node:
 
     @property
     def wants(self) -> str:
-        """Its owner's wish: serve, pause or leave; drained, quarantined or outdated it pauses at
+        """Wish of its owner: serve, pause or leave; drained, quarantined or outdated it pauses at
         least. Whatever plans a node, or lets it hold anything, asks here."""
         wish = self.wish.wish if self.wish is not None else "serve"
         is_kept_out = self.drained or self.quarantined or self.outdated

@@ -179,7 +179,8 @@ class Probing:
                 await client.publish(PROBE, node.node_id, self._order(node))
 
     def _order(self, node: Node, peers: Sequence[Node] = (), own_token: str = "") -> ProbeOrder:
-        """With neither peers nor a token only a layer is timed."""
+        """Order to a node to measure its peers; with neither peers nor a token only a layer is
+        timed."""
         return ProbeOrder(
             round=self.round,
             model=self.model,
