@@ -55,7 +55,7 @@ class AuditSettings:
 
     @classmethod
     def of(cls, share: float, data_dir: Path, config: Mapping[str, Any]) -> "AuditSettings":
-        """For the model of a config.json."""
+        """The settings for the model of a config.json."""
         counts = [value for name, value in text_settings(config).items() if "experts" in name]
         has_experts = any(isinstance(count, int) and count > 1 for count in counts)
         return cls(share, Evidence(data_dir / EVIDENCE_FOLDER), has_experts)
@@ -204,7 +204,7 @@ def _findings(told: Sequence[AuditedRing]) -> list[Disagreement]:
 
 
 def _outcome(told: Sequence[AuditedRing], findings: Sequence[Disagreement]) -> str:
-    """What a third ring says of it."""
+    """Clause about what a third ring says of it."""
     if len(told) < 3:
         return "; with a third ring it could be told which of both is wrong"
     names = [name for one in findings for name in (one.one.name, one.other.name)]

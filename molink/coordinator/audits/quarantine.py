@@ -87,7 +87,7 @@ class Quarantine:
 
 
 def _quarantined_before(registry: Registry) -> dict[str, str]:
-    """Those that were quarantined when the coordinator ran last."""
+    """Nodes that were quarantined when the coordinator ran last, with the reasons."""
     try:
         kept = json.loads(registry.setting(QUARANTINED) or "{}")
     except ValueError:

@@ -46,7 +46,7 @@ class SilentStagesError(RingError):
 
 
 async def rerun(ring: ServingRing, answered: AnsweredRequest, *, has_experts: bool) -> AuditedRing:
-    """What a ring's stages report of a request's tokens; `has_experts`: its model has. Raises
+    """Reports of a ring's stages on a request's tokens; `has_experts`: its model has. Raises
     SilentStagesError, RingError when the ring does not answer as it was, TimeoutError when a stage
     reports nothing at all any more."""
     client, reports, tokens = ring.client, Reports(), answered.tokens
