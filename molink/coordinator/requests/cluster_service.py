@@ -129,14 +129,14 @@ class ClusterService:
         )
 
     async def until_ready(self) -> None:
-        """Until a ring is open."""
+        """Wait until a ring is open."""
         while self.unready_reason is not None:
             await self._changed.wait()
 
     async def until_taken(self) -> None:
-        """Until a newcomer may ask: at once, or when the ring is there again that is built anew.
-        Raises RingError when it would wait longer than newcomers may, OverloadedError when too
-        many wait in all rings."""
+        """Wait until a newcomer may ask: at once, or when the ring is there again that is built
+        anew. Raises RingError when it would wait longer than newcomers may, OverloadedError when
+        too many wait in all rings."""
         if self._may_wait_for_ring:
             self._newcomers_waiting += 1
             try:

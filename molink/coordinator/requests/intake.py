@@ -53,7 +53,7 @@ class ServingRing:
 
     @property
     def stages(self) -> tuple[StageLayers, ...]:
-        """Its nodes and their layers, for the timelines of its requests."""
+        """Nodes of the ring and their layers, for the timelines of its requests."""
         return tuple(StageLayers(one.name, one.layers) for one in self.client.ring.stages)
 
 
@@ -136,7 +136,7 @@ def _admitting(
 
 
 def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
-    """What somebody is told whose targets are missed on all rings, by the one that is the first to
+    """Error for a newcomer whose targets are missed on all rings, by the ring that is the first to
     meet them."""
     soonest = min(verdicts, key=lambda verdict: (verdict.retry_after_s, verdict.ttft_s))
     forecasts, wanted = [], []
