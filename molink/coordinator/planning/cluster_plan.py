@@ -214,8 +214,9 @@ class PlanCache:
         return entry.plan
 
     async def _make(self, entry: "_Entry", nodes: Sequence[Node]) -> None:
-        """What was asked for may have changed already: an agent that has just started anew is there
-        before its new profile is. Then there is no plan, and the next one waits for the profile."""
+        """Make the plan of an entry, unless its facts have changed already: an agent that has just
+        started anew is there before its new profile is. Then there is no plan, and the next one
+        waits for the profile."""
         is_same = entry.facts == _facts(nodes)
         with self.guard:
             entry.plan = await self.planner.plan(nodes) if is_same else None

@@ -55,7 +55,7 @@ CONTEXT_SHARE = 4
 
 
 def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
-    """What users are to feel, and how long their requests are taken to be."""
+    """Goal of a plan: what users are to feel, and how long their requests are taken to be."""
     length = min(settings.model_len_max or description.model_len_max, description.model_len_max)
     usual = max(16, min(CONTEXT_TOKENS_USUAL, length // CONTEXT_SHARE))
     context = settings.context_tokens or usual
@@ -96,8 +96,8 @@ class ModelPlanner:
         settings: UpSettings,
         name: str = "",
     ) -> "ModelPlanner":
-        """For the model at a path or on the hub, of which nodes hear by a public name. Raises
-        UserError when its sizes are not known."""
+        """The planner for the model at a path or on the hub, of which nodes hear by a public name.
+        Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
         planned = planned_model(path, settings.kv_dtype)
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
@@ -134,7 +134,7 @@ class ModelPlanner:
         return ClusterPlan(rings, standbys)
 
     def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
-        """What the placement is asked."""
+        """Question that the placement is asked."""
         facts, network = self.facts.of(nodes)
         return PlacementQuestion.of(self.cost, facts, network, self.goal, self.split, self.standbys)
 
@@ -243,7 +243,8 @@ class ModelPlanner:
     def _forecast_now(
         self, ring: PlannedRing, facts: Mapping[str, NodeFacts], network: Network
     ) -> Forecast:
-        """Their memory is in use, so what they lent when it was planned still counts."""
+        """Forecast of a ring today. Its memory is in use, so what its nodes lent when it was
+        planned still counts."""
         planned = ring.forecast
         assert planned is not None, "only forecast rings are compared"
         if any(stage.node_id not in facts for stage in ring.stages):

@@ -112,8 +112,8 @@ class FactsMaker:
         return steps_of(node, self.model, self.shape)
 
     def memory_bytes(self, device: Device, lent_bytes: int) -> int:
-        """In bytes of layers as the placement counts them: in a CPU without 16-bit arithmetic they
-        take twice as much, and quantized ones a little more."""
+        """Lent bytes as the placement counts them: in a CPU without 16-bit arithmetic layers take
+        twice as much, and quantized ones a little more."""
         there = self._cost_on(device)
         return lent_bytes * sum(self.cost.layer_bytes) // sum(there.layer_bytes)
 
@@ -133,14 +133,15 @@ class FactsMaker:
         return self._scale(device, self.cost.tail_bytes, self._cost_on(device).tail_bytes)
 
     def held_bytes(self, device: Device, stage: StageForecast) -> float:
-        """What a stage takes of a device with all its KV and states, as the plan counts."""
+        """Bytes of a device that a stage takes with all its KV and states, as the plan counts."""
         layers = slice(*stage.layers)
         token = sum(self.cost.kept_of_token[layers]) * self.kv_scale(device)
         state = sum(self.cost.kept_of_request[layers]) * self.state_scale(device)
         return stage.weights_bytes + stage.kv_tokens * token + (stage.state_slots or 0) * state
 
     def _scale(self, device: Device, bytes_here: int, bytes_there: int) -> float:
-        """What grows from `bytes_here` to `bytes_there` on a device, against what layers do."""
+        """Factor for sizes that grow from `bytes_here` to `bytes_there` on a device, against that
+        of layers."""
         layers = sum(self.cost.layer_bytes) / sum(self._cost_on(device).layer_bytes)
         return layers * bytes_there / bytes_here if bytes_here else 1.0
 
@@ -196,7 +197,7 @@ def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> 
 
 
 def _link(path: PathMeasured, seen_mbps: float | None) -> LinkFacts:
-    """What was not reached at all is taken for the worst link there is."""
+    """Facts of a link; a link that was not reached at all is taken for the worst there is."""
     if path.path == "none":
         return LinkFacts(0.0, NO_PATH_S)
     rate = believed_rate(path.rate_mbps, seen_mbps) * 1e6 / 8
