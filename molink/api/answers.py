@@ -143,8 +143,8 @@ async def generate_all(
     consume: Callable[[int, AsyncIterator[TokenEvent]], Awaitable[Result]],
     prompt_tokens: int,
 ) -> list[Result]:
-    """Generate all `jobs` of an HTTP request at once, of which the caller's key is counted so many
-    tokens of prompts; `consume` reads the events of the one with its index.
+    """Generate all `jobs` of an HTTP request at once. So many tokens of prompts are counted for the
+    caller's key; `consume` reads the events of the job with its index.
 
     The first failure ends all of them. Raises RingError while nothing can be served,
     OverloadedError when too many wait, and ApiError when the caller has too many under way or may

@@ -114,7 +114,7 @@ class _Handshakes:
 
     guard: ConnectionGuard
     open: dict[Handshake, str] = field(default_factory=dict)
-    """Each with its address."""
+    """Open connections, each with its address."""
 
     def add_stranger(self, stranger: object, address: str) -> bool:
         """Count one; whether there is room for it."""

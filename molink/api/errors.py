@@ -80,7 +80,7 @@ UNSERVED: Mapping[str, str] = {
 """Words for what other servers have at a path and below it, with the verb."""
 
 NOT_KEPT = ("/v1/chat/completions", "/v1/conversations", "/v1/responses")
-"""Below these, others look answers up that they have stored."""
+"""Paths below which other servers look answers up that they have stored."""
 
 ANTHROPIC_PATHS = ("/v1/complete", "/v1/messages")
 

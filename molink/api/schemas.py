@@ -78,7 +78,7 @@ STOP_TOKEN_IDS_MAX = 256
 """Most stop tokens: they travel to the tail and are compared with each sampled token."""
 
 MESSAGES_MAX = 10_000
-"""Far beyond any context length; keeps the chat template's work bounded."""
+"""Most messages, far beyond any context length; keeps the chat template's work bounded."""
 
 CACHE_SALT_CHARS_MAX = 256
 """Most characters of a salt. It is hashed; clients send names, or random text."""
@@ -203,8 +203,8 @@ class LeftOut(Part):
 
 
 def belongs_here(own: str, other: str, elsewhere: str) -> Any:
-    """Validator of a body that must have its conversation as `own`: one that has `other` instead is
-    sent where that belongs."""
+    """Validator of a body that must have its conversation as `own`: a body that has `other` instead
+    is sent where that belongs."""
 
     def check(fields: Any) -> Any:
         if isinstance(fields, dict) and other in fields and own not in fields:

@@ -82,7 +82,7 @@ class OwnersSite(web.SockSite):
 
 def check_port_free(host: str, port: int, option: str = "--port") -> None:
     """Raise UserError when `start_api` could not listen there: known before weights are loaded.
-    `option` is the one that chooses the port."""
+    `option` is the option that chooses the port."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in found:
@@ -125,8 +125,8 @@ async def start_api(
     idle_s: float = IDLE_S,
     data_dir: Path | None = None,
 ) -> web.AppRunner:
-    """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
-    `port` is 0; `option` is the one that chooses it. With `tls` it is HTTPS. `limits` None: what
+    """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when `port` is
+    0; `option` is the option that chooses it. With `tls` it is HTTPS. `limits` None: as much as
     this process has descriptors for. Its owner's commands reach it in `data_dir`, too."""
     for library in ("aiohttp.server", "asyncio"):
         logging.getLogger(library).addFilter(FEW_RECORDS)

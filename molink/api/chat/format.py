@@ -277,8 +277,8 @@ class ChatFormat:
 
 
 def _template(tokenizer: ChatTokenizer | None, name: str = DEFAULT) -> str:
-    """A tokenizer's template; of several the one of this name, as the library takes it with tools,
-    else the default one."""
+    """A tokenizer's template; of several the template of this name, as the library takes it with
+    tools, else the default one."""
     found = tokenizer.chat_template if tokenizer is not None else None
     return found.get(name, found[DEFAULT]) if isinstance(found, dict) else found or ""
 

@@ -53,7 +53,8 @@ class Finished:
     """End of the answer, always its last part."""
 
     reason: str
-    """"stop", "length", or "tool_calls": it ended by itself and tools are to be called."""
+    """Reason of the end: "stop", "length", or "tool_calls": it ended by itself and tools are to be
+    called."""
 
 
 Part = ReasoningDelta | TextDelta | ToolCallDelta | Finished

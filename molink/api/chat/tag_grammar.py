@@ -133,7 +133,7 @@ def _text(schema: Mapping[str, Any], shape: TagShape) -> str:
 
 
 def _whole(pattern: str) -> str:
-    """A schema's pattern, which may match within a text, as one that matches all of it."""
+    """Pattern that matches all of a text, for a schema's pattern, which may match within a text."""
     begin = "" if pattern.startswith("^") else "(?s:.*)"
     end = "" if re.search(r"(?<!\\)\$$", pattern) else "(?s:.*)"
     inner = pattern.removeprefix("^") if end else pattern.removeprefix("^").removesuffix("$")

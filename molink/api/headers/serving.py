@@ -35,8 +35,8 @@ def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
 
 
 def cached_tokens(prompt_tokens: int) -> int:
-    """How many of the request's prompt tokens, of which there are so many, were cached. Choices of
-    one prompt find what the first has computed, so that one counts."""
+    """How many of the request's `prompt_tokens` were cached. Choices of one prompt find what the
+    first has computed, so only the first counts."""
     timelines = SERVED.get() or []
     is_one = bool(timelines) and timelines[0].prompt_tokens == prompt_tokens
     cached = sum(one.cached_tokens for one in (timelines[:1] if is_one else timelines))
@@ -93,8 +93,8 @@ def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
 
 
 def _audited(timelines: Iterable[RequestTimeline]) -> str:
-    """How far the audit of one of them is: it begins when the answer has ended, so of answers that
-    are on their way no more is known than that there will be one. Empty: none was chosen."""
+    """How far the audit of one of them is; empty: none was chosen. An audit begins when the answer
+    has ended, so while answers are on their way it is only known that there will be one."""
     return next((one.audited for one in timelines if one.audited), "")
 
 

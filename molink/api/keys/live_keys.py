@@ -38,7 +38,7 @@ class RateState:
     reset_s: float
     """Seconds until all of them may be sent again."""
     retry_s: float
-    """Seconds until one may be sent; 0: now."""
+    """Seconds until a request may be sent; 0: now."""
 
 
 @dataclass(slots=True)

@@ -35,14 +35,15 @@ __all__ = [
 ]
 
 KEY_PREFIX = "molink-sk-"
-"""Lets people, and programs that look for secrets in published files, recognise a key."""
+"""Prefix by which people, and programs that look for secrets in published files, recognise
+a key."""
 
 SECRET_BYTES = 32
 
 FILE_NAME = "keys.sqlite"
 
 KEYS_MAX = 1000
-"""Usable at the same time: the list is read by a person, and a running server keeps all."""
+"""Most usable keys at a time: the list is read by a person, and a running server keeps all."""
 
 NAME_MAX = 60
 
@@ -51,10 +52,11 @@ RATE_PER_MIN_MAX = 1_000_000
 EXPIRES_S_MAX = 10 * 366 * 24 * 3600.0
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
-"""Expired and revoked keys stay in the list for so long, with what they have used."""
+"""Seconds for which expired and revoked keys stay in the list, with what they have used."""
 
 TEMPORARY_S = 60.0
-"""A command's own key outlives it by so long where it is killed; one that goes on renews it."""
+"""Seconds for which a command's own key outlives it where it is killed; a command that goes on
+renews it."""
 
 ROTATED_S = 24 * 3600.0
 """Seconds for which a rotated key's old secret stays valid, so that its owner can be given the new

@@ -24,7 +24,7 @@ __all__ = ["UNANSWERED", "RequestMetrics"]
 PROVIDER = "molink"
 
 FINISH_REASONS = ("stop", "length", DEADLINE, "cancelled", OVERLOADED, "error")
-"""All with which a timeline ends."""
+"""All reasons with which a timeline ends."""
 
 UNANSWERED = ("cancelled", OVERLOADED, "error")
 """Finish reasons that the conventions' `error.type` names."""
@@ -32,7 +32,7 @@ UNANSWERED = ("cancelled", OVERLOADED, "error")
 SHARED_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 
 DURATION_BUCKETS_S = tuple(0.01 * 2**step for step in range(17))
-"""0.01 to 81.92 s as the conventions say, then on to eleven minutes."""
+"""Bounds from 0.01 to 81.92 s as the conventions say, then on to eleven minutes."""
 
 TTFT_BUCKETS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
@@ -43,7 +43,7 @@ TPOT_BUCKETS_S = (
     *(5.0, 10.0),
 )
 TOKEN_BUCKETS = tuple(float(4**power) for power in range(14))
-"""1 to 67,108,864, as the conventions say."""
+"""Bounds from 1 to 67,108,864, as the conventions say."""
 
 FORECASTS = "Seconds to first tokens, as they were forecast and as they came."
 

@@ -56,7 +56,7 @@ class Job:
     requests: Sequence[GenerationRequest]
     """Requests, one for each choice, in the order of their index."""
     prompt_tokens: int
-    """Each prompt counted once, however many choices it has."""
+    """Tokens of the prompts, each prompt counted once, however many choices it has."""
     stream: bool
     include_usage: bool
     usage_in_each_chunk: bool = False

@@ -113,7 +113,7 @@ class TaggedCallsReader(HoldingReader):
         self._separator = ", "
 
     def _close(self) -> bool:
-        """Behind a call: another one, or the mark that ends them, which may be missing."""
+        """Read on behind a call: another call, or the mark that ends them, which may be missing."""
         rest = self._held.lstrip()
         nexts = [mark for mark in (self.shape.open, self.shape.end) if mark]
         if not any(rest.startswith(mark) for mark in nexts):
