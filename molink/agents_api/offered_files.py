@@ -31,7 +31,8 @@ from molink.errors import CheckpointError, MolinkError
 __all__ = ["FileHashes", "FileState", "HashCache", "HashingStopped", "OfferedFiles", "hash_file"]
 
 READ_BYTES = 2**20
-"""Enough that the hash, not the reading, takes the time; and how soon a stop is noticed."""
+"""Bytes read at once: enough that the hash, not the reading, takes the time; they also set how soon
+a stop is noticed."""
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ class OfferedFiles:
         return {name: self._checkpoint.weight_file(name) for name in names}
 
     def _small_files(self) -> dict[str, Path]:
-        """All but the index: each node writes the one of what it holds."""
+        """Small files but the index: each node writes an index of what it holds."""
         found = {
             path.name: path
             for pattern in SMALL_FILES

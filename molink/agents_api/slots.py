@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 __all__ = ["DOWNLOADS_MAX", "Download", "DownloadSlots", "NoSlotError", "RateCap", "TakenOverError"]
 
 DOWNLOADS_MAX = 4
-"""Enough to fill an upload though some nodes are slow, few enough that the first come are done
-soon: nodes that have their layers can serve while others still load."""
+"""Most downloads at a time: enough to fill an upload though some nodes are slow, few enough that
+the first come are done soon: nodes that have their layers can serve while others still load."""
 
 WAITING_MAX = 64
 """Most PCs in line; a ring has fewer nodes. More are sent away at once."""
@@ -105,7 +105,7 @@ class DownloadSlots:
 
     @asynccontextmanager
     async def _only(self, pc: str, ending: asyncio.Timeout) -> AsyncIterator[None]:
-        """Be the PC's one download, until a newer one is."""
+        """Be the PC's only download, until a newer one is."""
         if pc in self._pcs:
             self._pcs[pc].reschedule(asyncio.get_running_loop().time())
         self._pcs[pc] = ending
@@ -141,7 +141,7 @@ class DownloadSlots:
             self._waiting -= 1
 
     async def _turn(self) -> None:
-        """Wait for a slot, and look meanwhile whether one is held too slowly."""
+        """Wait for a slot, and give slots of slow downloads away meanwhile."""
         if not self._free.locked():
             await self._free.acquire()
             return

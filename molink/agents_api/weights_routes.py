@@ -42,7 +42,8 @@ from molink.token_bucket import TokenBucket
 __all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
 
 CHUNK_BYTES = 256 * 2**10
-"""Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
+"""Bytes written at once: a cap is spaced by them, and they take under a millisecond of the event
+loop."""
 
 STALL_S = 60.0
 """Seconds for one chunk to leave; a node that reads slower than 4 KB/s gives the slot back."""
@@ -59,7 +60,7 @@ PcOfToken = Callable[[str], str | None]
 block."""
 
 MadeWait = Callable[[str], None]
-"""Called with a PC whose download waits for the coordinator, or has not the whole of its line."""
+"""Callback with a PC whose download waits for the coordinator, or has not the whole of its line."""
 
 
 @dataclass(slots=True)
@@ -256,7 +257,7 @@ def _busy(message: str) -> ApiError:
 
 
 def _range(request: web.Request, name: str, size: int) -> tuple[int, int]:
-    """First byte and the one after the last."""
+    """First byte of a range and the byte after its last."""
     try:
         start, stop, _ = request.http_range.indices(size)
     except ValueError:
