@@ -54,7 +54,7 @@ class PromptPieces:
     pieces: list[PromptPiece] = field(default_factory=list)
 
     def add(self, piece: PromptPiece) -> None:
-        """Note a piece; one that went no later than the last is known already."""
+        """Note a piece; a piece that went no later than the last is known already."""
         if self.pieces and piece.at <= self.pieces[-1].at:
             return
         if len(self.pieces) >= PIECES_MAX:

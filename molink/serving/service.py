@@ -52,7 +52,7 @@ class GenerationRequest:
     key_id: str | None = None
     """Id of the API key that asks: what users share may depend on it. None: without a key."""
     priority: int = 0
-    """Lower goes first where requests wait for room."""
+    """Priority where requests wait for room: lower goes first."""
     deadline_at: float | None = None
     """When its answer ends at the latest, by the event loop's clock; None: it has none."""
     cache_salt: str = ""

@@ -47,7 +47,7 @@ class TextStream:
     _token_ids: list[int] = field(default_factory=list)
     _context_at: int = 0
     _shown_to: int = 0
-    """Tokens before this one are part of text that was decoded."""
+    """Index behind the tokens whose text was decoded before."""
     _context: str = ""
     """Text of the tokens between these two."""
     _held: str = ""

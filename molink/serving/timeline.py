@@ -97,8 +97,8 @@ class RequestTimeline:
     last_token_at: float | None = None
     finished_at: float | None = None
     finish_reason: str | None = None
-    """"stop", "length", "cancelled" (its client has gone), "overloaded" or "error"; None while it
-    is live."""
+    """Reason of the end: "stop", "length", "cancelled" (its client has gone), "overloaded" or
+    "error"; None while it is live."""
     error: str = ""
     """Sentence that says why, for "overloaded" and "error"."""
     audited: str = ""

@@ -16,7 +16,7 @@ class TokenLogprob:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    """(token id, logprob), most likely first."""
+    """Most likely tokens as (token id, logprob), most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class PromptLogprob(TokenLogprob):
     """Log-probability of one of the prompt's own tokens."""
 
     rank: int
-    """1: no token was likelier there."""
+    """Rank of the token at its place; 1: no token was likelier there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class TokenEvent:
     logprobs: tuple[TokenLogprob, ...] = ()
     """Log-probabilities, one per token id when asked for, else empty."""
     finish_reason: str | None = None
-    """"stop" or "length" on the last event of a sequence, else None."""
+    """Reason of the end, "stop" or "length", on the last event of a sequence, else None."""
     stop_reason: str | int | None = None
     """The stop string or stop token that came and was asked for, with "stop"; None: the model's own
     end. "deadline", with "length", where the request's own deadline has ended it (`deadline`)."""

@@ -81,7 +81,7 @@ class TraceFile:
         self._add({"ph": "C", "pid": GROUPS[group], **self._named(name, at), "args": values})
 
     def begin(self, group: Group, row: str, name: str, at: float, args: dict[str, Any]) -> None:
-        """Begin a span of a row, within the one that was begun before it; rows may overlap."""
+        """Begin a span of a row, within the span that was begun before it; rows may overlap."""
         self._add({"ph": "b", **self._row(group, row), **self._named(name, at), "args": args})
 
     def end(self, group: Group, row: str, name: str, at: float) -> None:

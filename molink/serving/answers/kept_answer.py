@@ -86,7 +86,7 @@ class KeptLog:
     number: int
     put: Callable[[Write], None]
     watch: Callable[[int, int], None]
-    """Called with its number and how many bytes it takes by now; with 0 when it has ended."""
+    """Callback with its number and how many bytes it takes by now; with 0 when it has ended."""
     before: KeptAnswer | None = None
     """Answer as an earlier coordinator has kept it; its tokens are not generated again."""
     opening: tuple[Statement, ...] = ()
