@@ -49,9 +49,9 @@ LINK_FRAME_BYTES_MAX = 64
 """Five numbers of nine bytes, and what stands around them."""
 
 OPEN_TRANSFERS_MAX = 128
-"""Incomplete at a time. A sender that knows priorities has one open in each class; one that shares
-its link evenly (the policy `fair`) a span and a micro-batch of each that may be under way, 64 and
-64."""
+"""Incomplete transfers at a time. A sender that knows priorities has one open in each class; a
+sender that shares its link evenly (the policy `fair`) has a span and a micro-batch of each that may
+be under way, 64 and 64."""
 
 Frame = bytes | memoryview
 

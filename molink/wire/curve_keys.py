@@ -29,7 +29,7 @@ class CurveKeys:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raises ValueError when these are more than KEYS_MAX, or one is no key in Z85."""
+    """Raise ValueError when these are more than KEYS_MAX, or one is no key in Z85."""
     listed = list(keys)
     if len(listed) > KEYS_MAX:
         raise ValueError(f"at most {KEYS_MAX} keys may be allowed")

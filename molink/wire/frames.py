@@ -152,7 +152,7 @@ class TokenSample:
     finish: FinishReason = FinishReason.NONE
     logprob: Annotated[float | None, TAIL] = None
     top: tuple[tuple[int, float], ...] = ()
-    """(token id, logprob), most likely first."""
+    """Most likely tokens as (token id, logprob), most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ class PromptScore:
     """Position of the token in its prompt; the first, at 0, has no score."""
     logprob: float
     rank: int
-    """1: no token was likelier there."""
+    """Rank of the token at its place; 1: no token was likelier there."""
     top: tuple[tuple[int, float], ...] = ()
-    """(token id, logprob), most likely first."""
+    """Most likely tokens as (token id, logprob), most likely first."""
 
 
 @dataclass(frozen=True, slots=True)

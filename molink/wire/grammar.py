@@ -15,8 +15,9 @@ GRAMMAR_SYMBOLS_MAX = 100_000
 compile."""
 
 LEXER_STATES_MAX = 20_000
-"""Each takes 1 to 2 KB while a sequence runs; the library would let one take 500 MB of a
-volunteer's PC. An object of 500 properties that each have a pattern takes 10,000."""
+"""Most states of the lexer. Each takes 1 to 2 KB while a sequence runs; the library would let one
+take 500 MB of a volunteer's PC. An object of 500 properties that each have a pattern takes 10,000.
+"""
 
 
 STEP_ITEMS_MAX = 20_000
