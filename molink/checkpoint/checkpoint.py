@@ -40,7 +40,7 @@ NAME_BYTES_MAX = 255
 """Most bytes of a file's name, on every usual file system."""
 
 HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-"""owner/name, or a name of the hub's first years."""
+"""Name on the hub, owner/name, or a name of its first years."""
 
 PART = re.compile(r"(?P<begin>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors")
 """Name of one weight file of several."""

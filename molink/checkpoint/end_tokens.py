@@ -25,7 +25,7 @@ CALL_ENDS = "<|eom_id|> <|call|> <|calls|>"
 rest."""
 
 ENDS_A_MESSAGE = "<|end|>"
-"""Ends a turn in some models; where others end one in channels, it ends a thought."""
+"""Token that ends a turn in some models; where others end one in channels, it ends a thought."""
 
 CHANNEL_ENDS = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 """Tokens of models whose turns have channels."""

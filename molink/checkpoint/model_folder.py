@@ -139,8 +139,8 @@ def _names(folder: Path, model: str) -> set[str]:
 
 
 def _snapshot(given: Path, model: str) -> Path:
-    """Snapshot of a folder in the hub's cache: the one that its main branch names, or the only
-    one; any other folder as it is."""
+    """Snapshot of a folder in the hub's cache: that which its main branch names, or the only one;
+    any other folder as it is."""
     names = _names(given, model)
     if "snapshots" not in names or "config.json" in names:
         return given

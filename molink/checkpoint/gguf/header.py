@@ -45,13 +45,13 @@ __all__ = [
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-"""1 had counts of 32 bits and was written for two months of 2023."""
+"""Versions that are read. 1 had counts of 32 bits and was written for two months of 2023."""
 
 TENSORS_MAX = 65_536
 """A model of 128 layers with 12 tensors each has 1,500: experts are stacked in this format."""
 
 PAIRS_MAX = 65_536
-"""Published files have some dozen."""
+"""Most pairs of metadata; published files have some dozen."""
 
 VALUES_MAX = 8_000_000
 """Values in all arrays of strings together, which must be walked one by one: a vocabulary of
@@ -256,7 +256,7 @@ class _Walk:
         return tensors, pairs
 
     def number(self, scalar: struct.Struct) -> int:
-        """One number of this type."""
+        """A number of this type."""
         value: int = scalar.unpack_from(self._data, self._step(scalar.size))[0]
         return value
 
@@ -266,7 +266,7 @@ class _Walk:
         return many.unpack_from(self._data, self._step(many.size))
 
     def text(self, bytes_max: int = NAME_BYTES_MAX) -> str:
-        """One string. Tokens may be no UTF-8: what is not is replaced."""
+        """A string. Tokens may be no UTF-8: other bytes are replaced."""
         size = self.number(U64)
         if size > bytes_max:
             raise self.damaged(f"a text of {size} bytes")

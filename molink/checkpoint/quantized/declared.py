@@ -82,7 +82,7 @@ class DeclaredQuantization:
     """The part of a quantization config that tensors do not tell."""
 
     method: str | None = None
-    """compressed-tensors, awq, gptq, mxfp4, fp8 or gguf; None where nothing is declared."""
+    """Method: compressed-tensors, awq, gptq, mxfp4, fp8 or gguf; None where nothing is declared."""
     bits: int | None = None
     """Bits of an integer code, where the config says."""
     group: int | None = None
