@@ -47,7 +47,7 @@ FINISHED = "finished.json"
 LOCK = "lock"
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes of tensors that are written, and with all that will be."""
+"""Callback with the bytes of tensors that are written, and with all that will be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class NewTensors:
     entries: Sequence[StoredTensor]
     """Names, types and shapes of the tensors; places count from the first one's first byte."""
     pieces: Callable[[], Iterator[bytes]]
-    """Makes their bytes, one tensor behind the other."""
+    """Function that makes their bytes, one tensor behind the other."""
 
     @property
     def size(self) -> int:

@@ -202,7 +202,7 @@ class Architecture:
     """Path of the library's layers."""
 
     def name(self, tensor: str, layer: int | None = None) -> str | None:
-        """The library's name for a tensor of a layer or outside; "" where another one brings it
+        """The library's name for a tensor of a layer or outside; "" where another tensor brings it
         along, None where it is not known."""
         parts = self.around if layer is None else USUAL | self.names
         part, _, ending = tensor.rpartition(".")

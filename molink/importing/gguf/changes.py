@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 PIECE_BYTES = 16 * 2**20
-"""Written at a time."""
+"""Bytes written at a time."""
 
 RECODED = "q8_0"
 """Blocks of what cannot stay as it is."""
@@ -112,7 +112,7 @@ def _cut(tensor: GgufTensor, counts: Iterable[int]) -> Iterator[GgufTensor]:
 
 
 def fused_rows(other: str, order: Order | None = None) -> Change:
-    """The rows of this part and, below them, those of another one as one matrix."""
+    """The rows of this part and, below them, those of another part as one matrix."""
 
     def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
         second = _beside(model, tensor, other)
@@ -191,7 +191,7 @@ def _pieces(groups: Iterable[Group], order: np.ndarray | None, row_bytes: int) -
 
 
 def one_less(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-    """A norm's weights without the one that the file adds."""
+    """A norm's weights without the 1 that the file adds."""
     return [_computed(model, tensor, name, tensor.shape, lambda values: values - 1)]
 
 

@@ -17,14 +17,14 @@ from molink.errors import CheckpointError
 __all__ = ["blocks_of_8", "numbers", "pieces_of", "whole"]
 
 PIECE_BYTES = 16 * 2**20
-"""Read and written at a time."""
+"""Bytes read and written at a time."""
 
 RECODED_NUMBERS = 2**18
-"""Written anew at a time."""
+"""Numbers written anew at a time."""
 
 
 def pieces_of(tensor: GgufTensor, start: int, stop: int) -> Iterator[bytes]:
-    """Bytes of a tensor from `start` to `stop`, whole rows of one that is written anew."""
+    """Bytes of a tensor from `start` to `stop`, whole rows of a tensor that is written anew."""
     if tensor.stored is None:
         yield from _read(tensor.path, start, stop)
         return
