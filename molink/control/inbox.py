@@ -137,7 +137,7 @@ class Inbox:
         self.invalid_count = 0
         """Messages that cannot be read."""
         self.dropped_count = 0
-        """Messages that found no room, or came from who is muted."""
+        """Messages that found no room, or came from a muted sender."""
         self.heard: dict[str, float] = {}
         """Sender to the time of its last message, of those that are not retained ones."""
         self._budget, self._clock = budget, clock
@@ -175,7 +175,8 @@ class Inbox:
         return self._senders.get(name)
 
     def _keep(self, name: str, sender: _Sender, message: Arrived) -> None:
-        """Instead of an earlier one of its topic; at the end, since it came last."""
+        """Keep a message in place of an earlier one of its topic; at the end, since it came
+        last."""
         self._take(sender, message.path)
         if self._waiting_bytes + len(message.payload) > self.waiting_bytes_max:
             self._drop(is_missed=True)
