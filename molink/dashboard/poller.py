@@ -45,7 +45,7 @@ class Poller:
         return await self._look(cluster)
 
     async def look(self) -> Observation:
-        """One look; why there is none is in it."""
+        """Look once; the observation says why it failed, if it did."""
         try:
             cluster = await self.client.get("/cluster")
             if not isinstance(cluster, dict):
@@ -57,7 +57,7 @@ class Poller:
             return Observation(self.clock(), trouble=_trouble(error))
 
     async def looks(self, period_s: float = PERIOD_S) -> AsyncIterator[Observation]:
-        """One look after the other, until cancelled."""
+        """Look again and again, until cancelled."""
         wait_s = period_s
         while True:
             began = asyncio.get_running_loop().time()

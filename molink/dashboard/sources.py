@@ -127,7 +127,7 @@ class ReplaySource:
 
     def go_to(self, text: str) -> None:
         """Stand still at a time: 14:05:30, or +30 and -30 for seconds from here. Raises UserError
-        for what is none."""
+        for a text that is no time."""
         at_s = self._time_of(text)
         self.playing = False
         self.replay.go_to(at_s)

@@ -112,7 +112,7 @@ class History:
     _usual_period: int = -1
     _here: set[str] = field(default_factory=set)
     _ended: deque[tuple[float, Request]] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
-    """Oldest first, each with when its end was seen."""
+    """Ended requests, oldest first, each with when its end was seen."""
     _tokens: dict[tuple[str, int], int] = field(default_factory=dict)
     _bytes: dict[tuple[str, str], int] = field(default_factory=dict)
 

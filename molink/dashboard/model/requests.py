@@ -65,7 +65,7 @@ class Request:
     choice: int
     key_id: str
     state: str
-    """queued, prefill, decode or ended."""
+    """State: queued, prefill, decode or ended."""
     received_unix_s: float
     age_s: float
     prompt_tokens: int

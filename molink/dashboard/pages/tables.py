@@ -133,7 +133,7 @@ def _line(columns: Sequence[Column], cells: Sequence[Span | str], width: int) ->
 
 
 def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """One for each node; those that need somebody come first."""
+    """Rows of the nodes; those that need somebody come first."""
     stages = {
         stage.node: (stage.busy_share, history.recent_step_s(stage_key(ring, index)))
         for ring in history.state.rings
@@ -197,7 +197,7 @@ def _cover(standby: Node) -> str:
 
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """One for each request: live ones first, then those that have ended."""
+    """Rows of the requests: live ones first, then those that have ended."""
     return (_request_row(request, width, glyphs) for request in history.requests or ())
 
 
@@ -232,7 +232,7 @@ def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
 
 
 def link_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """One for each link, ring by ring in the order in which a request meets them."""
+    """Rows of the links, ring by ring in the order in which a request meets them."""
     for ring in history.state.rings:
         for link in ring.links:
             cells = _link_cells(history, link, glyphs)

@@ -43,7 +43,7 @@ class Page:
 
     view: str
     kind: str = "view"
-    """view, details, help or invite."""
+    """Kind of page: view, details, help or invite."""
     key: str = ""
     """Key of the row whose details are shown; of an invite, its command."""
 
