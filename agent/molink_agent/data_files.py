@@ -85,7 +85,7 @@ class Known(BaseModel):
     """Empty: not joined yet."""
     broker_port: int = Field(default=0, ge=0, le=65535)
     coordinator_url: str = ""
-    """https://host:port, of its port for agents."""
+    """URL of the coordinator's port for agents, https://host:port."""
     stun_port: int = Field(default=0, ge=0, le=65535)
     """UDP, at the coordinator's host; 0: it answers none."""
     data_port: int = Field(default=0, ge=0, le=65535)

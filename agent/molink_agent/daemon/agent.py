@@ -125,11 +125,12 @@ class Agent:
 
 
 def assign_devices(now: Sequence[str], lent: Sequence[str]) -> tuple[str, ...]:
-    """The device of each node, by its number, when these devices are lent. Pure.
+    """The device of each node, by its number, when these devices are lent. Pure. `now`: as it has
+    been.
 
-    `now`: as it has been. The keys of a node follow from its number and its stage computes on its
-    device, so a node keeps a device that is still lent; one that has none takes the next that no
-    other has; devices that are left get further nodes, behind the others. There is always one node.
+    The keys of a node follow from its number and its stage computes on its device, so a node keeps
+    a device that is still lent. A node without a device takes the next that no other has; devices
+    that are left get further nodes, behind the others. There is always one node.
     """
     kept = [device if device in lent else NO_DEVICE for device in now or (NO_DEVICE,)]
     free = [device for device in lent if device not in kept]

@@ -121,7 +121,7 @@ class AbandonedDeadline:
 
     def is_due(self, now: float, *, alone: bool, steps: int | None) -> bool:
         """Whether nobody will ask the stage for anything. `steps`: that it has computed; answers go
-        on without a broker, so one that computes is not abandoned."""
+        on without a broker, so a stage that computes is not abandoned."""
         if not alone or self._idle_since is None or steps != self._steps:
             self._steps, self._idle_since = steps, now if alone else None
             return False
@@ -245,8 +245,8 @@ class DeviceNode:
     # -- membership ------------------------------------------------------------------------------
 
     async def _member_until_refused(self, membership: Membership) -> Membership:
-        """Be a member; the new membership that the coordinator grants once its broker has refused
-        the old one."""
+        """Be a member until the broker refuses it; the new membership that the coordinator grants
+        then."""
         try:
             await self._be_a_member(membership)
         except ControlError as error:
@@ -323,6 +323,6 @@ class DeviceNode:
             )
 
     async def _report_rates(self) -> None:
-        """Publish what others can send here, whenever one has measured."""
+        """Publish the rates at which others can send here, whenever a neighbour has measured."""
         while True:
             await self.session.publish(SEEN, await self.probes.endpoint.next_rates())

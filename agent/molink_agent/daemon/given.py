@@ -154,7 +154,7 @@ class GivenRecorder:
     """Devices that hold a stage now."""
     meter: EnergyMeter = field(default_factory=EnergyMeter)
     _energy_j: float | None = None
-    """Measured and not yet written."""
+    """Energy that was measured and is not written yet."""
     _ask_at: float = 0.0
 
     async def run(self) -> None:

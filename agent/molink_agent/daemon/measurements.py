@@ -50,7 +50,7 @@ class PeerEndpoint:
 
     routes: RelayedRoutes
     data_port: int
-    """0: any free one."""
+    """Port of the peer service; 0: any free one."""
     _service: PeerService | None = None
     _key: str = ""
     _rates_changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,7 +74,7 @@ class PeerEndpoint:
             routes.open_port(PEER_PORT_NAME, self._service.port)
 
     async def next_rates(self) -> RatesSeen:
-        """Rates at which others can send here, once another one has measured."""
+        """Rates at which others can send here, once another neighbour has measured."""
         await self._rates_changed.wait()
         self._rates_changed.clear()
         seen = self._service.rates if self._service is not None else {}

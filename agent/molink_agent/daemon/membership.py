@@ -144,9 +144,8 @@ class Admission:
         return self.membership if self.first is None else self.first.membership
 
     async def enter(self) -> Membership:
-        """The membership that was kept, or a new one, however long that takes.
-
-        Raises JoinRefusedError.
+        """The membership that was kept, or a new membership, however long that takes. Raises
+        JoinRefusedError.
         """
         if self.kept is None:
             try:

@@ -46,7 +46,7 @@ class LocalPorts:
     """Addresses within the PC at which its nodes listen."""
 
     _addresses: dict[str, dict[str, str]] = field(default_factory=dict)
-    """host:port by node id and name of the port."""
+    """Addresses as host:port, by node id and name of the port."""
 
     @property
     def node_ids(self) -> frozenset[str]:
@@ -94,9 +94,10 @@ class SharedUplink:
     cap_bytes_per_s: Callable[[], float | None]
     """The owner's, for the whole PC; None: no cap."""
     shares_changed: Callable[[], None]
-    """Called when a stage's share has changed."""
+    """Callback for when a stage's share has changed."""
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while one node measures the line: two at once would each find half of it."""
+    """Lock that is held while one node measures the line: two at once would each find half
+    of it."""
     _senders: set[str] = field(default_factory=set)
     """Nodes whose stages send out of the PC."""
 
@@ -157,7 +158,7 @@ class RelayedRoutes:
     ports: LocalPorts
     uplink: SharedUplink
     mapper: PortMapper
-    """Lets neighbours in at the router."""
+    """Port mapper, which lets neighbours in at the router."""
     find_reach: Callable[[], Reach]
     """Function that finds where others may send this PC; it looks names up."""
     pauses: Pauses = field(default_factory=Pauses)
@@ -227,8 +228,8 @@ class RelayedRoutes:
             self.open_port(name, port)
 
     async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
-        """Find the first path of each link; `move` is called for better ones later. Raises
-        LinkLostError when one has none."""
+        """Find the first path of each link; `move` is called for better paths later. Raises
+        LinkLostError when a link has none."""
         ring = ring_terms(assignment)
         await self._close_routes()
         outside = self.ports.leads_outside(assignment)

@@ -45,7 +45,7 @@ class StepTimes:
 
     data_dir: Path
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while something is timed: two at once would each find half of the PC."""
+    """Lock that is held while something is timed: two at once would each find half of the PC."""
 
     async def of(self, order: ProbeOrder, loan: Loan, budget: MeasuringBudget) -> StepCost:
         """The times on one device. Raises StageError when they cannot be measured."""

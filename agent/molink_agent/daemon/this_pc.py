@@ -54,12 +54,12 @@ class Measured:
     """Measurements of the PC's line, or of one device: its addresses and its times."""
 
     upload_mbps: float = 0.0
-    """0: unknown."""
+    """Upload rate of the line; 0: unknown."""
     download_mbps: float = 0.0
     coordinator_rtt_ms: float | None = None
     nat: str = "unknown"
     addresses: tuple[str, ...] = ()
-    """host:port of the peer service, best first."""
+    """Addresses of the peer service as host:port, best first."""
     clock_offset_s: float = 0.0
     steps: StepCost | None = None
     formats: tuple[FormatCost, ...] = ()
@@ -168,9 +168,8 @@ class ThisPc:
 
     def shortage(self, model: ModelSize, margin: float = 1.0, device: str | None = None) -> str:
         """Why not one layer of the cluster's model fits into this device, or (None) into any that
-        is lent; empty when one does, and where only other devices are lent.
-
-        To be asked while no stage runs on it: what one holds counts as taken.
+        is lent; empty when a layer does, and where only other devices are lent. To be asked while
+        no stage runs on it: memory that a stage holds counts as taken.
         """
         machine = read_machine(self.data_dir)
         own = bytes_under(self.data_dir / WEIGHTS_DIR)

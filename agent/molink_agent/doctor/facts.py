@@ -126,7 +126,7 @@ class Finding:
     result: Result
     found: str
     remedy: str = ""
-    """Empty where there is nothing to do."""
+    """Remedy; empty where there is nothing to do."""
 
 
 def ok(check: str, found: str) -> Finding:

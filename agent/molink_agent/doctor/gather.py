@@ -192,7 +192,7 @@ def _first_line(problem: object) -> str:
 
 
 async def why_unreachable(host: str, port: int) -> str:
-    """Why no TCP connection can be made; empty when one was, or when no host is known."""
+    """Why no TCP connection can be made; empty when it can, or when no host is known."""
     if not host:
         return ""
     try:

@@ -58,8 +58,8 @@ HYPER_V = (
     "PowerShell: `New-NetFirewallHyperVRule -Name MoLink -DisplayName MoLink -Direction Inbound "
     "-VMCreatorId '{40E0AC32-46A5-438A-A0B2-2B479E8F2E90}' -Protocol TCP -Action Allow`"
 )
-"""Said where the Linux has the address of Windows: a port that is dropped looks like any other from
-within."""
+"""Advice where the Linux has the address of Windows: a port that is dropped looks like any other
+from within."""
 
 
 def molink(facts: DoctorFacts) -> Finding:

@@ -32,7 +32,7 @@ class Loan:
     """Loan of one device, as it is now."""
 
     device: str = ""
-    """"cpu" or "cuda:N"; empty: nothing is lent."""
+    """Device that is lent, "cpu" or "cuda:N"; empty: nothing is lent."""
     threads: int = 1
     memory_bytes: int = 0
     element_bytes: int = 2

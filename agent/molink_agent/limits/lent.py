@@ -62,7 +62,8 @@ class Lent:
     total_bytes: int
     lent_bytes: int
     bound_by: str
-    """"vram_gb" or "memory_gb" where the owner's cap decides, FREE_MEMORY where the PC does."""
+    """Bound of the loan: "vram_gb" or "memory_gb" where the owner's cap decides, FREE_MEMORY where
+    the PC does."""
     threads: int = 1
     element_bytes: int = 2
     """Bytes of a number that it computes with by itself."""
@@ -129,9 +130,8 @@ def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
 def nothing_left(
     limits: Limits, lent: tuple[Lent, ...], disk_bytes: int, model: ModelSize, margin: float = 1.0
 ) -> str | None:
-    """A sentence when not one layer of `model` fits; None when one does.
-
-    `margin` times a layer must fit: for a few bytes more an earlier sentence is not taken back.
+    """A sentence when not one layer of `model` fits; None when a layer does. `margin` times a layer
+    must fit: for a few bytes more an earlier sentence is not taken back.
     """
     if not lent:
         return (

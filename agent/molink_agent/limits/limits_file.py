@@ -49,7 +49,8 @@ class LimitsFile:
         self._stamp: tuple[int, ...] | None = None
 
     def read(self) -> Limits:
-        """Read the file; without one the defaults hold. Raises UserError for one that is wrong."""
+        """Read the file; without a file the defaults hold. Raises UserError for a file that is
+        wrong."""
         self._stamp = self._stamp_now()
         self.limits = self._parse()
         self.problem = ""
@@ -75,7 +76,7 @@ class LimitsFile:
         return changed
 
     def write(self, limits: Limits) -> None:
-        """Replace the file; a reader finds the old one or the new one. Raises UserError."""
+        """Replace the file; a reader finds the old content or the new. Raises UserError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         try:

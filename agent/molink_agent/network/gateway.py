@@ -55,7 +55,8 @@ class UpnpGateway:
         return str(self._call("externalipaddress"))
 
     def map(self, port: int, lease_s: int) -> int:
-        """The same port outside as inside; one that another PC has is refused by the router."""
+        """Map the same port outside as inside; a port that another PC has is refused by the
+        router."""
         upnp = self._upnp
         if not self._call(
             "addportmapping", port, "TCP", upnp.lanaddr, port, DESCRIPTION, "", lease_s
@@ -83,7 +84,7 @@ NAT_PMP_TRIES_S = (0.25, 0.5, 1.0)
 
 PUBLIC_ADDRESS, MAP_TCP = 0, 2
 ANSWER = 128
-"""Added to the operation in the answer."""
+"""Number that is added to the operation in the answer."""
 
 
 @dataclass(slots=True)
@@ -102,7 +103,7 @@ class NatPmpGateway:
         return str(ipaddress.IPv4Address(answer[8:12]))
 
     def map(self, port: int, lease_s: int) -> int:
-        """The router may give another port than the one it was asked for."""
+        """Map a port; the router may give another port than the one it was asked for."""
         wanted = self._public_ports.get(port, port)
         request = struct.pack("!BBHHHI", 0, MAP_TCP, 0, port, wanted, lease_s)
         answer = self._ask(request, MAP_TCP, 16)

@@ -51,7 +51,7 @@ class NatAnswer:
     outside: Address | None = None
     """Address at which the first port sees us."""
     inside: Address | None = None
-    """Our own, on the interface that leads there."""
+    """Address of our own, on the interface that leads there."""
 
 
 def nat_kind(inside: Address | None, first: Address | None, second: Address | None) -> NatKind:

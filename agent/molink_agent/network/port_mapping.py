@@ -50,18 +50,18 @@ class PortMapper:
         self._gateways, self._periods = gateways, periods
         self._gateway: Gateway | None = None
         self._wanted: dict[str, tuple[int, ...]] = {}
-        """Ports by who listens at them."""
+        """Ports by the listener at them."""
         self._held: set[int] = set()
-        """Mapped, at the gateway."""
+        """Ports that are mapped at the gateway."""
         self._wanted_changed = asyncio.Event()
         self._asking = False
         """Whether a question has no answer yet; perhaps nobody waits for it any more."""
         self.mapped: dict[int, str] = {}
-        """host:port at the router, by this PC's port."""
+        """Addresses at the router as host:port, by this PC's port."""
         self.trouble = "the router has not been asked yet"
         """Why ports are not mapped, for the owner; empty when they are."""
         self.changed = asyncio.Event()
-        """Set when `mapped` has changed; the reader clears it."""
+        """Event that is set when `mapped` has changed; the reader clears it."""
 
     def want(self, listener: str, ports: Iterable[int]) -> None:
         """All the ports of one listener that shall be mapped from now on."""
@@ -129,10 +129,9 @@ class PortMapper:
                     await self._in_thread(self._gateway.unmap, port)
 
     async def _in_thread(self, ask: Callable[..., Result], *arguments: Any) -> Result:
-        """Raises OSError, TimeoutError among them, and nothing else.
-
-        A daemon thread, because the loop's own pool would be waited for at exit. As long as an
-        older question has no answer, no new one is asked.
+        """Result of a call in a daemon thread, because the loop's own pool would be waited for at
+        exit. Raises OSError, TimeoutError among them, and nothing else. As long as an older
+        question has no answer, no new question is asked.
         """
         if self._asking:
             raise TimeoutError("the router has not answered an older question")

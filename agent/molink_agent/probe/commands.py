@@ -21,11 +21,11 @@ ANSWER_WITHIN_S = 5.0
 """PowerShell takes about two seconds to start on a slow disk; everything else answers at once."""
 
 ANSWER_BYTES_MAX = 65_536
-"""All that is asked for is a number or a line."""
+"""Most bytes of an answer: all that is asked for is a number or a line."""
 
 END_WITHIN_S = 1.0
-"""A killed process ends at once; only one that fled to a session of its own holds the pipe longer,
-and is not waited for."""
+"""Seconds to wait for the end of a killed process, which ends at once; only a process that fled to
+a session of its own holds the pipe longer, and is not waited for."""
 
 
 async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | None:

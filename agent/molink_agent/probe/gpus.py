@@ -77,7 +77,7 @@ class _CardUse:
     """Use of one card by process, as its driver reports it."""
 
     bytes_by_pid: dict[int, int]
-    """Empty where the driver does not tell."""
+    """Bytes of its memory by process; empty where the driver does not tell."""
     percent_by_pid: dict[int, float] | None
     """Use since it was last asked; None: it does not tell."""
     percent_in_all: float | None

@@ -74,7 +74,7 @@ class Wsl:
     """Kind of WSL around this Linux."""
 
     version: int
-    """1 or 2."""
+    """Version of WSL: 1 or 2."""
     networking: str = "unknown"
     """Kind of network, one of NETWORKING_MODES, or "unknown" where WSL is too old to tell."""
 

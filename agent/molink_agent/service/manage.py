@@ -58,11 +58,11 @@ class ServiceStatus:
     unit: str
     installed: bool
     enabled: bool
-    """Starts by itself."""
+    """Whether it starts by itself."""
     active: bool
-    """Runs now."""
+    """Whether it runs now."""
     lingering: bool
-    """Goes on when the user logs out."""
+    """Whether it goes on when the user logs out."""
     restarts: int
     problem: str = ""
     """Sentence with a remedy; empty when all is well."""
@@ -75,7 +75,7 @@ class Surroundings:
     wsl: bool
     container: bool
     systemd_booted: bool
-    """systemd is process 1."""
+    """Whether systemd is process 1."""
     user: str
     user_id: int
 
@@ -96,7 +96,7 @@ class _Answer:
     """Exit code and output of a program."""
 
     code: int
-    """0: done; 127: no such program; 124: it did not answer in time."""
+    """Exit code: 0: done; 127: no such program; 124: it did not answer in time."""
     output: str
     errors: str
 

@@ -48,7 +48,7 @@ VERIFYING_SHARE = 0.1
 progress."""
 
 Counted = Callable[[int], None]
-"""Called with a number of bytes."""
+"""Callback with a number of bytes."""
 
 
 async def fetch_from_hub(

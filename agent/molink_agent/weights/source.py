@@ -51,7 +51,7 @@ class HubSource:
     """The hub on which the model was published."""
 
     model: str
-    """owner/name."""
+    """Model on the hub, owner/name."""
 
 
 Source = CoordinatorSource | HubSource

@@ -58,7 +58,7 @@ class WindowsFacts:
     """Version of WSL itself; None: the old one that came with Windows and cannot tell."""
     distribution: str
     distribution_wsl: int
-    """1 or 2: how this distribution runs."""
+    """Version of WSL, 1 or 2, in which this distribution runs."""
     mirrored: bool
     """.wslconfig sets it already."""
     python_complete: bool
