@@ -259,8 +259,9 @@ class ControlHub:
             self.book.wake(node)
 
     def _is_stale(self, received: Received) -> bool:
-        """A broker that was restarted may still hold the last wills of its end: a node that serves
-        and does not come back is noticed by its silence. A local one is there as long as we are."""
+        """Whether a message is a stale last will. A broker that was restarted may still hold the
+        last wills of its end: a node that serves and does not come back is noticed by its silence.
+        A local node is there as long as we are."""
         message, node = received.message, self.book.node(received.node_id)
         return (
             (received.retained or node.is_local)

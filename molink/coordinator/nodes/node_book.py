@@ -209,7 +209,7 @@ class NodeBook:
     """Whether they are nodes of this process."""
     nodes: dict[str, Node] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is something new to decide about, cleared by who decides."""
+    """Event that is set when there is something new to decide about; the reader clears it."""
     drained: set[str] = field(default_factory=set)
     """Ids of the nodes that the operator keeps from serving, here or not."""
     quarantined: dict[str, str] = field(default_factory=dict)
@@ -279,7 +279,8 @@ class NodeBook:
         return True
 
     def _take_health(self, node: Node, message: NodeHealth) -> None:
-        """A report of a stage that cannot be read is counted; the one before stays."""
+        """Take a report on a stage. A report that cannot be read is counted; the one before
+        stays."""
         if isinstance(message.stage, Unreadable):
             with self.refusals:
                 raise FrameError(f"{node.name}: {message.stage.why}")
@@ -384,7 +385,7 @@ def _goes_on(before: StageFact | None, message: StageFact) -> bool:
 
 
 def _take_presence(node: Node, message: Presence, *, live: bool) -> None:
-    """A new incarnation holds nothing of what the one before held."""
+    """Take a presence; a new incarnation holds nothing of what the one before held."""
     before = node.presence
     if before is not None and not message.online and before.incarnation != message.incarnation:
         return  # The will of an agent that another has replaced.

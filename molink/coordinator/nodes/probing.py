@@ -38,7 +38,8 @@ AGAIN_S = 6 * 3600.0
 """Home lines change by the hour; a round costs each node a dozen seconds of upload."""
 
 ORDERS_AT_ONCE = 50
-"""Each waits for the broker's acknowledgement; a thousand one after the other took seconds."""
+"""Orders that are sent at once. Each waits for the broker's acknowledgement; a thousand one after
+the other took seconds."""
 
 Addresses = tuple[str, ...]
 
@@ -80,7 +81,7 @@ class Probing:
     """Nodes that were sent the model's config, and the incarnations of their agents then."""
 
     def key_of(self, node_id: str) -> str:
-        """Key with which a node's own peer service checks who asks."""
+        """Key with which a node's own peer service checks its askers."""
         return probe_key(self.secret, node_id)
 
     def asked_of(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
@@ -164,7 +165,8 @@ class Probing:
         return found
 
     def _unanswered(self, node: Node) -> frozenset[str]:
-        """Peers of a node's latest order that it has not answered: another one takes its place."""
+        """Peers of a node's latest order that it has not answered: another order takes its
+        place."""
         ordered, peers = self._latest.get(node.node_id, (-1, frozenset()))
         return peers if node.paths_round < ordered else frozenset()
 
