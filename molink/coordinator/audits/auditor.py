@@ -142,7 +142,7 @@ class Auditor:
                 await self._quarantine(stage, said, path)
 
     def _rings(self, answered: AnsweredRequest) -> list[ServingRing]:
-        """Open ones that can hold the tokens: the one that answered, then others in any order."""
+        """Open rings that can hold the tokens: the ring that answered, then others in any order."""
         tokens = len(answered.tokens) + 1
         rings = [
             ring

@@ -27,7 +27,7 @@ QUARANTINED = "quarantined_nodes"
 EVIDENCE_FOLDER = "audits"
 
 EVIDENCE_MAX = 100
-"""Files that are kept, the newest: of a prompt of 2,000 tokens and 80 layers one has 40 KB."""
+"""Files that are kept, the newest: a file of a prompt of 2,000 tokens and 80 layers has 40 KB."""
 
 log = logging.getLogger(__name__)
 
