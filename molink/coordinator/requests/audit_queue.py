@@ -75,7 +75,8 @@ class AuditQueue:
         self._changed.send()
 
     def again(self, answered: AnsweredRequest) -> bool:
-        """Have one whose audit did not finish audited once more; False: that was tried before."""
+        """Have a request whose audit did not finish audited once more; False: that was tried
+        before."""
         if answered.tries >= TRIES_MAX:
             return False
         self._waiting.append(replace(answered, tries=answered.tries + 1))
@@ -87,7 +88,7 @@ class AuditQueue:
             timeline.audited = "unfinished"
 
     async def next(self) -> AnsweredRequest:
-        """The one that has waited longest, as soon as there is one."""
+        """The request that has waited longest, as soon as there is one."""
         while not self._waiting:
             await self._changed.wait()
         return self._waiting.popleft()

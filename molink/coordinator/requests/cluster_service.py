@@ -39,8 +39,8 @@ MOVES_MAX = 8
 """A request that has lost so many rings is failed: something about it may be what ends them."""
 
 STALL_PATIENCE = 2.0
-"""Each time that a request was left lying it is given so many times as long: a prompt may take any
-honest ring longer than the last deadline, and rings are not to hand it round for ever."""
+"""Factor by which the time given to a request grows each time that it was left lying: a prompt may
+take any honest ring longer than the last deadline, and rings are not to hand it round for ever."""
 
 WAITING_FOR_RING_MAX = 256
 """Newcomers that wait for a ring which is built anew; it will not begin more of them in time."""
@@ -56,7 +56,7 @@ class ClusterService:
 
     model: ModelCard
     report: Callable[["ClusterService"], dict[str, Any]]
-    """Makes what GET /cluster shows of the service and the rest of the cluster."""
+    """Function that makes what GET /cluster shows of the service and the rest of the cluster."""
     intake: Intake = field(default_factory=Intake)
     progress: str = "No PC has joined yet: start an agent with the printed command."
     """Reason why nothing serves, while nothing does; kept by the manager of the rings."""
@@ -267,8 +267,8 @@ class ClusterService:
     async def _rings_for(
         self, request: GenerationRequest, left: ServingRing | None, *, accepted: bool
     ) -> list[ServingRing]:
-        """Rings that can take a request, others than `left` if there are. One that a ring has
-        accepted waits for the next ring; a new one is refused while there is none."""
+        """Rings that can take a request, others than `left` if there are. A request that a ring has
+        accepted waits for the next ring; a new request is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):

@@ -36,9 +36,9 @@ class ServingRing:
     tokens_per_s: float
     """Forecast, by which rings are compared."""
     promised: Mapping[str, Any] | None = None
-    """All of the forecast with which it was planned, for GET /cluster; None: it had none."""
+    """Forecast with which it was planned, all of it, for GET /cluster; None: it had none."""
     draining: bool = False
-    """Takes no new requests; those that run end here."""
+    """Whether it takes no new requests; those that run end here."""
 
     @property
     def is_open(self) -> bool:
@@ -102,8 +102,8 @@ class Intake:
         accepted: bool,
     ) -> ServingRing:
         """The ring for a request of which so many tokens are generated; `draw` is from 0 to below
-        1. Raises OverloadedError for one that no ring has accepted yet, when its targets are missed
-        on all of them."""
+        1. Raises OverloadedError for a request that no ring has accepted yet, when its targets are
+        missed on all of them."""
         known = len(request.prompt_token_ids) + output_tokens
         met = [(ring, ring.client.met_by(request, ring.tokens_per_s)) for ring in rings]
         targets = request.targets.or_else(self.targets)
