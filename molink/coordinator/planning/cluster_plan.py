@@ -195,7 +195,7 @@ class PlanCache:
 
     planner: Planner
     wake: asyncio.Event
-    """Set when a plan was made."""
+    """Event that is set when a plan was made."""
     tasks: asyncio.TaskGroup
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Making a plan"))
     _entries: dict[Hashable, "_Entry"] = field(default_factory=dict)
