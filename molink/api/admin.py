@@ -40,8 +40,8 @@ Order = Callable[[str, str], Awaitable[dict[str, Any]]]
 
 
 def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
-    """Serve the orders. Answers are JSON objects; a node that is no member is 404, a wish that
-    cannot be met 400, a registry that cannot be written 503."""
+    """Serve the orders; answers are JSON objects. Status 404: the node is no member; 400: the wish
+    cannot be met; 503: the registry cannot be written."""
     orders: Mapping[str, Order] = {
         "drain": admin.drain,
         "resume": admin.resume,

@@ -294,8 +294,8 @@ class SamplingBody(Body):
     """Default: that of the API key, usually 0. Lower goes first where requests wait; below the
     key's only with an admin key, where keys are needed."""
     cache_salt: str | None = Field(default=None, max_length=CACHE_SALT_CHARS_MAX)
-    """Default: that of the API key. Only requests of one salt share what was computed of prompts
-    that begin alike, so that nobody else can tell from how soon an answer comes what was asked."""
+    """Default: that of the API key. Only requests of one salt share what was computed of prompts.
+    Otherwise the time of an answer could tell a user what others have asked."""
     timeout_s: float | None = Field(default=None, gt=0, le=TIMEOUT_S_MAX)
     """Default: none. Seconds from the request's arrival, waiting included, after which the answer
     ends (`finish_reason` "length", `stop_reason` "deadline"), or is an error with status 504 where

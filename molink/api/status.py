@@ -74,9 +74,8 @@ async def get_events(service: GenerationService, request: web.Request) -> web.Re
 
 
 def _entry(card: ModelCard, name: str) -> dict[str, Any]:
-    """OpenAI's model object with vLLM's fields, the length under the names that clients look for
-    (vLLM's, OpenRouter's), what a client of token ids needs, and how tokens are drawn where a
-    request does not say."""
+    """OpenAI's model object with vLLM's fields. The length stands under the names of vLLM and of
+    OpenRouter, as clients look for either; the vocabulary's size is for clients of token ids."""
     return {
         "id": name,
         "object": "model",

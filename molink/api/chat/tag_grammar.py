@@ -106,8 +106,8 @@ def _json(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
 
 
 def _choices(schema: Mapping[str, Any], shape: TagShape) -> list[str]:
-    """The only texts that a schema allows, without those that hold the marks that end a text; none:
-    it allows more. Raises ApiError where none is left."""
+    """All texts that a schema allows, but for texts with a mark that ends a text; none: it allows
+    more. Raises ApiError where no text is left."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
     marks = (shape.value_end, shape.close)
