@@ -45,7 +45,7 @@ STRETCHED, FACTOR_MAX = ("yarn", "linear"), 10_000
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """Facts of a checkpoint that do not depend on who loads which layers."""
+    """Facts of a checkpoint; they are the same whichever layers are loaded."""
 
     name: str
     directory: Path

@@ -66,8 +66,8 @@ def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
 def planned_of_weights(
     model: str, shape: ModelShape, weights: Sequence[HeldWeight], declared: DeclaredQuantization
 ) -> PlannedModel:
-    """The costs of a model of which all weights are known. Raises UserError for weights that are
-    not those of the shape."""
+    """The costs of a model whose weights are all known. Raises UserError for weights that are not
+    those of the shape."""
     if declared.method == "gguf":
         bits = _block_bits(shape, weights)
         shape = replace(shape, weights=bits, attention_weights=bits)

@@ -114,10 +114,9 @@ KNOWN_CONFIGS: Mapping[str, Mapping[str, Any]] = {
     # tools/random_llama.py, the model of our own benchmarks
     "llama-88m": _llama(12, 768, 2048, 12, 4, 8192),
 }
-"""Shapes of models that need no file, by the name that a user types, in lower case.
-
-Each holds those parts of the published config of the checkpoint named above it that decide cost, in
-the words of that file, and goes through the same reader as a file does.
+"""Shapes of models that need no file, by the name that a user types, in lower case. Each holds the
+parts that decide cost of the published config of the checkpoint above it. They are in the words of
+that file, and go through the same reader as a file.
 """
 
 
@@ -283,9 +282,9 @@ def _plain_attention(
 
 
 def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dict[str, int]:
-    """The same for DeepSeek's low-rank projections, of which a stage keeps the latent row.
+    """The same for DeepSeek's low-rank projections: a stage keeps the latent row.
 
-    In int8 that is cut into vectors of one size, none of them both latent and rotated.
+    In int8 the row is cut into vectors of one size, none of them both latent and rotated.
     """
     rank = _count(name, config, "kv_lora_rank")
     rotated = _count(name, config, "qk_rope_head_dim")

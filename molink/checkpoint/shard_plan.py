@@ -110,8 +110,8 @@ _PART_NAMES = {
 }
 
 TEXT_NAMES = _WRAPPED_NAMES | _PART_NAMES
-"""How checkpoints that take more than text, or that were saved within what trained them, begin the
-names of their text model's tensors (a pattern), and how a checkpoint of text alone begins them."""
+"""Beginnings of the names of text models' tensors, as patterns, in checkpoints that take more than
+text or that a trainer has wrapped; and the beginnings in a checkpoint of text alone."""
 
 BESIDE_TEXT = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|talker|mtp|mtp_\w+)\."

@@ -25,9 +25,8 @@ PARTS_MAX = 1000
 
 
 def read_gguf_parts(path: Path) -> GgufHeader:
-    """The table of a file, or of a model of which it is a part; the other parts stand beside it.
-
-    Raises CheckpointError for a file that is damaged, a part that is missing and parts that do not
+    """The table of a file, or of the model of which the file is a part; the other parts stand
+    beside it. Raises CheckpointError when a file is damaged, a part is missing, or parts do not
     belong together.
     """
     header = read_gguf(path)

@@ -103,8 +103,8 @@ class DeclaredQuantization:
 
 
 def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
-    """Quantization that a parsed config.json declares. Raises UnsupportedModelError, with one
-    sentence that names what to take instead, for a scheme that is not read."""
+    """Quantization that a parsed config.json declares. Raises UnsupportedModelError for a scheme
+    that is not read, with one sentence that names another to take."""
     text = config.get("text_config")
     places = (config, text) if isinstance(text, Mapping) else (config,)
     found = [place.get(key) for place in places for key in SCHEME_KEYS]
