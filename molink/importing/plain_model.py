@@ -162,8 +162,8 @@ def _rounded_names(source: Source) -> frozenset[str]:
 
 
 def _skeleton(source: Source) -> nn.Module:
-    """The library's model without numbers. Raises CheckpointError for settings of which there is
-    none, or which promise more layers than there are tensors."""
+    """The library's model without numbers. Raises CheckpointError for settings without a model, or
+    with more layers than there are tensors."""
     checkpoint = source.checkpoint
     config, layers = load_model_config(checkpoint), describe(checkpoint).layers
     if layers > len(source.tensors):

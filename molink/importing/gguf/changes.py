@@ -222,8 +222,8 @@ def _computed(
 
 
 def latent_expansion(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-    """The matrix by which latent attention expands keys and values, of which the file has both
-    halves, that of keys transposed. Stages hold it unpacked."""
+    """The matrix by which latent attention expands keys and values. The file has both halves, that
+    of keys transposed. Stages hold the matrix unpacked."""
     values = model.tensors.get(tensor.name.replace("attn_k_b", "attn_v_b"))
     if values is None or len(values.shape) != 3 or len(tensor.shape) != 3:
         raise model.misfit(tensor, "no match in attn_v_b")
