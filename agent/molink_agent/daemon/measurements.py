@@ -145,8 +145,8 @@ class ProbeRunner:
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Measure what is due where the owner lends the device now; where he does not, end what is
-        under way, which is due again later."""
+        """Measure what is due where the owner lends the device now. Where he does not, end the
+        measurements under way; they are due again later."""
         if self.reports.withheld:
             self._timing_due |= await _interrupted(self._timing)
             self._paths_due |= await _interrupted(self._measuring)

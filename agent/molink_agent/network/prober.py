@@ -53,8 +53,8 @@ class Prober:
     async def round(self, order: ProbeOrder) -> tuple[PathReport, CoordinatorPath | None]:
         """Measure the path to everybody in `order`. Raises nothing that a network can cause.
 
-        The coordinator's turn is where ids begin anew, so that of nodes that start together each
-        measures another neighbour at a time.
+        The coordinator's turn is where ids begin anew. So nodes that start together each measure
+        another neighbour at a time.
         """
         after = [peer for peer in order.peers if peer.node_id > self.node_id]
         before = [peer for peer in order.peers if peer.node_id <= self.node_id]
