@@ -154,8 +154,8 @@ class Probing:
         return is_quiet or (since is not None and now - since >= QUIET_MAX_S)
 
     def _unmeasured(self, node_id: str, peer_ids: Sequence[str]) -> set[str]:
-        """Peers to which a node's path was not ordered before, from where it is to where they are;
-        they count as ordered now."""
+        """Peers to which a node's path was not ordered yet, from its present place to theirs; they
+        count as ordered now."""
         own, found = self._located[node_id], set()
         for peer_id in peer_ids:
             ends = own, self._located.get(peer_id, ())
