@@ -163,7 +163,7 @@ async def add_rate_limit_headers(request: web.Request, response: web.StreamRespo
 
 
 def _admit(access: Access, request: web.Request) -> None:
-    """Raises ApiError: 401 without a key or with a wrong one, 403 where it opens nothing, 415 for
+    """Raise ApiError: 401 without a key or with a wrong one, 403 where it opens nothing, 415 for
     another content type, 429 over its rate."""
     scope = _scope(request)
     key = _key(access, request, scope)

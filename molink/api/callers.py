@@ -43,7 +43,7 @@ BODIES_PART = 4
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Caller:
-    """Somebody with requests under way, and what they hold."""
+    """Key or address with requests under way, and what they hold."""
 
     name: str
     """Id of a key, or an address."""

@@ -208,7 +208,7 @@ def _is_below(path: str, places: Iterable[str]) -> bool:
 
 
 def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiError:
-    """aiohttp's own refusals: unknown path, wrong method."""
+    """Answer for aiohttp's own refusals: unknown path, wrong method."""
     match error:
         case web.HTTPMethodNotAllowed() if request.path not in UNSERVED:
             allowed = ", ".join(sorted(error.allowed_methods))

@@ -125,7 +125,7 @@ AUTO = ToolChoice("auto")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Everything of a request that decides its prompt and how its answer is read."""
+    """All facts of a request that decide its prompt and how its answer is read."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()

@@ -123,7 +123,7 @@ def schema_question(schema: dict[str, Any] | None, param: str) -> Question:
 
 
 def _of_schema(schema: Any, param: str, blanks: str | None = None) -> GrammarQuestion:
-    """vLLM takes a schema as an object, or as a string that holds one."""
+    """Question of a schema; vLLM takes one as an object, or as a string that holds one."""
     if isinstance(schema, dict):
         return GrammarQuestion("json", json_text(without_notes(schema)), blanks)
     if isinstance(schema, str):

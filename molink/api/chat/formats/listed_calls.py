@@ -86,7 +86,7 @@ class ListedCallsReader(JsonCallsReader):
         return self._break()
 
     def _after(self) -> bool:
-        """Behind an array: the mark that ends it may be missing."""
+        """Read on behind an array, where the mark that ends it may be missing."""
         rest = self._held.lstrip()
         if rest != self.last_mark and self.last_mark.startswith(rest):
             return False

@@ -57,7 +57,7 @@ class PlainText:
         return [TextDelta(text)]
 
     def finish(self) -> list[Part]:
-        """Nothing: nothing is held back."""
+        """No parts: nothing is held back."""
         return []
 
 
