@@ -169,7 +169,7 @@ def _with_patterns(schema: Any) -> Any:
 
 
 def _check_names(schema: dict[str, Any]) -> None:
-    """Raises UserError where only names that come twice could make enough properties."""
+    """Raise UserError where only names that come twice could make enough properties."""
     least, listed = schema.get("minProperties"), schema.get("required", [])
     if isinstance(least, int) and isinstance(listed, list) and least > len(listed) + 1:
         raise UserError(
@@ -179,7 +179,7 @@ def _check_names(schema: dict[str, Any]) -> None:
 
 
 def _check(grammar: str) -> None:
-    """Raises UserError when the tail could not follow it from the start."""
+    """Raise UserError when the tail could not follow the grammar from the start."""
     from llguidance import LLMatcher, LLTokenizer
 
     from molink.wire.grammar import parser_limits

@@ -65,14 +65,14 @@ class TraceFile:
     def slice(
         self, group: Group, track: str, name: str, at: float, took_s: float, args: dict[str, Any]
     ) -> None:
-        """Something that took a while on a track; those of one track follow or contain each
+        """Add an event that took a while on a track; those of one track follow or contain each
         other."""
         place, named = self._place(group, track), self._named(name, at)
         took_us = max(0, self._ts(at + took_s) - named["ts"])
         self._add({"ph": "X", **place, **named, "dur": took_us, "args": args})
 
     def instant(self, group: Group, track: str, name: str, at: float, args: dict[str, Any]) -> None:
-        """Something that happened on a track."""
+        """Add an event that happened on a track at one time."""
         place = self._place(group, track)
         self._add({"ph": "i", "s": "p", **place, **self._named(name, at), "args": args})
 

@@ -52,7 +52,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """No write: set when all before it are on disk."""
+    """Barrier between writes: set when all before it are on disk."""
 
     passed: threading.Event = field(default_factory=threading.Event)
 
