@@ -231,7 +231,7 @@ _SET_CODEC, _CLEAR_CACHE = Schema(SetCodec, RULES), Schema(ClearCache, RULES)
 
 
 def check_protocol(number: int) -> None:
-    """Raises FrameError for a number of the protocol that this build does not speak."""
+    """Raise FrameError for a number of the protocol that this build does not speak."""
     if not protocol.PROTOCOL_MIN <= number <= protocol.PROTOCOL_VERSION:
         own = protocol.PROTOCOL_VERSION
         raise FrameError(f"peer speaks protocol {number}, this is {own}: update")
