@@ -281,7 +281,7 @@ class ModelShape:
         return kinds or (default,) * self.layers
 
     def _dense_bytes_in(self, element_bytes: int) -> float:
-        """No router is quantized."""
+        """Bytes of a layer without its experts; no router is quantized."""
         attention = self.attention_parameters * self.attention_weights.bytes_in(element_bytes)
         inputs = TOKEN_MATRICES * self.hidden_size * self.token_inputs
         shared = (self.shared_parameters + inputs) * self.weights.bytes_in(element_bytes)
