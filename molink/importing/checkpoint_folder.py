@@ -104,7 +104,7 @@ def write_checkpoint(
 
 
 def check_place(folder: Path) -> None:
-    """Raises UserError where no new folder can be made."""
+    """Raise UserError where no new folder can be made."""
     if folder.exists():
         raise UserError(f"{folder} is there already: remove it, or name another with --out.")
     parent = folder.absolute().parent

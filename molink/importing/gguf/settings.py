@@ -208,7 +208,7 @@ def _local(model: GgufModel) -> Settings:
 
 
 def gemma4(model: GgufModel, settings: Settings) -> Settings:
-    """Both kinds of layers, layers that share KV, and inputs of each layer."""
+    """Settings of Gemma 4: both kinds of layers, layers that share KV, and inputs of each layer."""
     kinds = windows(model, settings)["layer_types"]
     last = model.layers - 1 - kinds[::-1].index(FULL) if FULL in kinds else 0
     factors = model.floats("rope_freqs.weight")
