@@ -103,7 +103,7 @@ class Recording:
 
     @classmethod
     def open(cls, path: Path) -> "Recording":
-        """Raises UserError when the file cannot be read, or is no recording."""
+        """Open a recording. Raises UserError when the file cannot be read, or is no recording."""
         try:
             file = _opened(path, "rb")
             url, places, times = _index(file)

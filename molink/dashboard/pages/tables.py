@@ -329,7 +329,7 @@ def _compared(
 
 
 def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """Everything that stands out."""
+    """Rows of all that stands out."""
     for one in findings(history):
         node = history.state.nodes_by_name.get(one.subject)
         text = fitted(glyphs.text(one.sentence), width)

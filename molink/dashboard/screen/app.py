@@ -107,7 +107,7 @@ class DashboardApp(App[None]):
         self.call_after_refresh(self.draw)
 
     def on_resize(self) -> None:
-        """Another size: other lines."""
+        """Draw anew at another size, which shows other lines."""
         self.call_after_refresh(self.draw)
 
     # -- drawing ---------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class RowsView(ScrollView, can_focus=True):
     """Rows that scroll; those with a key can be chosen."""
 
     class Opened(Message):
-        """Somebody wants the details of the chosen row."""
+        """Message that the user wants the details of the chosen row."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
