@@ -86,7 +86,7 @@ class PeerEndpoint:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """host:port of the peer service, as others may reach it."""
+        """Addresses of the peer service as host:port, as others may reach it."""
         if self._service is None:
             return ()
         port, routes = self._service.port, self.routes
@@ -110,7 +110,7 @@ class Budgets:
 
     @classmethod
     def full(cls) -> "Budgets":
-        """Nothing is spent yet."""
+        """Budgets of which nothing is spent yet."""
         clock = time.monotonic
         return cls(MeasuringBudget(PATHS_BUDGET, clock), MeasuringBudget(TIMING_BUDGET, clock))
 

@@ -162,7 +162,7 @@ def _as_os_error(error: Exception) -> OSError:
 
 
 def _check_public(address: str) -> None:
-    """Raises OSError for an address that leads nowhere from outside."""
+    """Raise OSError for an address that leads nowhere from outside."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:

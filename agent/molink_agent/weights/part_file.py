@@ -282,7 +282,7 @@ class PartFile:
         return sum(cut.stop - cut.start for cut in self.part.cuts(block, self.block_bytes))
 
     def _piece_digest(self, descriptor: int, block: int) -> str:
-        """Empty where the disk cannot read it."""
+        """Checksum of our piece of a block; empty where the disk cannot read it."""
         digest = hashlib.sha256()
         try:
             for cut in self.part.cuts(block, self.block_bytes):

@@ -53,7 +53,7 @@ class TextFile:
 
     @classmethod
     def read(cls, path: Path) -> "TextFile":
-        """Empty when there is none. Raises UserError when it cannot be read."""
+        """The file at `path`, empty when there is none. Raises UserError when it cannot be read."""
         try:
             content = path.read_bytes() if path.exists() else b""
         except OSError as error:
