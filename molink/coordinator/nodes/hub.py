@@ -372,7 +372,8 @@ class ControlHub:
         self.book.wake(node)
 
     def _let_in_again(self, node_id: str) -> None:
-        """Raises ControlError when the registry cannot be read: then it is tried again."""
+        """Let a suspended node in again. Raises ControlError when the registry cannot be read: then
+        it is tried again."""
         member = self.registry.member(node_id)
         if member is not None:
             self.access.let_in(node_id, member.password)

@@ -346,7 +346,7 @@ def _tells_plain(profile: Profile) -> bool:
 
 
 def _take_paths(node: Node, message: PathReport) -> None:
-    """Beside what it has measured before: a round is of those paths that are new."""
+    """Add the paths of a report to those measured before: a round is of the paths that are new."""
     for path in message.paths:
         node.paths.pop(path.to, None)
         node.paths[path.to] = path
@@ -356,7 +356,8 @@ def _take_paths(node: Node, message: PathReport) -> None:
 
 
 def _take_seen(node: Node, message: RatesSeen) -> None:
-    """Beside what it has seen before: an agent that starts anew forgets its counts."""
+    """Add the rates of a report to those seen before: an agent that starts anew forgets its
+    counts."""
     for rate in message.rates:
         node.seen.pop(rate.sender, None)
         node.seen[rate.sender] = rate.rate_mbps
