@@ -112,7 +112,7 @@ def _audited(stage: AgentStage, numbers: tuple[float, ...]) -> AuditedStage:
 
 
 def _check_reports(counts: Sequence[int], told: Sequence[AuditedStage], prompts: int) -> None:
-    """Raises RingError where honest stages may have reported so: all the same other number of
+    """Raise RingError where honest stages may have reported so: all the same other number of
     tokens, which they have computed anew, or not all of so many prompts as came meanwhile."""
     if len(counts) > 1 and len(set(counts)) == 1 and counts[0]:
         raise RingError("The ring has computed the tokens anew meanwhile.")
