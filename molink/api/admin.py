@@ -11,7 +11,8 @@ Their content type must be JSON as of every post, so that no web page can send o
 (`access`); a body may be empty where it has no fields.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -36,31 +37,42 @@ INVITE_S = 24 * 3600.0
 INVITE_USES = 5
 """Uses of an invite for which nothing else is asked, as `molink invite` makes it."""
 
-Order = Callable[[str, str], Awaitable[dict[str, Any]]]
-
 
 def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
     """Serve the orders; answers are JSON objects. Status 404: the node is no member; 400: the wish
     cannot be met; 503: the registry cannot be written."""
-    orders: Mapping[str, Order] = {
-        "drain": admin.drain,
-        "resume": admin.resume,
-        "remove": admin.remove,
-    }
+    routes = _Orders(admin)
+    app.add_routes(
+        [
+            web.post(NODE_PATH, routes.post_node),
+            web.post(INVITES_PATH, routes.post_invite),
+            web.post(INTAKE_PATH, routes.post_intake),
+            web.post(CLEAR_CACHE_PATH, routes.post_clear_cache),
+        ]
+    )
 
-    async def post_node(request: web.Request) -> web.Response:
+
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    """Handlers of the orders to one cluster."""
+
+    admin: ClusterAdmin
+
+    async def post_node(self, request: web.Request) -> web.Response:
         """Carry out an order for one node."""
-        order = orders.get(request.match_info["order"])
+        admin = self.admin
+        known = {"drain": admin.drain, "resume": admin.resume, "remove": admin.remove}
+        order = known.get(request.match_info["order"])
         if order is None:
             raise web.HTTPNotFound
         await _body(request, {})
         done = order(request.match_info["id"], caller_of(request).name)
         return web.json_response(await _carried_out(done))
 
-    async def post_invite(request: web.Request) -> web.Response:
+    async def post_invite(self, request: web.Request) -> web.Response:
         """Make an invite for PCs that shall join."""
         body = await _body(request, {"expires_s": (int, float), "uses": (int,), "name": (str,)})
-        done = admin.invite(
+        done = self.admin.invite(
             body.get("expires_s", INVITE_S),
             body.get("uses", INVITE_USES),
             body.get("name", ""),
@@ -68,26 +80,17 @@ def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
         )
         return web.json_response(await _carried_out(done))
 
-    async def post_intake(request: web.Request) -> web.Response:
+    async def post_intake(self, request: web.Request) -> web.Response:
         """Pause the intake of requests, or end the pause."""
         body = await _body(request, {"paused": (bool,)})
         if "paused" not in body:
             raise ApiError("'paused' is missing: add it to the request.", param="paused")
-        return web.json_response(admin.pause_intake(body["paused"], caller_of(request).name))
+        return web.json_response(self.admin.pause_intake(body["paused"], caller_of(request).name))
 
-    async def post_clear_cache(request: web.Request) -> web.Response:
+    async def post_clear_cache(self, request: web.Request) -> web.Response:
         """Clear the rings' prefix caches."""
         await _body(request, {})
-        return web.json_response(admin.clear_caches(caller_of(request).name))
-
-    app.add_routes(
-        [
-            web.post(NODE_PATH, post_node),
-            web.post(INVITES_PATH, post_invite),
-            web.post(INTAKE_PATH, post_intake),
-            web.post(CLEAR_CACHE_PATH, post_clear_cache),
-        ]
-    )
+        return web.json_response(self.admin.clear_caches(caller_of(request).name))
 
 
 async def _carried_out(done: Awaitable[dict[str, Any]]) -> dict[str, Any]:

@@ -241,20 +241,11 @@ def generation_requests(
     strings end nothing; `continues`: whether answers go on with the prompt's text."""
     card.check_words(prompt_token_ids)
     seed = secrets.randbits(64) if body.seed is None else body.seed
-    stop_token_ids = _stop_token_ids(body, card)
     _check_stop_text(body, card)
-    drawn = {
-        name: usual if (given := getattr(body, name)) is None else given
-        for name, usual in asdict(card.sampling).items()
-    }
     sampling = SamplingParams(
-        **drawn | {"top_p": max(drawn["top_p"], TOP_P_MIN)},
+        **_drawn(body, card),
         max_tokens=max_tokens,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        logit_bias=_logit_bias(body, card),
-        stop=tuple(body.stop or ()),
-        stop_token_ids=stop_token_ids,
+        stop_token_ids=_stop_token_ids(body, card),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         min_tokens=_min_tokens(body, max_tokens),
@@ -263,19 +254,34 @@ def generation_requests(
         context=prompt_token_ids[-CONTEXT_TOKENS_MAX:] if continues else (),
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )
-    seeds = (choice_seed(seed, choice) for choice in range(choices))
     return [
         GenerationRequest(
             prompt_token_ids,
-            replace(sampling, seed=one),
+            replace(sampling, seed=choice_seed(seed, choice)),
             priority=usual_priority if body.priority is None else body.priority,
             deadline_at=_deadline_at(body.timeout_s),
             cache_salt=body.cache_salt or "",
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
             targets=_targets(body),
         )
-        for one in seeds
+        for choice in range(choices)
     ]
+
+
+def _drawn(body: SamplingBody, card: ModelCard) -> dict[str, Any]:
+    """How tokens are drawn, as the request says, else as the model's makers publish; and which
+    texts end them."""
+    drawn = {
+        name: usual if (given := getattr(body, name)) is None else given
+        for name, usual in asdict(card.sampling).items()
+    }
+    return drawn | {
+        "top_p": max(drawn["top_p"], TOP_P_MIN),
+        "frequency_penalty": body.frequency_penalty or 0.0,
+        "presence_penalty": body.presence_penalty or 0.0,
+        "logit_bias": _logit_bias(body, card),
+        "stop": tuple(body.stop or ()),
+    }
 
 
 def _min_tokens(body: SamplingBody, max_tokens: int) -> int:

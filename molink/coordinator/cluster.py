@@ -77,11 +77,9 @@ def run_cluster(
     """
 
     def report(service: ClusterService) -> dict[str, Any]:
-        nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
         own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
-        troubles = [one for one in own if one]
-        beside = {"trouble": troubles, "audits": auditor.report(), "build": build_report()}
-        return service_report(service) | {"nodes": nodes} | beside | status()
+        beside = {"trouble": [one for one in own if one], "audits": auditor.report()}
+        return _report(service, hub, ledger) | beside | status()
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)
@@ -89,29 +87,22 @@ def run_cluster(
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
-    keeper = RingKeeper(live, ring_settings)
     unfinished = live.unfinished()
-    for request in unfinished:
-        keeper.add(request)
-    manager = ClusterManager(
-        settings,
-        hub.book,
-        planner,
-        service,
-        assigner,
-        new_endpoint,
-        readiness,
-        tasks,
-        blame,
-        keeper,
-    )
-    for request in unfinished:
-        tasks.create_task(service.go_on(request))
+    keeper = RingKeeper.of(live, ring_settings, unfinished)
+    ways = assigner, new_endpoint, readiness, tasks, blame, keeper
+    manager = ClusterManager(settings, hub.book, planner, service, *ways)
     news = ClusterNews(service.cluster, service.events)
-    for work in (hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()):
+    kept = hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()
+    for work in (*map(service.go_on, unfinished), *kept):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
     return Cluster(service, manager.rings, admin, news, live, given_by)
+
+
+def _report(service: ClusterService, hub: ControlHub, ledger: Ledger) -> dict[str, Any]:
+    """What GET /cluster shows of rings and nodes."""
+    nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
+    return service_report(service) | {"nodes": nodes, "build": build_report()}
 
 
 def given_by_pc(registry: Registry, ledger: Ledger, pc: str) -> dict[str, int]:

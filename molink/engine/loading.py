@@ -7,6 +7,8 @@ others (`weights`), and makes room for its KV.
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import nn
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe, read_declared
 from molink.checkpoint.layers_together import check_cuts
+from molink.checkpoint.model_shape import KvDtype
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.checkpoint.too_large import FOR_STAGE, stage_refusal
 from molink.engine.device.card import card_of
@@ -82,32 +85,10 @@ def load_stage(
         check_architecture(config, description)
     tokenizer = tokenizer_of(description) if part.is_tail else None
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
-    card, recorder = card_of(device), recorder_on(device)
-    trouble = None if card is None else trouble_with_card_rewriting(config, description)
-
-    def load(dtype: torch.dtype) -> StageExecutor:
-        _check_room(checkpoint, work, device, dtype, memory_bytes)
-        weights = load_model(checkpoint, config, part, dtype, _within(progress, 0.0, OPENED))
-        read_onto(weights, device, _within(progress, OPENED, READ))
-        attention = AttentionChoice.on(device)
-        if trouble is not None:
-            attention.leave_unfused(trouble)
-        stage = StageExecutor(
-            weights,
-            part,
-            description,
-            device,
-            dtype,
-            grammars,
-            attention,
-            card=card,
-            recorder=recorder,
-        )
-        del weights
-        room = (stages_here, work.kv_dtype, memory_bytes)
-        stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), *room)
-        return stage
-
+    is_on_card = card_of(device) is not None
+    trouble = trouble_with_card_rewriting(config, description) if is_on_card else None
+    source = _Source(checkpoint, config, description, part, work, device, trouble)
+    load = partial(source.stage, grammars, progress, (stages_here, work.kv_dtype, memory_bytes))
     is_narrowed = work.dtype == "auto" and description.dtype != "float16"
     try:
         stage = _load_in_range(load, dtype) if is_narrowed else load(dtype)
@@ -116,6 +97,51 @@ def load_stage(
     return_freed_memory()
     progress(1.0)
     return stage
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a stage is loaded from, whatever its numbers' format."""
+
+    checkpoint: Checkpoint
+    config: Any
+    description: ModelDescription
+    part: StagePart
+    work: StageWork
+    device: torch.device
+    trouble: str | None
+    """Why a card's fused kernels are not used; None: they may be."""
+
+    def stage(
+        self,
+        grammars: Grammars | None,
+        progress: Progress,
+        room: tuple[int, KvDtype, int | None],
+        dtype: torch.dtype,
+    ) -> StageExecutor:
+        """The stage in `dtype`; `room`: how many share this PC, how KV is kept, what is lent."""
+        device = self.device
+        _check_room(self.checkpoint, self.work, device, dtype, room[2])
+        read = _within(progress, 0.0, OPENED)
+        weights = load_model(self.checkpoint, self.config, self.part, dtype, read)
+        read_onto(weights, device, _within(progress, OPENED, READ))
+        attention = AttentionChoice.on(device)
+        if self.trouble is not None:
+            attention.leave_unfused(self.trouble)
+        stage = StageExecutor(
+            weights,
+            self.part,
+            self.description,
+            device,
+            dtype,
+            grammars,
+            attention,
+            card=card_of(device),
+            recorder=recorder_on(device),
+        )
+        del weights
+        stage.prepare(self.work.kv_tokens, _within(progress, READ, 1.0), *room)
+        return stage
 
 
 def _load_in_range(

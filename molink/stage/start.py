@@ -19,7 +19,7 @@ from molink.serving.model_card import ChatTokenizer
 from molink.serving.served_model import load_tokenizer
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
-from molink.stage.extending import Extender, loaded_stage, new_recent, weights_bytes
+from molink.stage.extending import Extender, StageWorkings, loaded_stage, new_recent, weights_bytes
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
@@ -61,48 +61,59 @@ def start_stage(
 
     Raises UserError or StageError with one sentence.
     """
-    torch.set_num_threads(load.work.threads)
-    if load.memory_bytes is not None:
-        ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
-        mapped_bytes = weights_bytes(load.model) + ram_bytes
-        limit_memory(load.work.device, load.memory_bytes, mapped_bytes)
     tokenizer_of = cache(load_tokenizer)
     executor = _load_executor(load, report, tokenizer_of)
-    swaps = watch_of(executor)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, executor.is_head, report, load.keys)
     steer(links.handle)
     stage_cache = StageCache.of(load.cache_room, executor, links.wake)
     report(loaded_stage(executor, links, stage_cache.tiers))
-    join = expect_join()
-    stands = links.connect(join)
-    _yield_to_links()
-    if stands:
-        report(StageReady(join.epoch))
+    join = _joined(links, expect_join(), report)
     core = new_core(executor, join)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
-    ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
-    packing = Packing(executor.hidden_size, token_ids_below=ids_below)
-    sent = SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9)
-    shadowing = Shadowing(sent, links)
-    recent = new_recent(executor, join.ring.traced, audited=join.ring.audited)
+    work = _workings(executor, links, join, tokenizer_of, stage_cache)
+    shadowing = Shadowing(work.sent, links)
+    packing = work.sent.packing
     return StageLoop(
         RecordedCore.begin(core, events.events, time.monotonic()),
         executor,
         links,
         packing,
-        EndRules(tokenizer_of(executor.description) if executor.is_tail else None),
-        HealthReports(core, executor, links, packing, report, recent, shadowing),
+        work.end_rules,
+        HealthReports(core, executor, links, packing, report, work.recent, shadowing),
         events,
-        sent,
+        work.sent,
         shadowing,
         next_command,
         Extender(report, tokenizer_of, steer),
         report,
-        swaps,
+        work.swaps,
         stage_cache,
     )
+
+
+def _joined(links: StageLinks, join: JoinRing, report: Callable[[Fact], None]) -> JoinRing:
+    """Connect to the ring's other stages, and say so."""
+    stands = links.connect(join)
+    _yield_to_links()
+    if stands:
+        report(StageReady(join.epoch))
+    return join
+
+
+def _workings(
+    executor: StageExecutor,
+    links: StageLinks,
+    join: JoinRing,
+    tokenizer_of: Callable[[ModelDescription], ChatTokenizer | None],
+    stage_cache: StageCache,
+) -> StageWorkings:
+    ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
+    packing = Packing(executor.hidden_size, token_ids_below=ids_below)
+    sent = SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9)
+    rules = EndRules(tokenizer_of(executor.description) if executor.is_tail else None)
+    recent = new_recent(executor, join.ring.traced, audited=join.ring.audited)
+    return StageWorkings(executor, links, sent, rules, recent, watch_of(executor), stage_cache)
 
 
 def _yield_to_links() -> None:
@@ -115,7 +126,12 @@ def _load_executor(
     report: Callable[[Fact], None],
     tokenizer_of: Callable[[ModelDescription], ChatTokenizer | None],
 ) -> StageExecutor:
-    return load_stage(
+    torch.set_num_threads(load.work.threads)
+    if load.memory_bytes is not None:
+        ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
+        mapped_bytes = weights_bytes(load.model) + ram_bytes
+        limit_memory(load.work.device, load.memory_bytes, mapped_bytes)
+    stage = load_stage(
         load.model,
         load.work,
         lambda fraction: report(LoadProgressed(fraction)),
@@ -124,3 +140,5 @@ def _load_executor(
         self_test=load.work.layers[0] == 0,
         tokenizer_of=tokenizer_of,
     )
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    return stage

@@ -1,6 +1,7 @@
 """`molink plan`: which PCs would hold which layers, and what that would give, without doing it."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,23 +99,14 @@ def plan(
     MODEL is a directory, a hub id, a GGUF file, a config.json, `demo` or a known model such as
     qwen-7b.
     """
-    import json
-
-    from rich.console import Console
-
     from molink.checkpoint.quantized.quality import quality_lines
-    from molink.terminal.plan_report import plan_fields, print_line, print_plan
 
     quality: list[str] = []
-    if rings_max is not None and rings_max < 1:
-        raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
+    _check_asked(model, nodes_path, url, rings_max)
     if url is not None:
-        if model is not None or nodes_path is not None:
-            raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
         name, found = asyncio.run(_ask_coordinator(url, key, split, data_dir))
-    elif model is None or nodes_path is None:
-        raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
     else:
+        assert model is not None and nodes_path is not None, "checked above"
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
         planned = _planned(model, kv_dtype, weights)
         quality = quality_lines(
@@ -122,12 +114,34 @@ def plan(
         )
         quality += _recoded(model)
         name, found = planned.name, _make_plan(planned, nodes_path, goal, split, rings_max)
+    _show(found, name, quality, as_json=as_json)
+
+
+def _show(found: "Plan", name: str, quality: Sequence[str], *, as_json: bool) -> None:
+    import json
+
+    from rich.console import Console
+
+    from molink.terminal.plan_report import plan_fields, print_line, print_plan
+
     if as_json:
         click.echo(json.dumps(plan_fields(found, name) | {"quality": quality}, indent=2))
-    else:
-        print_plan(found, name, Console())
-        for line in quality:
-            print_line(Console(), line)
+        return
+    print_plan(found, name, Console())
+    for line in quality:
+        print_line(Console(), line)
+
+
+def _check_asked(
+    model: str | None, nodes_path: Path | None, url: str | None, rings_max: int | None
+) -> None:
+    """Raise UserError where what is asked for does not fit together."""
+    if rings_max is not None and rings_max < 1:
+        raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
+    if url is not None and (model is not None or nodes_path is not None):
+        raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
+    if url is None and (model is None or nodes_path is None):
+        raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
 
 
 def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "PlannedModel":

@@ -158,19 +158,7 @@ class Recovery:
         """Load what is lost and have all stages join. Raises StageError or UserError when one
         cannot."""
         stages, terms = ring.stages, ring.terms
-        self.endpoint.admit(stages)
-        await gathered(stage.admit() for stage in stages)
-        survivors = [
-            stage
-            for place, stage in enumerate(stages)
-            if (place not in self._fresh or has_grown(stage)) and stage.loaded is not None
-        ]
-        await gathered(stage.hold() for stage in survivors)
-        loading = [stage for stage in stages if stage.loaded is None]
-        async with background_tasks() as tasks:
-            for stage in stages:
-                tasks.create_task(_until_lost(stage))
-            await gathered(stage.load(lambda fraction: None) for stage in loading)
+        await self._load(stages)
         _check_room(stages, terms.ring)
         self._loaded_at = self.clock()
         loaded = [stage.loaded for stage in stages if stage.loaded is not None]
@@ -201,6 +189,22 @@ class Recovery:
             if stays
             else None,
         )
+
+    async def _load(self, stages: Sequence[AgentStage]) -> None:
+        """Have survivors hold what they have, and load the others; ends when one more is lost."""
+        self.endpoint.admit(stages)
+        await gathered(stage.admit() for stage in stages)
+        survivors = [
+            stage
+            for place, stage in enumerate(stages)
+            if (place not in self._fresh or has_grown(stage)) and stage.loaded is not None
+        ]
+        await gathered(stage.hold() for stage in survivors)
+        loading = [stage for stage in stages if stage.loaded is None]
+        async with background_tasks() as tasks:
+            for stage in stages:
+                tasks.create_task(_until_lost(stage))
+            await gathered(stage.load(lambda fraction: None) for stage in loading)
 
     def _chains_stay(self, stages: Sequence[AgentStage], ring: RingTerms) -> bool:
         """Whether survivors may keep what is cached: the head knows what that is, and a stage that

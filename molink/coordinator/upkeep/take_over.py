@@ -9,7 +9,7 @@ To ask the nodes which rings they form was rejected: they know their own layers 
 neither forecast nor codec; what they hold is checked against what was kept all the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
@@ -104,6 +104,16 @@ class RingKeeper:
     """Rings that were loaded with others are not taken over."""
     requests: dict[int, list[GenerationRequest]] = field(default_factory=dict)
     """That rings of an earlier coordinator compute, by the ring's number."""
+
+    @classmethod
+    def of(
+        cls, live: LiveState, settings: str, unfinished: Iterable[GenerationRequest]
+    ) -> "RingKeeper":
+        """Keeper of rings, whose requests of an earlier coordinator go on in them."""
+        keeper = cls(live, settings)
+        for request in unfinished:
+            keeper.add(request)
+        return keeper
 
     def add(self, request: GenerationRequest) -> None:
         """Have a request go on in its ring, if that is taken over."""
