@@ -201,8 +201,7 @@ def scope_of(method: str, path: str) -> Scope:
 
 
 def _scope(request: web.Request) -> Scope:
-    """Scope by the route that will answer, however its path is written; inference where there is
-    none."""
+    """Scope by the route that will answer, however its path is written; without one, inference."""
     resource = request.match_info.route.resource
     return "inference" if resource is None else scope_of(request.method, resource.canonical)
 

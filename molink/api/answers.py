@@ -96,8 +96,7 @@ COMMENT, PING = b": waiting\n\n", b'event: ping\ndata: {"type": "ping"}\n\n'
 """Keep-alive messages that clients ignore: those of OpenAI's dialects, and of Anthropic's."""
 
 EVENTS_AT_ONCE = 256
-"""Events of a kept answer that are read in one go, a millisecond; then other requests have their
-turn."""
+"""Events of a kept answer that are read in one go, a millisecond; others have their turn then."""
 
 
 @dataclass(slots=True)
@@ -110,8 +109,7 @@ class Answer:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     prompt_logprobs: list[PromptLogprob] = field(default_factory=list)
-    """Log-probabilities of the prompt's tokens behind the first; empty unless they were asked for.
-    """
+    """Log-probabilities of the prompt's tokens behind the first; empty unless asked for."""
 
     @classmethod
     async def of(cls, events: AsyncIterator[TokenEvent]) -> "Answer":

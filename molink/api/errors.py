@@ -93,8 +93,7 @@ ANTHROPIC_KINDS: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""Anthropic's type of an error by status; all others are invalid_request_error below 500 and
-api_error from there."""
+"""Type of an error by status; all others are invalid_request_error below 500, else api_error."""
 
 logger = logging.getLogger(__name__)
 

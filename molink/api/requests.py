@@ -80,8 +80,7 @@ TOP_P_MIN = 1e-9
 
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15
-"""Step between seeds, 2**64 divided by the golden ratio, odd: neighbouring choices land far
-apart."""
+"""Step between seeds, 2**64 divided by the golden ratio, odd: choices' seeds land far apart."""
 
 
 def check_model(name: str | None, card: ModelCard) -> None:

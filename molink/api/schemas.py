@@ -176,8 +176,7 @@ class Part(_Strict):
 
 
 def type_tag(otherwise: str) -> Callable[[Any], str]:
-    """Function that tells which of several models a value is of: its `type`, or `otherwise`
-    without."""
+    """Function that tells of which model a value is: its `type`, or `otherwise` without one."""
 
     def tag(value: Any) -> str:
         given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
@@ -360,8 +359,7 @@ class CompletionBody(SamplingBody):
     """Default: none. k: the log-probability of each token and of the k most likely ones at its
     place."""
     stream_options: StreamOptions | None = None
-    """Options of a stream: `{"include_usage": true}` adds an event with the tokens that were
-    counted."""
+    """Options of a stream: `{"include_usage": true}` adds an event with the counted tokens."""
 
     @field_validator("best_of")
     @classmethod

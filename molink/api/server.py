@@ -65,10 +65,9 @@ log = logging.getLogger(__name__)
 
 
 class OwnersSite(web.SockSite):
-    """SockSite at a socket in the data directory; the socket's file goes with it.
+    """SockSite at a socket in the data directory, whose file it removes at the end.
 
-    Only the account that runs the server may open it. The server knows its owner by that
-    (`cli.own_server`).
+    Only the account that runs the server can open it, so who does is its owner (`cli.own_server`).
     """
 
     def __init__(self, runner: web.AppRunner, path: Path) -> None:

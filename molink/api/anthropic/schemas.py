@@ -126,8 +126,7 @@ class InputMessage(Part):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system", "developer", "tool"]
-    """Author of the message; Anthropic's own API knows no developer, and no tool, whose result it
-    is."""
+    """Author of the message; Anthropic knows no developer, and no tool, whose result it is."""
     tool_call_id: OrEmpty = ""
     content: Annotated[list[Block], FailFast(), BeforeValidator(as_parts)] = NO_CONTENT
 

@@ -25,8 +25,7 @@ class _OpenBlock:
 
     block: dict[str, Any]
     text_field: str
-    """Name of the field of the block and its deltas that takes the text; a call's text is its
-    input."""
+    """Name of the block's field, and its deltas', that takes text; a call's text is its input."""
     call: int = -1
     """Index of its call."""
     texts: list[str] = field(default_factory=list)

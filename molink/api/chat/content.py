@@ -50,8 +50,7 @@ UNREAD = {
     "document": "document",
     "file": "file",
 }
-"""Name of the thing that a person has shown, by a word of its type: the model must be told of it.
-"""
+"""Name of the thing that a person has shown, by a word of its type: the model is told of it."""
 
 
 def as_parts(value: Any) -> Any:

@@ -52,8 +52,7 @@ class Message:
     role: Role
     text: str = ""
     reasoning: str = ""
-    """Thoughts of the assistant before the text; most templates show only those of the latest turn.
-    """
+    """Thoughts of the assistant before it; most templates show only those of the latest turn."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls that an assistant made."""
     tool_call_id: str = ""
@@ -133,8 +132,7 @@ class Conversation:
     parallel_tool_calls: bool = True
     """False: calls after the first are dropped."""
     reasoning_effort: str | None = None
-    """Effort that the chat template is given; "none" also asks it for an answer without reasoning.
-    """
+    """Effort for the chat template; "none" also asks it for an answer without reasoning."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables for the template, over all others."""
     include_reasoning: bool = True

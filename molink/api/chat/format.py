@@ -181,9 +181,9 @@ class ChatFormat:
         return ""
 
     def _strict_calls(self, conversation: Conversation, shape: CallShape, prompt: str) -> str:
-        """Grammar of strict calls. It is empty where no mark tells a call from text as it begins
-        (an answer may be JSON for its own sake, or marks may stand for other things), and where a
-        grammar has one call only."""
+        """Grammar of strict calls; empty where no mark tells a call from text as it begins (an
+        answer may be JSON for its own sake, or a mark another thing), and where it has one call
+        only."""
         if not isinstance(shape, JsonShape) or shape.is_single:
             return ""
         marks = self._reader.marks if self._reader is not None else ()

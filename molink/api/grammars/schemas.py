@@ -9,8 +9,7 @@ from molink_scheduler.request import GRAMMAR_CHARS_MAX
 __all__ = ["Choices", "GrammarText", "ResponseFormat", "StructuredOutputs"]
 
 CHOICES_MAX = 10_000
-"""Most choices. Their characters are limited as a grammar's are; this keeps reading them bounded.
-"""
+"""Most choices. Their characters are limited as a grammar's; this keeps reading them bounded."""
 
 GrammarText = Annotated[str, Field(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
 Choices = Annotated[list[GrammarText], Field(min_length=1, max_length=CHOICES_MAX)]

@@ -50,8 +50,7 @@ class LiveKeys:
     clock: Callable[[], float] = time.time
     _known: dict[bytes, ApiKey] = field(default_factory=dict)
     _holds_keys: bool = True
-    """Whether there are keys; true until the file was read, so that nobody is let in without a key.
-    """
+    """Whether there are keys; true until the file was read: nobody is let in without one."""
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _usage: dict[str, KeyUsage] = field(default_factory=dict)
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))

@@ -35,8 +35,7 @@ __all__ = [
 ]
 
 KEY_PREFIX = "molink-sk-"
-"""Prefix by which people, and programs that look for secrets in published files, recognise
-a key."""
+"""Prefix by which people, and programs that search published files, recognise a key."""
 
 SECRET_BYTES = 32
 
@@ -55,12 +54,10 @@ KEEP_ENDED_S = 30 * 24 * 3600.0
 """Seconds for which expired and revoked keys stay in the list, with what they have used."""
 
 TEMPORARY_S = 60.0
-"""Seconds for which a command's own key outlives it where it is killed; a command that goes on
-renews it."""
+"""Seconds for which a killed command's own key outlives it; a command that goes on renews it."""
 
 ROTATED_S = 24 * 3600.0
-"""Seconds for which a rotated key's old secret stays valid, so that its owner can be given the new
-one."""
+"""Seconds for which a rotated key's old secret stays valid, for its users to get the new one."""
 
 MIGRATIONS = (
     """
@@ -97,8 +94,7 @@ USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
 KeyState = Literal["usable", "expired", "revoked"]
 
 Scope = Literal["inference", "watch", "admin"]
-"""Part of the API that a key opens: answers; what the cluster tells of itself, to read; everything,
-orders too."""
+"""What a key opens: answers; what the cluster tells of itself, to read; everything, orders too."""
 
 
 def digest_of(secret: str) -> bytes:

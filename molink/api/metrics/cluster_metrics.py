@@ -165,8 +165,7 @@ class ClusterCollector(Collector):
 
 
 def _cached(caches: Sequence[Part]) -> Iterator[Metric]:
-    """Metrics of the tokens that all rings have cached in each tier, and that came back from the
-    lower ones."""
+    """Metrics of tokens that all rings have cached in each tier, or that came from lower ones."""
     tiers = [one["tiers"] for one in caches if one.get("tiers")]
     names = ("host", "file", "fetched", "lost") if tiers else ()
     sums = {name: sum(one[f"{name}_tokens"] for one in tiers) for name in names}
@@ -205,8 +204,7 @@ def _families(
 
 
 def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
-    """Values of a figure by labels: counters of the same labels are added up, of gauges the highest
-    counts."""
+    """Values of a figure by labels: counters of one label add up, the highest gauge counts."""
     values: dict[tuple[str, ...], float] = {}
     for labels, part in parts:
         if (raw := part.get(figure.field)) is not None:

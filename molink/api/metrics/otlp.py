@@ -51,8 +51,7 @@ PERIOD_S = 15.0
 """Seconds between two exports of metrics; a scraper asks about as often."""
 
 EXPORT_MS_MAX = 5_000
-"""Milliseconds that an export may take, so that a collector that is gone does not hold up the end.
-"""
+"""Milliseconds that an export may take: a collector that is gone must not hold up the end."""
 
 NS = 1_000_000_000
 

@@ -109,8 +109,7 @@ class RequestMetrics(Collector):
     _cached_tokens: int = 0
     """Tokens of those prompts that were in a cache and not computed again."""
     _forecast_s: float = 0.0
-    """Forecast seconds to first tokens, added up over ended requests with a forecast and a first
-    token."""
+    """Forecast seconds to first tokens that came, summed over ended requests with a forecast."""
     _came_s: float = 0.0
     """Measured seconds to first tokens of the same requests, added up."""
     _tokens_ended: int = 0

@@ -106,8 +106,7 @@ def _reasoning(text: str) -> dict[str, str]:
 
 
 def _add_call_delta(deltas: list[dict[str, Any]], part: ToolCallDelta) -> None:
-    """Add a part of a call to the deltas, one for each call: some clients look at the first
-    only."""
+    """Add a part of a call to the deltas, one for each call: some clients read only the first."""
     if part.name:
         function = {"name": part.name, "arguments": part.arguments}
         begin = {"index": part.index, "id": part.id, "type": "function"}
@@ -175,8 +174,7 @@ class ChatDialect:
         return message
 
     def _reason(self, reason: str | None) -> str | None:
-        """Finish reason as OpenAI has it: "stop" for a call that the request itself demanded by
-        name."""
+        """Finish reason as OpenAI has it: "stop" for a call that the request itself demanded."""
         if self.is_former and reason == "tool_calls":
             return "function_call"
         is_named = self.prompt.conversation.tool_choice.mode == "named"

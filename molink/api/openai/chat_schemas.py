@@ -150,8 +150,7 @@ class ChatBody(SamplingBody):
     """Default: none; not streamed. k: of each token of the prompt and of the k most likely at its
     place."""
     stream_options: StreamOptions | None = None
-    """Options of a stream: `{"include_usage": true}` adds an event with the tokens that were
-    counted."""
+    """Options of a stream: `{"include_usage": true}` adds an event with the counted tokens."""
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
     """Functions that the model may call."""
     tool_choice: Any = None

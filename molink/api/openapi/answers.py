@@ -147,8 +147,8 @@ class PromptAlternative(_Answer):
 
 
 PromptLogprobs = list[dict[str, PromptAlternative] | None]
-"""Log-probabilities of a prompt's tokens: for each (null for the first) its own and the likeliest
-ones, by token id."""
+"""Log-probabilities of a prompt's tokens by token id: of each (null for the first), its own and the
+likeliest ones."""
 
 
 class CompletionChoice(_Choice):
@@ -217,8 +217,7 @@ class ChatAnswer(_OpenAiAnswer):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | None = None
-    """Log-probabilities of the prompt's tokens, those of the chat template among them, where they
-    were asked for."""
+    """Log-probabilities of the prompt's tokens, those of the chat template too, where asked for."""
 
 
 class Timing(_Answer):

@@ -36,8 +36,7 @@ QUIET = (
     ("<|constrain", MESSAGE, False),
     ("<|message", "|>", False),
 )
-"""Spans in which stop strings end nothing: all before the answer's body. A header may name a form.
-"""
+"""Spans in which stop strings end nothing: all before the answer's body; a header may hold one."""
 
 THOUGHTS = ThinkTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
 """Marks around the model's reasoning, in the answer's first message."""

@@ -19,8 +19,7 @@ class NamedCallsReader(JsonCallsReader):
     section, last_mark = "", ""
     call, call_end = "", ""
     header: re.Pattern[str]
-    """Pattern of the text between a call's mark and its arguments: the id, if it has one, and the
-    name."""
+    """Pattern of the text from a call's mark to its arguments: its id, if it has one, and name."""
 
     def _text(self) -> bool:
         return self._open(self.section, self._item)

@@ -62,8 +62,7 @@ class TaggedCallsReader(HoldingReader):
         return shape.key.startswith(rest) or shape.close.startswith(rest)
 
     def _may_call(self, name: str) -> bool:
-        """Whether a call may have this name: without a mark before it, only a tool's name tells a
-        call."""
+        """Whether this may be a call's name: without a mark before it, only a tool's tells one."""
         return bool(self.shape.open) or name in self._calls.tools
 
     def _begin(self, name: str) -> None:
