@@ -42,8 +42,7 @@ from molink.token_bucket import TokenBucket
 __all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
 
 CHUNK_BYTES = 256 * 2**10
-"""Bytes written at once: a cap is spaced by them, and they take under a millisecond of the event
-loop."""
+"""Bytes written at once: steps of a cap, and under a millisecond of the event loop."""
 
 STALL_S = 60.0
 """Seconds for one chunk to leave; a node that reads slower than 4 KB/s gives the slot back."""
