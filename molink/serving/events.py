@@ -46,8 +46,7 @@ EventKind = Literal[
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
 EVENTS_MAX = 2000
-"""Events that are kept: a day of a ring whose PCs come and go every few minutes, half a megabyte.
-"""
+"""Events kept: a day of a ring whose PCs come and go every few minutes, half a megabyte."""
 
 ORDER_KINDS: frozenset[EventKind] = frozenset({"order", "node_quarantined", "node_removed"})
 

@@ -50,8 +50,8 @@ FORMAT_PATTERNS = {
     "date-time": f"^{_DATE}.{{7}}[0-5]",
     "time": "^.{6}[0-5]",
 }
-"""Patterns that a format must match besides what the library follows: it would let a model write
-the 29th of February in any year, the year 0, and leap seconds at any time, which no reader takes.
+"""Patterns that a format must match besides the library's: that would let a model write the 29th of
+February in any year, the year 0, and leap seconds at any time, which no reader takes.
 """
 
 CHECKED_BYTES = 32

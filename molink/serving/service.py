@@ -24,8 +24,7 @@ __all__ = ["GenerationRequest", "GenerationService", "Generator", "cache_salt"]
 
 
 HASH_CHARS = 31
-"""Characters of a hashed group or owner: heads take CACHE_SALT_CHARS_MAX of both, with a mark
-between."""
+"""Characters of a hashed group or owner: heads take CACHE_SALT_CHARS_MAX of both, and a mark."""
 
 
 def _hashed(named: str) -> str:
@@ -58,8 +57,7 @@ class GenerationRequest:
     cache_salt: str = ""
     """Salt of cached KV: only requests of one salt share it."""
     timeline: RequestTimeline | None = field(default=None, compare=False)
-    """Timeline in which the service notes what becomes of the request; None: the service makes one.
-    """
+    """Timeline in which the service notes what becomes of it; None: the service makes one."""
     log: AnswerLog | None = field(default=None, compare=False)
     """Log that keeps the tokens on disk; None: they are not kept."""
     targets: Targets = NO_TARGETS
@@ -115,6 +113,5 @@ class GenerationService(Generator, Protocol):
         """Why requests are not accepted now, None when they are (GET /health)."""
 
     async def until_taken(self) -> None:
-        """Wait until a request that comes now may be asked; a service that is away for a moment may
-        let it wait. Raises RingError when nothing can be served, OverloadedError when too many
-        wait."""
+        """Wait until a request may be asked; a service that is away for a moment may let it wait.
+        Raises RingError when nothing can be served, OverloadedError when too many wait."""

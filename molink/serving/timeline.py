@@ -255,8 +255,7 @@ class RequestTimeline:
         return first.submitted_at if first.started_at is None else first.started_at
 
     def report(self, now: float) -> dict[str, Any]:
-        """JSON of the timeline in `GET /cluster/requests`: seconds since the request was
-        received."""
+        """JSON of the timeline in `GET /cluster/requests`: times in seconds since its arrival."""
         return {
             "id": self.arrival.request_id,
             "choice": self.choice,

@@ -41,5 +41,4 @@ class TokenEvent:
     """The stop string or stop token that came and was asked for, with "stop"; None: the model's own
     end. "deadline", with "length", where the request's own deadline has ended it (`deadline`)."""
     prompt_logprobs: tuple[PromptLogprob, ...] = ()
-    """Log-probabilities of the prompt's tokens behind the first, with the first token, when asked
-    for."""
+    """Log-probabilities of the prompt's tokens behind its first, with the first token, if asked."""

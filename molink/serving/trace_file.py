@@ -19,8 +19,7 @@ from molink.printable import printable_line
 __all__ = ["BYTES_MAX", "Group", "TraceFile"]
 
 BYTES_MAX = 256 * 2**20
-"""Most bytes of a file: some million events, as many as a browser tab still opens; hours of a busy
-ring."""
+"""Bytes of a file: some million events, as many as a browser tab opens; hours of a busy ring."""
 
 NAME_CHARS_MAX = 120
 """Most characters of a name from afar."""
