@@ -94,8 +94,7 @@ class LinkHello:
     by a proxy before the far end listens."""
 
     stream: int = 0
-    """Number of this sender: another number than the last sender's means that its chunks count from
-    0."""
+    """Number of this sender: another one than before means that its chunks count from 0."""
 
 
 @dataclass(frozen=True, slots=True)

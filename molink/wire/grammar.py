@@ -16,7 +16,7 @@ compile."""
 
 LEXER_STATES_MAX = 20_000
 """Most states of the lexer. Each takes 1 to 2 KB while a sequence runs; the library would let one
-take 500 MB of a volunteer's PC. An object of 500 properties that each have a pattern takes 10,000.
+take 500 MB of a volunteer's PC. 500 properties that each have a pattern take 10,000.
 """
 
 
