@@ -167,8 +167,8 @@ class ConfigFacts:
         return float(factor)
 
     def _original_length(self, rope: Mapping[str, Any]) -> int:
-        """Length from which a rope is stretched; 0 for a linear rope that does not name it, as most
-        do: the length that their config states is the stretched one."""
+        """Length from which a rope is stretched. Few linear ropes name it, as their configs state
+        the stretched length: 0."""
         length = rope.get(ORIGINAL) or self.text.get(ORIGINAL)
         if length is None and _rope_kind(rope) == "linear":
             return 0

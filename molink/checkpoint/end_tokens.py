@@ -21,8 +21,7 @@ END_NAMES = (
 one."""
 
 CALL_ENDS = "<|eom_id|> <|call|> <|calls|>"
-"""Tokens that end calls alone: all that is taken by its name where configs and a template say the
-rest."""
+"""Tokens that end calls alone: only these are taken where configs and a template say the rest."""
 
 ENDS_A_MESSAGE = "<|end|>"
 """Token that ends a turn in some models; where others end one in channels, it ends a thought."""

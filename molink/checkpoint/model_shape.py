@@ -29,8 +29,7 @@ __all__ = [
 ]
 
 ELEMENT_BYTES = (2, 4)
-"""Bytes of a number in the formats that stages compute in: 16 bits, and fp32 where a CPU has no
-arithmetic for 16."""
+"""Bytes of a number as stages compute: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
 
 KvDtype = Literal["auto", "int8"]
 """How KV is kept: as the stage computes, or in int8 with a scale for each token and head."""
@@ -51,9 +50,8 @@ WIRE_BYTES_PER_VALUE = 2
 TOKEN_ID_BYTES = 4
 
 TOKEN_MATRICES = 3
-"""Matrices in a layer that reads something of the token itself: from the embedding, from the row,
-and back.
-"""
+"""Matrices in a layer that reads of the token itself: from the embedding, from the row, and
+back."""
 
 
 def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -> int:
@@ -98,9 +96,9 @@ class ModelShape:
     vocabulary: int
     tied_embeddings: bool
     attention_parameters: int
-    """Parameters of one layer's attention: the projections to queries, keys and values and back. In
-    a hybrid model this and the next three are means over all layers, of which some have a
-    recurrence instead."""
+    """Parameters of one layer's attention: projections to queries, keys and values and back. In a
+    hybrid model this and the next three are means over all layers, of which some have a recurrence
+    instead."""
     attention_width: int
     """Query heads times the sizes of a key and of a value: half the FLOPs of a row and a key."""
     decode_attention_width: int

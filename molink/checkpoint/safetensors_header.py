@@ -34,8 +34,7 @@ LENGTH_BYTES = 8
 """Bytes of the number in front, the table's length."""
 
 ALIGNMENT_BYTES = 8
-"""Multiple of bytes to which the table is filled up with spaces, as the format's own library does.
-"""
+"""Multiple of bytes to which spaces fill the table up, as the format's own library does."""
 
 METADATA = "__metadata__"
 

@@ -132,9 +132,7 @@ class Place(StrEnum):
     OUTPUT = "output"
     """The output matrix."""
     TOKEN_INPUTS = "token inputs"
-    """Parts that make each layer's input of the tokens: every stage gets them, and the token
-    embeddings.
-    """
+    """Parts that make each layer's input of tokens: each stage gets them and the embeddings."""
     SHARED = "shared"
     """Tensors that no rule knows: every stage gets them."""
     BESIDE = "beside"

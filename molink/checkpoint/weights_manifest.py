@@ -32,8 +32,7 @@ FILES_MAX = 10_000
 
 WEIGHTS_SUFFIX = ".safetensors"
 SMALL_SUFFIXES = tuple(pattern.removeprefix("*") for pattern in SMALL_FILES)
-"""Ends of the names of files that a stage reads beside weights. Nothing else is taken, so that no
-checkpoint brings code."""
+"""Ends of the names of all other files that are taken, so that no checkpoint brings code."""
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}$"
 """No slash and no dot in front: a name can lead nowhere else."""
