@@ -78,8 +78,7 @@ PLAIN = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F64": "<f8"}
 """Types of plain numbers that the package does not read, as numpy names them."""
 
 LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
-"""Numbers that the codes stand for, times a block's scale, of types that the package does not read
-either."""
+"""Numbers for codes, times a block's scale, of other types that the package does not read."""
 
 
 def _of_levels(blocks: np.ndarray, levels: tuple[int, ...]) -> np.ndarray:

@@ -175,8 +175,7 @@ the part. DEFAULT is JSON; without it a key that a file lacks leaves the class i
 
 
 def windows(model: GgufModel, settings: Settings) -> Settings:
-    """Settings of windows: in the layers that the file names, else in three of four; none without a
-    size."""
+    """Settings of windows: as the file says, else in three of four layers; none without a size."""
     if model.find("attention.sliding_window") is None:
         return {"layer_types": [FULL] * model.layers, "sliding_window": None}
     pattern = model.each("attention.sliding_window_pattern")
