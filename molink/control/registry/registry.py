@@ -31,8 +31,7 @@ __all__ = ["Registry"]
 FILE_NAME = "registry.db"
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
-"""Seconds for which expired and revoked invites stay in the list, and their users hear why they
-ended."""
+"""Seconds for which ended invites stay in the list, and their users hear why they ended."""
 
 LOOP_BUSY_S = 0.1
 """The event loop waits no longer for a command's transaction; what it wanted is tried again."""
