@@ -36,8 +36,7 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 2**20
 """Most bytes of a coordinator's message, which may hold the config.json of a model."""
 NODE_MESSAGE_BYTES_MAX = 2**16
-"""Most bytes of a node's message: the largest, a report of 64 paths or a profile of 16 devices, is
-30 KB."""
+"""Most bytes of a node's message; a report of 64 paths or a profile of 16 devices has 30 KB."""
 WAITING_BYTES_MAX = 64 * 2**20
 """Bytes that wait from all senders together: ten times the states of a thousand nodes. What finds
 no room is dropped, and the retained messages are requested again once there is some."""
@@ -175,8 +174,7 @@ class Inbox:
         return self._senders.get(name)
 
     def _keep(self, name: str, sender: _Sender, message: Arrived) -> None:
-        """Keep a message in place of an earlier one of its topic; at the end, since it came
-        last."""
+        """Keep a message in place of an earlier one of its topic, at the end: it came last."""
         self._take(sender, message.path)
         if self._waiting_bytes + len(message.payload) > self.waiting_bytes_max:
             self._drop(is_missed=True)
