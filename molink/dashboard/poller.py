@@ -104,8 +104,7 @@ class Poller:
 
 
 def _trouble(error: UserError) -> str:
-    """Sentence about a failed look; a refusal is an answer, which blames the key or the rate
-    itself."""
+    """Sentence on a failed look; a refusal is an answer, which blames the key or the rate."""
     said = str(error)
     refused = isinstance(error, RefusedError)
     return printable_line(said if refused else f"No answer from the coordinator: {said}")

@@ -33,8 +33,7 @@ LINE_BYTES_MAX = 64 * 2**20
 """Most bytes of one line that is read: as much as the largest answer that is taken."""
 
 FRAMES_MAX = 2_000_000
-"""Most looks of one recording that is read: eleven days at two a second, 32 MB of places and times.
-"""
+"""Most looks of a recording that is read: eleven days at two a second, 32 MB of their places."""
 
 
 class Recorder:

@@ -18,8 +18,7 @@ CIRCLING_MIN = 0.05
 """Mean count of micro-batches under way below which a ring rests."""
 
 SHOWN_MAX = 99
-"""Most micro-batches that are shown: more than any ring has; what a stage reports may be anything.
-"""
+"""Most micro-batches that are shown, more than any ring has: a stage may report anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ class Stage:
     kv_capacity: int
     frames_refused: int
     micro_batches: float | None
-    """Micro-batches at this stage in the last half second, waiting or computed, as a mean; None:
-    not told."""
+    """Mean of micro-batches waiting or computed here in the last half second; None: not told."""
     states_used: int
     states_capacity: int
     """Requests whose states it holds at a time; 0: its layers keep none."""

@@ -57,8 +57,7 @@ class Finding:
 
     severity: Severity
     kind: str
-    """Kind in one word: with the subject it tells a finding whose figures change from another
-    finding."""
+    """Kind in one word: with the subject it tells findings apart though figures change."""
     subject: str
     """Name of a node, or empty."""
     sentence: str
@@ -149,8 +148,7 @@ def _slower_than_others(
 
 
 def _measured_step_s(history: History, ring: Ring, index: int) -> float | None:
-    """Seconds that a stage's step should take, as its node has measured it alone; None: it
-    has not."""
+    """Seconds of a stage's step, as its node has measured it alone; None: it has not."""
     stage = ring.stages[index]
     node = history.state.nodes_by_name.get(stage.node)
     if node is None or not node.layer_step_s or stage.layers is None:

@@ -208,8 +208,7 @@ class History:
         return [one.tokens_per_s for one in self.samples if one.tokens_per_s is not None]
 
     def ttfts_s(self) -> list[float]:
-        """Seconds to the first token of the requests of the last minutes, in the order in which
-        they came."""
+        """Seconds to first tokens in the last minutes, in the order in which requests came."""
         return [one.ttft_s for one in self.recent() if one.ttft_s is not None]
 
     def tpots_s(self) -> list[float]:

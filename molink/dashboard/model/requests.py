@@ -75,10 +75,9 @@ class Request:
     answer_tokens_max: int
     tokens: int
     forecast_ttft_s: float | None
-    """Seconds to the first token, as forecast when the request was sent to a ring; None: nobody
-    knew."""
+    """Forecast seconds to its first token, when it was sent to a ring; None: nobody knew."""
     forecast_tpot_s: float | None
-    """Seconds between two tokens, as forecast then; None: nobody knew."""
+    """Forecast seconds between two tokens, made then; None: nobody knew."""
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None

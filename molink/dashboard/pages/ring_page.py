@@ -70,8 +70,7 @@ def _without_rings(history: History) -> list[Row]:
 
 
 def _title(ring: Ring, width: int, glyphs: Glyphs) -> Line:
-    """Title of a ring, as far as it fits: where all does not, what the cache saves goes before the
-    rest."""
+    """Title of a ring, as far as it fits; what the cache saves goes before the rest."""
     parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
         noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
