@@ -54,8 +54,7 @@ __all__ = [
 ]
 
 RECLAIM_S = 180.0
-"""Seconds for a ring to find a replacement (a minute) and to let answers end (half of one), twice
-over."""
+"""Seconds to find a replacement (a minute) and to let answers end (half of one), twice over."""
 
 RECLAIM_HURRIED_S = 10.0
 """Seconds while the owner plays on the device: a ring whose stage ends goes on elsewhere with the

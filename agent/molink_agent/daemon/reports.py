@@ -84,8 +84,7 @@ class DeviceReports:
     _wish: NodeWish | None = None
     """Wish as published last."""
     _publishing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Lock that is held while a profile is put together and published: an older profile must not
-    come last."""
+    """Lock around making and publishing a profile: an older one must not come last."""
 
     def __post_init__(self) -> None:
         kept = self.admission.kept

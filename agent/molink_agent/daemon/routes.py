@@ -96,8 +96,7 @@ class SharedUplink:
     shares_changed: Callable[[], None]
     """Callback for when a stage's share has changed."""
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Lock that is held while one node measures the line: two at once would each find half
-    of it."""
+    """Lock that a node holds while it measures the line: two would each find half of it."""
     _senders: set[str] = field(default_factory=set)
     """Nodes whose stages send out of the PC."""
 

@@ -48,8 +48,7 @@ CONNECT_WITHIN_S = 5.0
 coordinator answers in one, and a doctor should not keep people waiting."""
 
 ECHO_PATH, ECHO_BYTES = "/agents/echo", 4096
-"""Path at which the coordinator sends back what it got, and bytes that fill three packets of a home
-line."""
+"""Path at which the coordinator sends back what it got; bytes of three packets of a home line."""
 
 TORCH_QUESTION = """
 import json
@@ -139,8 +138,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
 
 
 async def _swaps(data_dir: Path) -> tuple[str, ...]:
-    """Parts that stages compute the library's way, as the running agent tells; none where none
-    runs."""
+    """Parts that stages compute the library's way, as the agent tells; none where none runs."""
     try:
         status = await ask_agent(data_dir, {"command": "status"})
     except UserError:

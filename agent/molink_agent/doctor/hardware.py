@@ -33,8 +33,7 @@ TYPICAL = ModelSize(name="a typical 8B model", layers=32, layer_bytes=436_224_00
 """218 million numbers a layer in 16 bits: hidden size 4,096, MLP 14,336, 8 KV heads of 128."""
 
 WEIGHTS_SHARE = 0.75
-"""Part of what is lent that weights may take; the rest is for KV and for what a step computes with.
-"""
+"""Part of a loan for weights; the rest is for KV and for what a step computes with."""
 
 COMPILER = (
     "Triton compiles kernels for the card when a stage starts: install gcc and Python's headers "
@@ -136,8 +135,7 @@ def torch(facts: DoctorFacts) -> Finding:
 
 
 def _card_without_code(facts: DoctorFacts) -> Finding | None:
-    """Finding about the first lent card that this build of torch has no code for; None: it has for
-    all."""
+    """Finding on the first lent card that this torch has no code for; None: it has for all."""
     built, limits = facts.torch.architectures, facts.limits
     for gpu in facts.gpus.gpus:
         is_lent = limits.device == "auto" or f"cuda:{gpu.index}" in limits.device_names

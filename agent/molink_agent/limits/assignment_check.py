@@ -21,8 +21,7 @@ PLANNED_WITHOUT_SHARE = 0.02
 and no biases, less than a hundredth of the weights even of small models."""
 
 PROBE_BYTES_FREE = 64 * 2**20
-"""Bytes of layers so small that nobody notices their timing: loading torch takes five times as
-much."""
+"""Bytes of layers that are timed unnoticed: loading torch takes five times as much."""
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -33,8 +33,7 @@ BESIDE_STAGE_BYTES = CONTEXT_BYTES + STEP_BYTES
 """Bytes of a card for a stage's process and its steps: what is lent is for weights and KV."""
 
 FULL_SHARE = 0.1
-"""Part of a card's memory by which the loan shrinks each time it was full although less was
-counted."""
+"""Part of a card's memory that is lent less each time it was full although less was counted."""
 
 TIMES_FULL_MAX = 5
 """Times that count: the loan shrinks by at most half of the memory, until the agent starts anew."""

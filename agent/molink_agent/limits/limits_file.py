@@ -49,8 +49,7 @@ class LimitsFile:
         self._stamp: tuple[int, ...] | None = None
 
     def read(self) -> Limits:
-        """Read the file; without a file the defaults hold. Raises UserError for a file that is
-        wrong."""
+        """Read the file; without it the defaults hold. Raises UserError for a wrong file."""
         self._stamp = self._stamp_now()
         self.limits = self._parse()
         self.problem = ""

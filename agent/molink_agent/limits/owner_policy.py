@@ -51,8 +51,7 @@ GPU_USED_FROM_PERCENT = 15.0
 """A desktop with a browser draws 1 to 10 %; games and renderers start at 30."""
 
 GPU_FREE_BELOW_PERCENT = 8.0
-"""Percentage below the other, so that a load about the threshold does not come and go with every
-poll."""
+"""Percentage below the other, so that load about the threshold does not come and go."""
 
 
 @dataclass(slots=True)

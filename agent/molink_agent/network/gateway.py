@@ -55,8 +55,7 @@ class UpnpGateway:
         return str(self._call("externalipaddress"))
 
     def map(self, port: int, lease_s: int) -> int:
-        """Map the same port outside as inside; a port that another PC has is refused by the
-        router."""
+        """Map the same port outside as inside; the router refuses one that another PC has."""
         upnp = self._upnp
         if not self._call(
             "addportmapping", port, "TCP", upnp.lanaddr, port, DESCRIPTION, "", lease_s

@@ -29,8 +29,7 @@ class MappingPeriods:
     """Time limits of a port mapper."""
 
     answer_s: float = 8.0
-    """Seconds for one question: miniupnpc searches for two seconds and then asks each device it
-    found."""
+    """Seconds for a question: miniupnpc searches for two and then asks each device found."""
     lease_s: int = 3600
     renew_s: float = 1500.0
     """Two renewals fit into a lease. Also how soon a router that had none is asked again."""

@@ -68,8 +68,8 @@ ISOLATION = (
     "PrivateTmp=yes",
     "BindReadOnlyPaths=-/tmp/.X11-unix",
 )
-"""Isolation that needs a namespace of users, which some Linuxes forbid. Home stays readable for the
-program itself, the hub's token and the desktop's key; of /tmp only the display's socket is shared.
+"""Isolation that needs a namespace of users; some Linuxes forbid that. Home stays readable for the
+program itself, the hub's token and the desktop's key; of /tmp only the display is shared.
 """
 
 _UNIT = f"""\

@@ -44,8 +44,7 @@ FETCHES = 2
 """Times that a file is fetched while its checksum is wrong."""
 
 VERIFYING_SHARE = 0.1
-"""Time to verify bytes, as a part of the time in which they come: minutes of it are visible as
-progress."""
+"""Time to verify bytes, as a part of that to fetch them: minutes of it show as progress."""
 
 Counted = Callable[[int], None]
 """Callback with a number of bytes."""

@@ -148,8 +148,7 @@ JOURNAL_LINE = re.compile(r"(\d{1,12}) ([0-9a-f]{64})")
 """Block number, checksum of our piece of it."""
 
 READ_BYTES = 2**20
-"""Bytes read at once while comparing: an agent that has finished shall not keep the memory of a
-block."""
+"""Bytes read at once while comparing: a finished agent shall not keep a block's memory."""
 
 
 @dataclass(slots=True)

@@ -62,11 +62,9 @@ class WeightsLimits:
     """Limits of a download: disk, and how long it goes on when things fail."""
 
     disk_bytes_max: int | None = None
-    """Most bytes of all weights under the directory; older ones go when it is reached. None: no
-    cap."""
+    """Most bytes of all weights in the directory; older ones go beyond it. None: no cap."""
     disk_reserve_bytes: int = 2 * GIB
-    """Bytes left free on the disk: a PC whose disk is full to the last byte is not a pleasant one.
-    """
+    """Bytes left free on the disk: a PC whose disk is full is not a pleasant one."""
     keep: frozenset[Path] = frozenset()
     """Directories that `ensure_weights` returned and that stages still use: never removed."""
     failures_max: int = 12
