@@ -82,8 +82,7 @@ class Suspensions:
 
 @dataclass(slots=True)
 class BrokerAccess:
-    """Keeper of the broker's users: tells it which nodes are shut out, or let in again, until it
-    hears."""
+    """Keeper of the broker's users: tells it which nodes are shut out or let in, until it hears."""
 
     broker: Broker
     client: ControlClient

@@ -99,8 +99,7 @@ def _links_seen(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
 
 
 def discrepancies(node: Node, seen: Sightings) -> list[str]:
-    """Sentences about figures that a plan counts otherwise than this node reports; empty
-    for most."""
+    """Sentences on figures that a plan counts otherwise than this node reports; mostly none."""
     found = [*_upload(node, seen.uploads.get(node.pc, ())), *_served(node), *_links(node, seen)]
     return found[:DISCREPANCIES_MAX]
 

@@ -206,8 +206,7 @@ class ControlHub:
 
     @property
     def trouble(self) -> str:
-        """Sentence about changes that the broker has not heard of yet; empty when it has heard of
-        all."""
+        """Sentence on changes that the broker has not heard of yet; empty when there are none."""
         count = self.access.untold_count
         return f"The broker has not heard yet that {count} nodes are shut out." if count else ""
 
@@ -259,9 +258,9 @@ class ControlHub:
             self.book.wake(node)
 
     def _is_stale(self, received: Received) -> bool:
-        """Whether a message is a stale last will. A broker that was restarted may still hold the
-        last wills of its end: a node that serves and does not come back is noticed by its silence.
-        A local node is there as long as we are."""
+        """Whether a last will is stale. A broker that was restarted may still hold those of its
+        end: a node that serves and does not come back is noticed by its silence. A local one is
+        always there."""
         message, node = received.message, self.book.node(received.node_id)
         return (
             (received.retained or node.is_local)
@@ -360,8 +359,7 @@ class ControlHub:
             self._let_in_again(node_id)
 
     def _suspend(self, node: Node, now: float) -> None:
-        """Suspend a node. If it is suspended and still heard, it has slipped in again: the broker
-        is told again."""
+        """Suspend a node. If that is still heard, it has slipped in: the broker is told again."""
         self.access.shut_out(node.node_id)
         if node.node_id in self.suspensions:
             return

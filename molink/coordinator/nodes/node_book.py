@@ -279,8 +279,7 @@ class NodeBook:
         return True
 
     def _take_health(self, node: Node, message: NodeHealth) -> None:
-        """Take a report on a stage. A report that cannot be read is counted; the one before
-        stays."""
+        """Take a report on a stage; an unreadable one is counted, and the one before stays."""
         if isinstance(message.stage, Unreadable):
             with self.refusals:
                 raise FrameError(f"{node.name}: {message.stage.why}")
@@ -356,8 +355,7 @@ def _take_paths(node: Node, message: PathReport) -> None:
 
 
 def _take_seen(node: Node, message: RatesSeen) -> None:
-    """Add the rates of a report to those seen before: an agent that starts anew forgets its
-    counts."""
+    """Add reported rates to those seen before: an agent that starts anew forgets its counts."""
     for rate in message.rates:
         node.seen.pop(rate.sender, None)
         node.seen[rate.sender] = rate.rate_mbps

@@ -38,8 +38,7 @@ AGAIN_S = 6 * 3600.0
 """Home lines change by the hour; a round costs each node a dozen seconds of upload."""
 
 ORDERS_AT_ONCE = 50
-"""Orders that are sent at once. Each waits for the broker's acknowledgement; a thousand one after
-the other took seconds."""
+"""Orders sent at once: each waits for the broker; a thousand one after the other took seconds."""
 
 Addresses = tuple[str, ...]
 
@@ -165,8 +164,7 @@ class Probing:
         return found
 
     def _unanswered(self, node: Node) -> frozenset[str]:
-        """Peers of a node's latest order that it has not answered: another order takes its
-        place."""
+        """Peers of a node's latest order that it has not answered: they are in the next order."""
         ordered, peers = self._latest.get(node.node_id, (-1, frozenset()))
         return peers if node.paths_round < ordered else frozenset()
 
@@ -181,8 +179,7 @@ class Probing:
                 await client.publish(PROBE, node.node_id, self._order(node))
 
     def _order(self, node: Node, peers: Sequence[Node] = (), own_token: str = "") -> ProbeOrder:
-        """Order to a node to measure its peers; with neither peers nor a token only a layer is
-        timed."""
+        """Order to a node to measure its peers; with neither peers nor a token, only a layer."""
         return ProbeOrder(
             round=self.round,
             model=self.model,
