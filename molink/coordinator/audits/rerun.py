@@ -132,9 +132,8 @@ def _dtype(stages: Sequence[AgentStage]) -> str:
 
 
 def _planned_dtype(stage: AgentStage) -> str:
-    """Format in which a stage computes, as planned, or the finer one that the stage says: nobody is
-    given more tolerance for what it says of itself. The format that a device takes by itself is
-    told by its profile."""
+    """Format of a stage as planned, or the finer one that it says: nobody is given more tolerance
+    for what it says of itself. The format that a device takes by itself is in its profile."""
     loaded, profile = stage.loaded, stage.node.profile
     said = loaded.dtype if loaded is not None and loaded.dtype in DTYPES else DTYPES[0]
     if stage.work.dtype in DTYPES:
