@@ -10,8 +10,7 @@ from molink.tasks import Signal
 __all__ = ["AUDIT_TOKENS_MAX", "AUDIT_TOKENS_MIN", "AnsweredRequest", "AuditQueue"]
 
 AUDIT_TOKENS_MAX = 1024
-"""First tokens of a request that are audited; a lie about later ones is found in a shorter request.
-"""
+"""First tokens of a request that are audited; shorter requests show lies about later ones."""
 
 AUDIT_TOKENS_MIN = 4
 """Fewer say too little."""
@@ -20,8 +19,7 @@ TRIES_MAX = 2
 """Most audits of a request, while none finishes: a ring may have ended, or lost a stage."""
 
 WAITING_MAX = 16
-"""Requests that wait before no other is chosen: rings that have no time for audits audit less than
-they were asked to."""
+"""Requests that wait, at most: rings that have no time for audits make fewer than asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,7 @@ class AnsweredRequest:
     ring: int
     """Number of the ring that has ended the answer."""
     cache_salt: str
-    """Salt of the request: whoever computes it again caches it for the same users, and nobody else.
-    """
+    """Salt of the request: computed again, it is cached for the same users, and nobody else."""
     timeline: RequestTimeline
     tries: int = 1
     """Audits of it, this one among them."""
@@ -75,8 +72,7 @@ class AuditQueue:
         self._changed.send()
 
     def again(self, answered: AnsweredRequest) -> bool:
-        """Have a request whose audit did not finish audited once more; False: that was tried
-        before."""
+        """Have a request whose audit did not finish audited again; False: it was before."""
         if answered.tries >= TRIES_MAX:
             return False
         self._waiting.append(replace(answered, tries=answered.tries + 1))
