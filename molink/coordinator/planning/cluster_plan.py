@@ -67,8 +67,7 @@ class PlannedRing:
     forecast: "Forecast | None" = None
     """None: its nodes were not measured."""
     prompt_token_s: float = 0.0
-    """Seconds of the forecast's time to first token for each token of the prompt; 0 without a
-    forecast."""
+    """Seconds of the forecast's time to first token for each token of its prompt; 0 without."""
 
     def moved(self, stages: Sequence[PlannedStage]) -> "PlannedRing":
         """The same ring with other nodes in some places, or with fewer places for the same layers.
@@ -214,9 +213,9 @@ class PlanCache:
         return entry.plan
 
     async def _make(self, entry: "_Entry", nodes: Sequence[Node]) -> None:
-        """Make the plan of an entry, unless its facts have changed already: an agent that has just
-        started anew is there before its new profile is. Then there is no plan, and the next one
-        waits for the profile."""
+        """Make the plan of an entry, unless its facts have changed: an agent that has just started
+        anew is there before its new profile. Then there is no plan, and the next waits for that.
+        """
         is_same = entry.facts == _facts(nodes)
         with self.guard:
             entry.plan = await self.planner.plan(nodes) if is_same else None
@@ -273,9 +272,8 @@ MEASURING_WAIT_S = 60.0
 up all others. A slow PC loads its probe in ten seconds."""
 
 PATHS_WAIT_S = 20.0
-"""Seconds from the moment when the last newcomer had timed its layer. The paths are measured
-meanwhile and are usually known first: a PC with twelve neighbours needs a second and a half for
-each."""
+"""Seconds after the last newcomer has timed its layer. The paths are measured meanwhile and are
+usually known first: a PC with twelve neighbours needs a second and a half for each."""
 
 Asked = Callable[[Node, Sequence[Node]], Set[str]]
 """Ids of the nodes that the first one shall measure, of all that are there."""

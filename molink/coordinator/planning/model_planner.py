@@ -243,8 +243,7 @@ class ModelPlanner:
     def _forecast_now(
         self, ring: PlannedRing, facts: Mapping[str, NodeFacts], network: Network
     ) -> Forecast:
-        """Forecast of a ring today. Its memory is in use, so what its nodes lent when it was
-        planned still counts."""
+        """Forecast of a ring today; its memory is in use, so what was lent at its plan counts."""
         planned = ring.forecast
         assert planned is not None, "only forecast rings are compared"
         if any(stage.node_id not in facts for stage in ring.stages):

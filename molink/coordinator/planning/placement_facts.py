@@ -31,8 +31,7 @@ HOP_SOFTWARE_S = 0.002
 link's thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
 
 DOWNLOAD_GUESS_MBPS = 20.0
-"""Download rate of a node that could not measure it: slow enough that a change is not made light
-of."""
+"""Rate of a node that could not measure its download: slow, so that no change is made light of."""
 
 NO_PATH_S = 60.0
 """Delay of a link where no path was found."""
@@ -50,11 +49,9 @@ class FactsMaker:
     dtype: str
     """Format in which stages compute, as `--dtype` names it."""
     output_layers: float | None = None
-    """Layers whose arithmetic for a row equals that of the output matrix; None: as its bytes tell.
-    """
+    """Layers that are as much arithmetic for a row as the output matrix; None: its bytes tell."""
     shape: ModelShape | None = None
-    """Shape by which nodes that have timed another model are planned; None: by that model's times.
-    """
+    """Shape to plan nodes that have timed another model; None: by that model's times."""
     model: str = ""
     """Public name of the model of that shape."""
 
@@ -140,8 +137,7 @@ class FactsMaker:
         return stage.weights_bytes + stage.kv_tokens * token + (stage.state_slots or 0) * state
 
     def _scale(self, device: Device, bytes_here: int, bytes_there: int) -> float:
-        """Factor for sizes that grow from `bytes_here` to `bytes_there` on a device, against that
-        of layers."""
+        """Factor from `bytes_here` to `bytes_there` on a device, against that of layers."""
         layers = sum(self.cost.layer_bytes) / sum(self._cost_on(device).layer_bytes)
         return layers * bytes_there / bytes_here if bytes_here else 1.0
 

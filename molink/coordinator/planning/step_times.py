@@ -36,8 +36,7 @@ def steps_of(node: Node, model: str, shape: ModelShape | None) -> StepCost:
 
 
 def _by_format(shape: ModelShape, profile: Profile, model: str) -> StepCost | None:
-    """Times of a step by those of plain weights, as far as the device has told them; None: it has
-    not."""
+    """Times of a step by the device's times of plain weights; None: it has not told them."""
     device = profile.devices[0]
     formats = {one.format: FormatTimes(one.read_s, one.row_s) for one in profile.formats}
     known = measured_device(device.kind, formats, device.element_bytes)
