@@ -106,7 +106,7 @@ def _point(sample: Sample, times: tuple[int, int]) -> NumberDataPoint:
 
 
 def _attributes(labels: Mapping[str, str]) -> dict[str, str]:
-    """Without those that are empty, as an error's type where there was none."""
+    """Labels that are not empty, as an error's type is where there was none."""
     return {DOTTED.get(name, name): value for name, value in labels.items() if value}
 
 

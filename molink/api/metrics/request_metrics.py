@@ -107,11 +107,11 @@ class RequestMetrics(Collector):
     _prompt_tokens: int = 0
     """Tokens of the prompts of ended requests that were answered."""
     _cached_tokens: int = 0
-    """Tokens of those prompts that were in a cache and not computed again."""
+    """Tokens of answered prompts that were in a cache and not computed again."""
     _forecast_s: float = 0.0
     """Forecast seconds to first tokens that came, summed over ended requests with a forecast."""
     _came_s: float = 0.0
-    """Measured seconds to first tokens of the same requests, added up."""
+    """Measured seconds to first tokens, summed over ended requests that had a forecast."""
     _tokens_ended: int = 0
     """Tokens generated for requests that have ended."""
     _live: int = 0

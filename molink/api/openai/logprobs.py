@@ -48,7 +48,7 @@ class TokenTexts:
         self._service = service
         self._texts: dict[int, str] = {}
         self.fragments: dict[int, bytes] = {}
-        """Bytes of tokens that are part of a character, of those whose text was asked for."""
+        """Bytes of the tokens whose text was asked for and which are only part of a character."""
 
     def text(self, token_id: int) -> str:
         """The text of one token."""

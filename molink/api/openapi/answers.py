@@ -109,7 +109,7 @@ class ServedBy(_Answer):
     queue_ms: float | None
     """Milliseconds from arrival until a ring began to compute."""
     prefill_ms: float | None
-    """Milliseconds from there to the first token."""
+    """Milliseconds from the beginning of the computation to the first token."""
     decode_ms: float | None
     """Milliseconds from the first token to the last."""
     attempts: list[RingPart]
@@ -280,7 +280,7 @@ class ModelEntry(_Answer):
     max_model_len: int = Field(ge=1)
     """Most tokens of prompt and answer together."""
     context_length: int = Field(ge=1)
-    """The same."""
+    """Most tokens of prompt and answer together."""
     vocabulary_size: int = Field(ge=1)
     default_sampling_params: dict[str, float]
     """How tokens are drawn where a request does not say."""
