@@ -149,7 +149,7 @@ class OfferedFiles:
         self.manifest_json: bytes | None = None
         """None while files are being hashed."""
         self.failure: str | None = None
-        """Why there will be none, in one sentence."""
+        """Why there will be no manifest, in one sentence."""
 
     @property
     def progress(self) -> float:

@@ -54,7 +54,7 @@ class Download:
     since_s: float
     """When its rate was looked at last, or when it began."""
     sent_bytes: int = 0
-    """Bytes sent since then."""
+    """Bytes sent since its rate was looked at last."""
 
 
 class DownloadSlots:
