@@ -51,7 +51,7 @@ EVENTS_MAX = 2000
 ORDER_KINDS: frozenset[EventKind] = frozenset({"order", "node_quarantined", "node_removed"})
 
 ORDERS_MAX = 500
-"""Events of these kinds together that are kept beside the others."""
+"""Events of orders that are kept beside the others."""
 
 TEXT_CHARS_MAX = 500
 """Reasons come from nodes, too."""

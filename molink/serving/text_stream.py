@@ -49,7 +49,7 @@ class TextStream:
     _shown_to: int = 0
     """Index behind the tokens whose text was decoded before."""
     _context: str = ""
-    """Text of the tokens between these two."""
+    """Text of the tokens that are decoded again in front of new ones."""
     _held: str = ""
     _quiet_to: str | None = None
     """Mark that ends the quiet part in which the text is; None: it is in none."""

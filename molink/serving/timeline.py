@@ -111,7 +111,7 @@ class RequestTimeline:
     """Seconds to the first token, as forecast when the request was first sent to a ring; None: it
     was sent to none, or the ring's pace was not known."""
     forecast_tpot_s: float | None = None
-    """Seconds between two tokens, as forecast then; None as above."""
+    """Seconds between two tokens, as forecast when it was first sent to a ring; None: unknown."""
 
     # -- filled by the service -------------------------------------------------------------------
 
