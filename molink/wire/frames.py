@@ -181,8 +181,8 @@ class Sampled:
     stamps: tuple[StageStamp, ...] = ()
     """Stamps of a decode batch, one from each stage; empty on the way to the coordinator."""
     waits: tuple[tuple[int, float, int], ...] = ()
-    """Requests whose first token is among these: seconds for which each had waited on the head, and
-    its cached tokens; empty on the way there."""
+    """Requests whose first token is in the message: seconds for which each had waited on the head,
+    and its cached tokens; empty on the way there."""
     scores: tuple[PromptScore, ...] = ()
     """Scores of prompts' tokens, where users asked for them; empty on the way to the head."""
 
