@@ -102,15 +102,15 @@ class ModelShape:
     attention_width: int
     """Query heads times the sizes of a key and of a value: half the FLOPs of a row and a key."""
     decode_attention_width: int
-    """The same for decode rows: in latent attention they meet longer rows, of which keys and values
-    are not made."""
+    """Attention width of decode rows: in latent attention they meet longer rows, of which keys and
+    values are not made."""
     expansion_parameters: int
     """Parameters of the matrices that make keys and values of one token's latent row, once more for
     each span of a prompt that sees it."""
     kv_values: int
     """Numbers that an attending layer keeps for one token."""
     kv_vectors: int
-    """Vectors that hold these numbers, each of which has a scale in int8."""
+    """Vectors in which an attending layer keeps one token; each has a scale in int8."""
     mlp_matrices: int = 3
     """Three where a gate multiplies (SwiGLU and its like), two where not."""
     experts: int = 1
@@ -136,7 +136,7 @@ class ModelShape:
     """Width of what each layer reads of the token itself, in a table of its own; 0: nothing. Then
     every stage has the embedding table, too."""
     token_vocabulary: int = 0
-    """Rows of each of these tables."""
+    """Rows of each layer's table of token inputs."""
 
     @property
     def expert_parameters(self) -> int:

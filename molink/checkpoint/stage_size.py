@@ -38,8 +38,8 @@ PROBE_LAYERS_MAX = 2
 PROBE_KV_TOKENS = 4096
 
 KV_TOKENS_MIN = 2_048
-"""Under this a stage could not hold one ordinary conversation; better to ask for it and let the
-machine say no.
+"""Least tokens of KV: with fewer a stage could not hold one ordinary conversation; better to ask
+for it and let the machine say no.
 """
 
 
@@ -54,7 +54,7 @@ class StageSize:
     kv_values: int
     """Numbers that one token takes in all of the stage's layers."""
     kv_vectors: int
-    """Keys and values of heads that hold these numbers."""
+    """Keys and values of heads that one token takes in all of the stage's layers."""
     state: StateSize = NO_STATE
     """Size of one request's states in all of the stage's layers."""
 
