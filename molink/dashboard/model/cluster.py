@@ -158,7 +158,7 @@ class Node:
     covers: str = ""
     """Name of the node whose place it takes should that go; empty: of none."""
     behind: tuple[int, float] | None = None
-    """Tokens, and seconds, by which its KV is behind that node's; None: it holds none."""
+    """Tokens, and seconds, by which KV held for another node is behind; None: it holds none."""
     version: str = ""
     """Version of its MoLink; empty: not told."""
 

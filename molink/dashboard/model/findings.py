@@ -24,8 +24,8 @@ SLOWER_FACTOR = 2.0
 take half of a PC now and then, and a third is what an operator must find at once."""
 
 SLOWER_THAN_TOLD_FACTOR = 2.5
-"""The same beyond what nodes told when they joined: alone, without a long context, and without the
-ends of a ring, whose stages do more than layers."""
+"""Factor over what nodes told when they joined beyond which a stage is named: they told of layers
+alone, without a long context, and without the ends of a ring, which do more."""
 
 PACE_FACTOR = 2.0
 """A stage whose step takes so many times as long as the ring's median sets the pace."""

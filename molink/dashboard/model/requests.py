@@ -77,7 +77,7 @@ class Request:
     forecast_ttft_s: float | None
     """Forecast seconds to its first token, when it was sent to a ring; None: nobody knew."""
     forecast_tpot_s: float | None
-    """Forecast seconds between two tokens, made then; None: nobody knew."""
+    """Forecast seconds between two tokens, when it was sent to a ring; None: nobody knew."""
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None
