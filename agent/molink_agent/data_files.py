@@ -20,7 +20,7 @@ from molink.errors import UserError
 __all__ = ["KNOWN_FILE", "MEMBERSHIP_FILE", "OPTIONS_FILE", "WEIGHTS_DIR", "AgentOptions", "Known"]
 
 MEMBERSHIP_FILE = "membership.json"
-"""There while the agent is a member of a cluster."""
+"""Name of the file that is there while the agent is a member of a cluster."""
 
 KNOWN_FILE = "known.json"
 OPTIONS_FILE = "options.json"

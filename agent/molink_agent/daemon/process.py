@@ -72,7 +72,7 @@ class WeightsCache:
     pc: ThisPc
     _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
     _used: dict[int, Path] = field(default_factory=dict)
-    """Weights that each node asked for last, by its number."""
+    """Directory of weights that each node asked for last, by its number."""
 
     async def get(
         self, number: int, member: Membership, work: AssignedWork, report: Callable[[float], None]

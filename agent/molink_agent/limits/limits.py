@@ -88,11 +88,11 @@ class ValueKind:
     """Kind of value that a limit takes: how it is read and written."""
 
     allowed: str
-    """Completes "it must be"."""
+    """Words that complete "it must be"."""
     of_toml: Callable[[Any], Any]
-    """The value, checked. Raises ValueError."""
+    """Value of TOML, checked. Raises ValueError."""
     of_text: Callable[[str], Any]
-    """The same from what was typed. Raises ValueError."""
+    """Value from what was typed, checked. Raises ValueError."""
     to_toml: Callable[[Any], str]
 
 

@@ -51,7 +51,7 @@ GPU_USED_FROM_PERCENT = 15.0
 """A desktop with a browser draws 1 to 10 %; games and renderers start at 30."""
 
 GPU_FREE_BELOW_PERCENT = 8.0
-"""Percentage below the other, so that load about the threshold does not come and go."""
+"""Use below which a GPU is free again, so that load about one threshold does not come and go."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class IdleTime:
             self._gpu_used_at_s = now_s
 
     def idle_s(self, now_s: float) -> float | None:
-        """Since the last use; None while it is unknown."""
+        """Seconds since the last use; None while it is unknown."""
         if self._input_at_s is None or now_s - self._answered_at_s > UNKNOWN_AFTER_S:
             return None
         used_at_s = max(self._input_at_s, self._gpu_used_at_s or self._input_at_s)

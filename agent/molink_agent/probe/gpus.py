@@ -42,7 +42,7 @@ class Gpu:
     others_percent: float | None = None
     """How busy others keep it, 0 to 100; None: unknown."""
     drawing_percent: float | None = None
-    """How busy those of them keep it that draw (desktops, games), 0 to 100; None: unknown."""
+    """How busy other programs that draw (desktops, games) keep it, 0 to 100; None: unknown."""
     capability: Capability | None = None
     """Machine code that it runs; None: the driver does not tell."""
 

@@ -81,7 +81,7 @@ WINDOW_S = 5.0
 """Seconds of the rate shown: steady enough to read, and a line that stops shows within seconds."""
 
 SAMPLES_MAX = 512
-"""More blocks in a window would only give the same rate more exactly."""
+"""Blocks in a window; with more the rate would be the same, only more exact."""
 
 
 class ProgressMeter:

@@ -49,7 +49,7 @@ NAME_CHARS_MAX = 60
 """Most characters of a model's name in a folder's name."""
 
 REVISION_CHARS = 12
-"""Characters of the content's hash there: for telling a model's versions apart, not for trust."""
+"""Characters of the content's hash in a folder's name, to tell versions apart, not for trust."""
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
