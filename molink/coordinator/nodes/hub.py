@@ -117,7 +117,7 @@ class ControlHub:
     """None: nodes need none and measure nothing."""
     suspensions: Suspensions = field(default_factory=Suspensions)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of the control plane"))
-    """A broker that refuses us ends `run` all the same."""
+    """Guard of a step; a broker that refuses us ends `run` all the same."""
     _excused_until: float = 0.0
     _is_dropping: bool = False
     """Whether the registry was changed and is still to be read."""

@@ -75,7 +75,7 @@ class Node:
     seen: dict[str, float] = field(default_factory=dict)
     """Sender to the Mbps that this node has received from it, by its own count."""
     coordinator_seen_mbps: float = 0.0
-    """The same of this node's bytes, by the coordinator's count; 0: none yet."""
+    """Rate at which the coordinator has received from this node, by its own count; 0: none yet."""
     slowdown: Slowdown = AS_REPORTED
     """Slowdown of its steps and its link, as they were measured while it served."""
     fact: StageFact | None = None

@@ -75,7 +75,7 @@ class Probing:
     """Peers that each node was last ordered to measure."""
     _asked_about: Sequence[Node] = ()
     _to_be_asked: dict[str, Sequence[Node]] = field(default_factory=dict)
-    """Peers that each of those would be ordered to measure: kept for one list of nodes."""
+    """Peers that each node of one list would be ordered to measure."""
     _timing: dict[str, str] = field(default_factory=dict)
     """Nodes that were sent the model's config, and the incarnations of their agents then."""
 
