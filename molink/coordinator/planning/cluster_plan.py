@@ -321,7 +321,7 @@ class Readiness:
     _measured_at: dict[str, float] = field(default_factory=dict)
     """When each node was first seen to have timed its layer."""
     _news_at: float = 0.0
-    """When one of both was last seen to change."""
+    """When the lent nodes, or those that have timed their layer, were last seen to change."""
     _silent: set[str] = field(default_factory=set)
     """Nodes whose paths are not waited for any more, until they have reported them."""
 
