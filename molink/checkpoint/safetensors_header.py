@@ -9,6 +9,7 @@ No torch here, and not the safetensors package: it reads tables only of files th
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +38,9 @@ ALIGNMENT_BYTES = 8
 """Multiple of bytes to which spaces fill the table up, as the format's own library does."""
 
 METADATA = "__metadata__"
+
+NUMBER_MAX = 2**63 - 1
+"""Largest place in a file, and most elements of a tensor: no file system knows more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ def _tensor(name: str, entry: Any, data_start: int) -> StoredTensor:
         isinstance(number, int) and number >= 0 for number in numbers
     ):
         raise ValueError(f"its entry of {name!r} is not one of a tensor")
+    if max(stop, math.prod(shape)) > NUMBER_MAX:
+        raise ValueError(f"its entry of {name!r} is larger than any file")
     if start > stop:
         raise ValueError(f"its entry of {name!r} ends before it begins")
     return StoredTensor(name, dtype, shape, data_start + start, data_start + stop)

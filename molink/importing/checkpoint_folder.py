@@ -215,7 +215,7 @@ def _check_free(
     folder: Path, tensors: Sequence[NewTensors], small_files: Mapping[str, bytes], work: _Work
 ) -> None:
     size = sum(part.size for part in tensors) + sum(map(len, small_files.values()))
-    missing = min(size - work.finished_bytes, 2**63)  # Sizes of a damaged table have no end.
+    missing = size - work.finished_bytes
     free = shutil.disk_usage(work.folder).free - SPARE_BYTES
     if missing > free:
         raise UserError(

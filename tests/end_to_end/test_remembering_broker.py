@@ -3,6 +3,7 @@ has forgotten all, those who live are back at once."""
 
 import json
 import os
+from contextlib import contextmanager
 
 import aiomqtt
 import pytest
@@ -33,13 +34,21 @@ def made(tmp_path, tiny_llama):
     fixed = [
         word for name, port in zip(ports, free_ports(3), strict=True) for word in (name, str(port))
     ]
-    with cluster(tmp_path, tiny_llama, *options, *fixed) as found:
+    with closing_broker(broker), cluster(tmp_path, tiny_llama, *options, *fixed) as found:
         for name in ids:
             found.join(name, known_steps=True, forks=False)
         found.up.line("ready")
         assert found.operator("node", "remove", "ben").returncode == 0
         yield found, broker, ids
-    broker.kill()
+
+
+@contextmanager
+def closing_broker(broker):
+    """End it with the block, whatever happens there."""
+    try:
+        yield
+    finally:
+        broker.kill()
 
 
 async def remember(broker, *messages):

@@ -30,6 +30,8 @@ def test_no_model_takes_all_memory_or_ends_in_a_traceback(subject, seeds):
     [
         ("import-gguf", 3997),  # An array as the number of a token.
         ("plan-folder", 8572),  # An index that names a file by 300 letters.
+        ("plan-folder", 14366),  # A tensor that is larger than any number of bytes.
+        ("plan-folder", 16795),
         ("import-folder", 347),  # Sizes that no float holds.
     ],
 )
