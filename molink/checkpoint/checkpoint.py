@@ -56,8 +56,7 @@ are ours.
 """
 
 SMALL_BYTES_MAX, SMALL_FILES_MAX = 64 * 2**20, 256
-"""Limits on small files together: twice the largest vocabulary, and many more files than any model
-has."""
+"""Limits on small files together: twice the largest vocabulary, and more files than any model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ END_NAMES = (
     "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <turn|> [e~[ <EOT> _<EOT> [EOT] "
     "<end_of_utterance> <|return|> <|call|> <|calls|> <|flush|> <|tool_response>"
 )
-"""Tokens that end a text, a turn or a call whatever else is said: files rarely name more than
-one."""
+"""Tokens that end a text, a turn or a call whatever else is said: files rarely name several."""
 
 CALL_ENDS = "<|eom_id|> <|call|> <|calls|>"
 """Tokens that end calls alone: only these are taken where configs and a template say the rest."""

@@ -114,8 +114,7 @@ def recurrent_parameters(config: Config, hidden: int) -> int:
 
 
 def state_size(config: Config) -> StateSize:
-    """State that one layer's recurrence or convolution keeps of a request; nothing where a config
-    names none."""
+    """State of one request in one layer's recurrence or convolution; nothing without one."""
     sizes = _Sizes(config)
     kernel = sizes.first(*KERNELS)
     numbers, width = _state_sizes(sizes)

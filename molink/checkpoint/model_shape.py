@@ -50,8 +50,7 @@ WIRE_BYTES_PER_VALUE = 2
 TOKEN_ID_BYTES = 4
 
 TOKEN_MATRICES = 3
-"""Matrices in a layer that reads of the token itself: from the embedding, from the row, and
-back."""
+"""Matrices in a layer that reads of the token: from the embedding, from the row, and back."""
 
 
 def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -> int:
@@ -97,8 +96,7 @@ class ModelShape:
     tied_embeddings: bool
     attention_parameters: int
     """Parameters of one layer's attention: projections to queries, keys and values and back. In a
-    hybrid model this and the next three are means over all layers, of which some have a recurrence
-    instead."""
+    hybrid model this and the next three are means over all layers; some recur instead."""
     attention_width: int
     """Query heads times the sizes of a key and of a value: half the FLOPs of a row and a key."""
     decode_attention_width: int
@@ -217,8 +215,8 @@ class ModelShape:
         return tuple(state_bytes * one for one in self._layers_of(self.recurs, False))
 
     def kv_numbers(self, start: int, end: int) -> tuple[int, int]:
-        """Numbers that one token takes in the layers [start, end), and in how many keys and values
-        of heads."""
+        """Numbers, and keys and values of heads, that one token takes in the layers [start,
+        end)."""
         attending = sum(self.attends[start:end]) if self.attends else end - start
         return attending * self.kv_values, attending * self.kv_vectors
 

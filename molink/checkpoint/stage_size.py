@@ -38,8 +38,8 @@ PROBE_LAYERS_MAX = 2
 PROBE_KV_TOKENS = 4096
 
 KV_TOKENS_MIN = 2_048
-"""Least tokens of KV: with fewer a stage could not hold one ordinary conversation; better to ask
-for it and let the machine say no.
+"""Least tokens of KV: below it a stage could not hold one ordinary conversation; better to ask for
+it and let the machine say no.
 """
 
 
