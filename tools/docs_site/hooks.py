@@ -33,6 +33,7 @@ QUICK_START = (
 PAGES_FROM_OUTSIDE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "windows/README.md": "windows.md",
 }
 """Files outside of `docs/`, with the page that holds each."""
