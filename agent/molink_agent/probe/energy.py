@@ -17,7 +17,8 @@ from molink_agent.probe.gpus import VISIBLE_VARIABLE, visible_cards
 __all__ = ["EnergyMeter"]
 
 GAP_S_MAX = 60.0
-"""Between two questions; over a longer one the PC was asleep, and power times time says nothing."""
+"""Most seconds between two questions; over a longer gap the PC was asleep, and power times time
+says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
