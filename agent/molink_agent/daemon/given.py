@@ -27,18 +27,18 @@ __all__ = ["GIVEN_FILE", "GivenLedger", "GivenRecorder", "Night", "Totals", "ask
 GIVEN_FILE = "given.json"
 
 NIGHTS_MAX = 400
-"""A year and a month; 40 KB."""
+"""Nights that are kept: a year and a month; 40 KB."""
 
 ASK_EVERY_S = 600.0
-"""Of the coordinator: a thousand agents are two questions a second."""
+"""Seconds between two questions to the coordinator: a thousand agents ask two a second."""
 
 ASK_AGAIN_S = 30.0
-"""After a question that was not answered, as before the PC is connected."""
+"""Seconds after a question that was not answered, as before the PC is connected."""
 
 GIVEN_PATH = "/agents/given"
 
 ANSWER_WITHIN_S = 3.0
-"""For the coordinator's answer: a status without it is better than one that takes long."""
+"""Seconds for the coordinator's answer: a status without it is better than one that takes long."""
 
 ANSWER_BYTES_MAX = 4096
 """Three numbers with their names are under a hundred."""
@@ -52,18 +52,18 @@ class _Figures(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     uptime_s: float = Field(default=0, ge=0, le=COUNT_MAX)
-    """Of serving, all devices together."""
+    """Seconds of serving, all devices together."""
     token_layers: int = Field(default=0, ge=0, le=COUNT_MAX)
     """Tokens times the layers that they passed here."""
     bytes_sent: int = Field(default=0, ge=0, le=COUNT_MAX)
 
 
 class Totals(_Figures):
-    """What the PC has given since it joined, by the coordinator's count."""
+    """Work that the PC has given since it joined, by the coordinator's count."""
 
     def since(self, before: "Totals | None") -> "Totals":
-        """What has come since `before`. Nothing where less is told than before: a coordinator that
-        has lost its figures must not bring those of all other nights into this one."""
+        """Work that has come since `before`. Nothing where less is told than before: a coordinator
+        that has lost its figures must not bring those of all other nights into this one."""
         if before is None:
             return Totals()
         news = {key: getattr(self, key) - getattr(before, key) for key in type(self).model_fields}
@@ -71,12 +71,12 @@ class Totals(_Figures):
 
 
 class Night(_Figures):
-    """What the PC gave from noon of one day to noon of the next."""
+    """Work that the PC gave from noon of one day to noon of the next."""
 
     begins: date
 
     def plus(self, given: _Figures) -> "Night":
-        """With more of the same night."""
+        """The night with more that was given in it."""
         sums = {key: getattr(self, key) + getattr(given, key) for key in _Figures.model_fields}
         return self.model_copy(update=sums)
 
@@ -87,13 +87,13 @@ class GivenLedger(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     totals: Totals | None = None
-    """As last told; None: never."""
+    """Totals as last told; None: never."""
     nights: tuple[Night, ...] = Field(default=(), max_length=NIGHTS_MAX)
 
     @classmethod
     def load(cls, data_dir: Path) -> "GivenLedger":
-        """As it was saved, empty without a file; one that is damaged is moved away. Raises OSError
-        when the file is there and cannot be read now."""
+        """The ledger as it was saved, empty without a file; a damaged file is moved away. Raises
+        OSError when the file is there and cannot be read now."""
         path = data_dir / GIVEN_FILE
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -112,7 +112,8 @@ class GivenLedger(BaseModel):
         new.replace(data_dir / GIVEN_FILE)
 
     def later(self, now: datetime, totals: Totals | None) -> "GivenLedger":
-        """With what has come by now: new totals of the coordinator, None if it was not asked."""
+        """The ledger with what has come by now: new totals of the coordinator, None if it was not
+        asked."""
         given = totals.since(self.totals) if totals is not None else Totals()
         nights, begins = {night.begins: night for night in self.nights}, night_of(now)
         if any(given.model_dump().values()):
@@ -141,7 +142,7 @@ class GivenRecorder:
     """The coordinator, in a thread; None where it does not answer."""
 
     async def run(self) -> None:
-        """Until cancelled. No coordinator's answer ends it: the agent serves without."""
+        """Run until cancelled. No coordinator's answer ends it: the agent serves without."""
         guard = ErrorGuard("Counting what this PC gives")
         while True:
             wait_s = ASK_AGAIN_S
@@ -150,7 +151,7 @@ class GivenRecorder:
             await asyncio.sleep(wait_s)
 
     async def step(self) -> float:
-        """Ask and write; seconds until it is time to do so again."""
+        """Ask the coordinator and write; return the seconds until it is time to do so again."""
         totals = await asyncio.to_thread(self.ask)
         if totals is None:
             return ASK_AGAIN_S
@@ -163,8 +164,8 @@ class GivenRecorder:
 
 
 def ask_totals(membership: Membership | None) -> Totals | None:
-    """What all devices together have given, by the coordinator's own count. None when it cannot be
-    asked."""
+    """Work that all devices together have given, by the coordinator's own count. None when it
+    cannot be asked."""
     if membership is None:
         return None
     try:

@@ -29,7 +29,7 @@ from molink_scheduler.link.upload_budget import check_cap
 __all__ = ["LOCAL_ADDRESS", "FixedPlanner", "RingPlan", "fixed_plan"]
 
 LOCAL_ADDRESS = "127.0.0.1"
-"""Where stages and coordinator listen for each other."""
+"""Address at which stages and coordinator listen for each other."""
 
 DECODE_HEADER_BYTES = 250
 """Frames around one decoded row: chunk and batch headers, acknowledgement."""
