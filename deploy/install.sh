@@ -313,7 +313,6 @@ is_our_link() {
 }
 
 check_helpful() {
-    has_mosquitto || note "mosquitto is not installed: only who runs a coordinator profits from it"
     has cc || has gcc || note "no C compiler: CPUs with AVX512-BF16 compute faster with one"
     case $torch_choice in
         cuda*) has_compiler_for_kernels || note "no C compiler with Python's headers: kernels for" \
@@ -335,12 +334,6 @@ how_to_get_compiler() {
         *) echo "install them with your system's package manager" ;;
     esac
 }
-
-# Debian puts it where a user's PATH does not lead.
-has_mosquitto() (
-    PATH=$PATH:/usr/sbin:/usr/local/sbin
-    has mosquitto
-)
 
 check_all() {
     missing_count=0

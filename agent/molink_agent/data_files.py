@@ -20,7 +20,7 @@ from molink.errors import UserError
 __all__ = ["KNOWN_FILE", "MEMBERSHIP_FILE", "OPTIONS_FILE", "WEIGHTS_DIR", "AgentOptions", "Known"]
 
 MEMBERSHIP_FILE = "membership.json"
-"""There while the agent is a member of a cluster."""
+"""Name of the file that is there while the agent is a member of a cluster."""
 
 KNOWN_FILE = "known.json"
 OPTIONS_FILE = "options.json"
@@ -36,9 +36,9 @@ class AgentOptions:
     """Options that an owner gave at `join`, kept for every later start."""
 
     data_port: int = 0
-    """Of the peer service; 0: any free one."""
+    """Port of the peer service; 0: any free one."""
     listen: str = "0.0.0.0"
-    """Where stages and the peer service listen."""
+    """Address at which stages and the peer service listen."""
     map_ports: bool = True
     """Ask the router to let neighbours in."""
 
@@ -64,7 +64,8 @@ class AgentOptions:
 
     @classmethod
     def load(cls, data_dir: Path) -> "AgentOptions":
-        """What was saved, or the defaults. Raises UserError for a file of something else."""
+        """Options that were saved, or the defaults. Raises UserError for a file of
+        something else."""
         try:
             return cls(**json.loads((data_dir / OPTIONS_FILE).read_text()))
         except FileNotFoundError:
@@ -84,20 +85,20 @@ class Known(BaseModel):
     """Empty: not joined yet."""
     broker_port: int = Field(default=0, ge=0, le=65535)
     coordinator_url: str = ""
-    """https://host:port, of its port for agents."""
+    """URL of the coordinator's port for agents, https://host:port."""
     stun_port: int = Field(default=0, ge=0, le=65535)
     """UDP, at the coordinator's host; 0: it answers none."""
     data_port: int = Field(default=0, ge=0, le=65535)
-    """Where neighbours connect to this PC; 0: any free one."""
+    """Port to which neighbours connect; 0: any free one."""
     model: ModelSize | None = None
     speaks: Protocols | None = None
     """The coordinator; None: not heard yet."""
     profile: Profile | None = None
-    """As last sent to the coordinator."""
+    """Profile as last sent to the coordinator."""
 
     @classmethod
     def load(cls, data_dir: Path) -> "Known":
-        """What was saved; nothing when there is no file, or it is no longer understood."""
+        """Facts that were saved; none when there is no file, or it is no longer understood."""
         try:
             return cls.model_validate_json((data_dir / KNOWN_FILE).read_bytes())
         except (OSError, ValidationError):

@@ -12,7 +12,6 @@ from molink.terminal.amounts import duration_text, progress_text
 from molink_agent.limits.limits import Limits, plain_limits
 
 __all__ = [
-    "KWH_J",
     "MB",
     "StatusNews",
     "given_text",
@@ -24,7 +23,6 @@ Status = Mapping[str, Any]
 
 GB = 2**30
 MB = 1e6
-KWH_J = 3.6e6
 
 DOING = {
     "joining": "measuring what this PC can do for the model, a minute at most",
@@ -35,13 +33,13 @@ DOING = {
     "paused": "until it is lent again",
     "outdated": "update MoLink",
 }
-"""In each state, unless it has a reason of its own."""
+"""Sentence for each state, unless it has a reason of its own."""
 
 LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
-"""While the progress is known."""
+"""Sentences while the progress is known."""
 
 QUARTERS_BYTES_MIN = 10**9
-"""Of a download whose quarters are told: half a minute each on a line of 100 Mbps."""
+"""Bytes of a download whose quarters are told: half a minute each on a line of 100 Mbps."""
 
 
 class StatusNews:
@@ -50,7 +48,7 @@ class StatusNews:
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
         self._quarters: dict[str, int] = {}
-        """Of each device's download, that were passed."""
+        """Quarters of each device's download that were passed."""
 
     def update(self, status: Status) -> list[str]:
         """Sentences that were not shown last time."""
@@ -77,7 +75,7 @@ class StatusNews:
         return [_mark(device, status) + _device_sentence(device)]
 
     def _of_device(self, device: Status, mark: str) -> dict[str, str]:
-        """By topic; a device is known by its node's id."""
+        """Sentences of one device by topic; a device is known by its node's id."""
         doing, trouble = (f"{topic} of {device.get('id')}" for topic in ("doing", "trouble"))
         shown = self._shown.get(doing, "")
         failed = _trouble(device)
@@ -131,7 +129,7 @@ def _how_far(loaded: Mapping[str, Any]) -> str:
 
 
 def _devices(status: Status) -> Sequence[Status]:
-    """Of a status, or itself where it is of one device."""
+    """Statuses of the devices; the status itself where it is of one device."""
     return status.get("devices") or (status,)
 
 
@@ -141,7 +139,7 @@ def _is_reported(device: Status) -> bool:
 
 
 def _mark(device: Status, status: Status) -> str:
-    """Which of several devices is meant."""
+    """Beginning that tells of which device a line is; empty where there is only one."""
     if len(_devices(status)) < 2:
         return ""
     return f"{device['device'] or device['name']}: "
@@ -186,7 +184,7 @@ def _device_lines(device: Status, margin: str) -> Iterator[str]:
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
-    """Those that the owner has set."""
+    """Limits that the owner has set."""
     default = plain_limits(Limits())
     own = [f"{key} {_value(value)}" for key, value in limits.items() if value != default.get(key)]
     return ", ".join(own) or "none of your own; `molink agent set --help` shows what there is"
@@ -201,12 +199,11 @@ def _value(value: Any) -> str:
 
 
 def given_text(given: Mapping[str, Any]) -> str:
-    """What was given, in one line: hours, tokens times layers, upload, energy where it is known."""
+    """Given work in one line: hours, tokens times layers, upload."""
     if not (given["uptime_s"] or given["token_layers"] or given["bytes_sent"]):
         return "nothing yet"
-    serving, energy_j = duration_text(given["uptime_s"]), given.get("energy_j")
-    energy = "" if energy_j is None else f", {energy_j / KWH_J:.2f} kWh"
+    serving = duration_text(given["uptime_s"])
     return (
         f"{serving} of serving, {given['token_layers']:,} tokens x layers, "
-        f"{given['bytes_sent'] / MB:,.1f} MB sent{energy}"
+        f"{given['bytes_sent'] / MB:,.1f} MB sent"
     )

@@ -33,10 +33,10 @@ ECHO_BYTES_MAX = 4096
 NOT_NOW = (
     "The coordinator cannot take in PCs just now; its operator can see why. It is asked again."
 )
-"""What a PC reads while the registry cannot be written: the reason, a path, is the operator's."""
+"""Message to a PC while the registry cannot be written: the reason, a path, is the operator's."""
 
 GivenBy = Callable[[str], dict[str, int]]
-"""What the PC with this id has given, with all its devices."""
+"""Function that tells what the PC with this id has given, with all its devices."""
 
 
 def create_agents_app(

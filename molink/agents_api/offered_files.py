@@ -31,7 +31,8 @@ from molink.errors import CheckpointError, MolinkError
 __all__ = ["FileHashes", "FileState", "HashCache", "HashingStopped", "OfferedFiles", "hash_file"]
 
 READ_BYTES = 2**20
-"""Enough that the hash, not the reading, takes the time; and how soon a stop is noticed."""
+"""Bytes read at once: enough that the hash, not the reading, takes the time; they also set how soon
+a stop is noticed."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +46,13 @@ class FileState:
     """Identity of a file's content: while it is the same, so are the checksums."""
 
     path: str
-    """Where it really lies, links followed."""
+    """Path of the file itself, links followed."""
     size: int
     mtime_ns: int
 
     @classmethod
     def of(cls, path: Path) -> "FileState":
-        """As it is now. Raises OSError when it is not there."""
+        """State of the file as it is now. Raises OSError when it is not there."""
         real = path.resolve(strict=True)
         found = real.stat()
         return cls(str(real), found.st_size, found.st_mtime_ns)
@@ -144,11 +145,11 @@ class OfferedFiles:
         self._bytes_done = 0
         self._bytes_total = 0
         self.files: dict[str, tuple[Path, FileState]] = {}
-        """By name; empty until the manifest is there."""
+        """Offered files by name, with their states; empty until the manifest is there."""
         self.manifest_json: bytes | None = None
         """None while files are being hashed."""
         self.failure: str | None = None
-        """Why there will be none, in one sentence."""
+        """Why there will be no manifest, in one sentence."""
 
     @property
     def progress(self) -> float:
@@ -213,7 +214,7 @@ class OfferedFiles:
         return {name: self._checkpoint.weight_file(name) for name in names}
 
     def _small_files(self) -> dict[str, Path]:
-        """All but the index: each node writes the one of what it holds."""
+        """Small files but the index: each node writes an index of what it holds."""
         found = {
             path.name: path
             for pattern in SMALL_FILES

@@ -18,24 +18,24 @@ from dataclasses import dataclass, field
 __all__ = ["DOWNLOADS_MAX", "Download", "DownloadSlots", "NoSlotError", "RateCap", "TakenOverError"]
 
 DOWNLOADS_MAX = 4
-"""Enough to fill an upload though some nodes are slow, few enough that the first come are done
-soon: nodes that have their layers can serve while others still load."""
+"""Most downloads at a time: enough to fill an upload though some nodes are slow, few enough that
+the first come are done soon: nodes that have their layers can serve while others still load."""
 
 WAITING_MAX = 64
-"""In line; a ring has fewer nodes. More are sent away at once."""
+"""Most PCs in line; a ring has fewer nodes. More are sent away at once."""
 
 SLOW_BYTES_PER_S, SLOW_AFTER_S = 64 * 2**10, 10.0
-"""What a download must take to keep its slot while others wait, looked at over so long: half a
-megabit per second, of which home lines have a multiple."""
+"""Rate that a download must keep to hold its slot while others wait, and the seconds over which it
+is measured: half a megabit per second, of which home lines have a multiple."""
 
 LOOK_EVERY_S = 1.0
-"""Between two looks of who waits."""
+"""Seconds between two looks at the downloads while others wait."""
 
 SLOW_MAX = 64
 """Downloads beside the slots, each a file and some buffers: more PCs than lag behind at once."""
 
 WAIT_S = 30.0
-"""In line, before a node is sent away: shorter than the time-outs of proxies on the way."""
+"""Seconds in line before a node is sent away: shorter than the time-outs of proxies on the way."""
 
 
 class NoSlotError(Exception):
@@ -54,7 +54,7 @@ class Download:
     since_s: float
     """When its rate was looked at last, or when it began."""
     sent_bytes: int = 0
-    """Since then."""
+    """Bytes sent since its rate was looked at last."""
 
 
 class DownloadSlots:
@@ -69,7 +69,7 @@ class DownloadSlots:
         self._free = asyncio.Semaphore(count)
         self._wait_s, self._clock = wait_s, clock
         self._pcs: dict[str, asyncio.Timeout] = {}
-        """That download or wait, with what ends that."""
+        """PCs that download or wait, with the timeout that ends their download or wait."""
         self._holding: set[Download] = set()
         self._slow: set[Download] = set()
         self._waiting = 0
@@ -105,7 +105,7 @@ class DownloadSlots:
 
     @asynccontextmanager
     async def _only(self, pc: str, ending: asyncio.Timeout) -> AsyncIterator[None]:
-        """Be the PC's one download, until a newer one is."""
+        """Be the PC's only download, until a newer one is."""
         if pc in self._pcs:
             self._pcs[pc].reschedule(asyncio.get_running_loop().time())
         self._pcs[pc] = ending
@@ -141,7 +141,7 @@ class DownloadSlots:
             self._waiting -= 1
 
     async def _turn(self) -> None:
-        """Wait for a slot, and look meanwhile whether one is held too slowly."""
+        """Wait for a slot, and give slots of slow downloads away meanwhile."""
         if not self._free.locked():
             await self._free.acquire()
             return

@@ -42,23 +42,24 @@ from molink.token_bucket import TokenBucket
 __all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
 
 CHUNK_BYTES = 256 * 2**10
-"""Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
+"""Bytes written at once: steps of a cap, and under a millisecond of the event loop."""
 
 STALL_S = 60.0
-"""For one chunk to leave; a node that reads slower than 4 KB/s gives the slot back."""
+"""Seconds for one chunk to leave; a node that reads slower than 4 KB/s gives the slot back."""
 
 RETRY_AFTER_S = 5
-"""After a 503: hashing a few GB takes about that."""
+"""Seconds to wait after a 503: hashing a few GB takes about that."""
 
 MANIFEST_PERIOD_S, MANIFESTS_FREE = 10.0, 16
-"""Of a PC, which wants one at each start of each device: it may be a megabyte."""
+"""Seconds between a PC's manifests, and how many it may fetch at once before: it wants one at each
+start of each device, and a manifest may be a megabyte."""
 
 PcOfToken = Callable[[str], str | None]
 """The PC of the node with this bearer token; None: no node that may fetch weights has it. Must not
 block."""
 
 MadeWait = Callable[[str], None]
-"""Called with a PC whose download waits for the coordinator, or has not the whole of its line."""
+"""Callback with a PC whose download waits for the coordinator, or has not the whole of its line."""
 
 
 @dataclass(slots=True)
@@ -75,7 +76,7 @@ class WeightsRoutes:
     _packed: "asyncio.Task[bytes] | None" = None
     """The manifest, once somebody has asked."""
     _asked: dict[str, TokenBucket] = field(default_factory=dict)
-    """By PC, how often it may have the manifest."""
+    """Limit by PC on how often it may fetch the manifest."""
 
     async def get_manifest(self, request: web.Request) -> web.Response:
         """The manifest: all files with their checksums, compressed once for everybody."""
@@ -255,7 +256,7 @@ def _busy(message: str) -> ApiError:
 
 
 def _range(request: web.Request, name: str, size: int) -> tuple[int, int]:
-    """First byte and the one after the last."""
+    """First byte of a range and the byte after its last."""
     try:
         start, stop, _ = request.http_range.indices(size)
     except ValueError:

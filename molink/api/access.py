@@ -58,7 +58,7 @@ OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
 INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
 WATCH_PATHS = frozenset({"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH})
-"""To be read; whatever is done there is an order."""
+"""Paths that can only be read; whatever acts on the cluster is an order."""
 
 PROXY_HEADERS = ("Forwarded", "Via", "X-Forwarded-", "X-Real-Ip")
 """How headers begin that proxies add to the requests that they pass on."""
@@ -83,12 +83,12 @@ class Access:
     """Names of this server besides those of loopback; addresses are always right."""
     now_s: Callable[[], float] = time.monotonic
     cors: CorsRules = field(default_factory=CorsRules)
-    """Other origins whose pages may use it."""
+    """Other origins whose pages may use the API."""
     no_keys: bool = False
     """Whether everybody may ask for answers, whatever keys there are."""
 
     def lets_in(self, scope: Scope, *, proxied: bool) -> bool:
-        """Whether a request without a key may have what is of this scope."""
+        """Whether a request without a key is let in where this scope is needed."""
         if scope == "inference" and self.no_keys:
             return True
         holds_keys = self.keys is not None and self.keys.holds_keys()
@@ -96,7 +96,7 @@ class Access:
 
     @property
     def rules(self) -> str:
-        """Who may ask and who may give orders, as a line for the operator."""
+        """Rules for questions and for orders, as a line for the operator."""
         who = "whoever has a key"
         if self.lets_in("inference", proxied=False):
             here = "whoever is on this machine, until a key is made"
@@ -106,7 +106,7 @@ class Access:
 
     @property
     def hint(self) -> str | None:
-        """What the operator should do before anybody can use the API; None: nothing."""
+        """Advice to the operator for as long as nobody can use the API; None: none is needed."""
         if self.keys is None or self.lets_in("inference", proxied=False):
             return None
         return None if self.keys.has_usable() else NO_KEY_YET
@@ -163,7 +163,7 @@ async def add_rate_limit_headers(request: web.Request, response: web.StreamRespo
 
 
 def _admit(access: Access, request: web.Request) -> None:
-    """Raises ApiError: 401 without a key or with a wrong one, 403 where it opens nothing, 415 for
+    """Raise ApiError: 401 without a key or with a wrong one, 403 where it opens nothing, 415 for
     another content type, 429 over its rate."""
     scope = _scope(request)
     key = _key(access, request, scope)
@@ -193,7 +193,7 @@ def _admit(access: Access, request: web.Request) -> None:
 
 
 def scope_of(method: str, path: str) -> Scope:
-    """What a key must open for a route, as its application names it, beside OPEN_PATHS."""
+    """Scope that a key must open for a route, as its application names it, beside OPEN_PATHS."""
     if path.startswith(INFERENCE_PATHS):
         return "inference"
     is_read = method in (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -201,7 +201,7 @@ def scope_of(method: str, path: str) -> Scope:
 
 
 def _scope(request: web.Request) -> Scope:
-    """By the route that will answer, however its path is written. Who may ask may know of none."""
+    """Scope by the route that will answer, however its path is written; without one, inference."""
     resource = request.match_info.route.resource
     return "inference" if resource is None else scope_of(request.method, resource.canonical)
 
@@ -277,7 +277,7 @@ def _spend(access: Access, keys: LiveKeys, key: ApiKey, request: web.Request) ->
 
 
 def _duration(seconds: float) -> str:
-    """As OpenAI writes it: 340ms, 1s, 6m0s."""
+    """A duration as OpenAI writes it: 340ms, 1s, 6m0s."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds), 60)

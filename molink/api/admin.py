@@ -31,16 +31,16 @@ INTAKE_PATH = "/cluster/intake"
 CLEAR_CACHE_PATH = "/cluster/cache/clear"
 
 ORDER_BYTES_MAX = 4096
-"""Of a body: three short fields."""
+"""Most bytes of an order's body, which has three short fields."""
 
 INVITE_S = 24 * 3600.0
 INVITE_USES = 5
-"""Of an invite without wishes, as `molink invite` makes it."""
+"""Uses of an invite for which nothing else is asked, as `molink invite` makes it."""
 
 
 def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
-    """Serve the orders. Answers are JSON objects; a node that is no member is 404, a wish that
-    cannot be met 400, a registry that cannot be written 503."""
+    """Serve the orders; answers are JSON objects. Status 404: the node is no member; 400: the wish
+    cannot be met; 503: the registry cannot be written."""
     routes = _Orders(admin)
     app.add_routes(
         [

@@ -83,7 +83,7 @@ LOGPROB_MIN = -9999.0
 
 
 LIVE = web.AppKey("live", LiveState)
-"""Where answers are kept; absent: they are not."""
+"""Store of kept answers; absent: no answer is kept."""
 
 OPENS_AFTER_S = 0.5
 """Seconds from taking a request until its stream sends its headers, if no event comes before:
@@ -93,10 +93,10 @@ SILENCE_S = 10.0
 """Longest silence of a stream. Proxies wait for 60 s, some of them for 30."""
 
 COMMENT, PING = b": waiting\n\n", b'event: ping\ndata: {"type": "ping"}\n\n'
-"""What clients pass over: those of OpenAI's dialects, and Anthropic's."""
+"""Keep-alive messages that clients ignore: those of OpenAI's dialects, and of Anthropic's."""
 
 EVENTS_AT_ONCE = 256
-"""Of an answer that is written again, before other requests have their turn: a millisecond."""
+"""Events of a kept answer that are read in one go, a millisecond; others have their turn then."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Answer:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     prompt_logprobs: list[PromptLogprob] = field(default_factory=list)
-    """Of the prompt's tokens behind its first, where they were asked for."""
+    """Log-probabilities of the prompt's tokens behind the first; empty unless asked for."""
 
     @classmethod
     async def of(cls, events: AsyncIterator[TokenEvent]) -> "Answer":
@@ -141,8 +141,8 @@ async def generate_all(
     consume: Callable[[int, AsyncIterator[TokenEvent]], Awaitable[Result]],
     prompt_tokens: int,
 ) -> list[Result]:
-    """Generate all `jobs` of an HTTP request at once, of which the caller's key is counted so many
-    tokens of prompts; `consume` reads the events of the one with its index.
+    """Generate all `jobs` of an HTTP request at once. So many tokens of prompts are counted for the
+    caller's key; `consume` reads the events of the job with its index.
 
     The first failure ends all of them. Raises RingError while nothing can be served,
     OverloadedError when too many wait, and ApiError when the caller has too many under way or may
@@ -191,7 +191,7 @@ class EventStream:
     first: Sequence[Mapping[str, Any]] = ()
     """Events that are sent as soon as the response starts."""
     last = b"data: [DONE]\n\n"
-    """What follows the events of an answer that did not fail."""
+    """Message that follows the events of an answer that did not fail."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request

@@ -77,7 +77,7 @@ _WORDS = {
     "string_too_long": "is too long: send at most {max_length} characters",
     "value_error": "{error}",
 }
-"""By pydantic's name of the mistake, filled in with what it knows of the field."""
+"""Words for each of pydantic's mistakes by name, filled in with what it knows of the field."""
 
 _OTHERWISE = "cannot be read: correct it or leave it out"
 

@@ -43,18 +43,18 @@ BODIES_PART = 4
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Caller:
-    """Somebody with requests under way, and what they hold."""
+    """Key or address with requests under way, and what they hold."""
 
     name: str
     """Id of a key, or an address."""
     key_id: str | None = None
     """None: without a key."""
     usage: KeyUsage = field(default_factory=KeyUsage)
-    """Where the tokens of a key are counted; of an address nobody asks."""
+    """Count of the key's tokens; that of an address is never read."""
     shares_cache: bool = False
     """Whether cached KV of other keys may serve it."""
     priority: int = 0
-    """Of requests that do not say one; lower goes first."""
+    """Priority of requests that state none; lower goes first."""
     priority_best: int | None = None
     """The lowest that requests may say; None: any."""
     sequences: int = 0
@@ -107,7 +107,7 @@ def _too_much(status: int, sentence: str) -> ApiError:
 
 @dataclass(slots=True)
 class Callers:
-    """Those with requests under way, by name."""
+    """Callers with requests under way, by name."""
 
     keys: LiveKeys | None = None
     shares_cache: bool = False
@@ -116,7 +116,7 @@ class Callers:
     _known: WeakValueDictionary[str, Caller] = field(default_factory=WeakValueDictionary)
 
     def find(self, address: str | None, key: ApiKey | None = None) -> Caller:
-        """The holder of this key, or else who is at this address."""
+        """The holder of this key, or else the caller at this address."""
         name = key.key_id if key is not None else household_of(address)
         caller = self._known.get(name)
         if caller is None:
@@ -134,7 +134,7 @@ CALLER = web.RequestKey("caller", Caller)
 
 
 def caller_of(request: web.Request) -> Caller:
-    """The caller who has sent a request, by its key or else its address."""
+    """The caller that has sent a request, by its key or else its address."""
     if CALLER not in request:
         request[CALLER] = request.app[CALLERS].find(request.remote)
     return request[CALLER]

@@ -38,17 +38,17 @@ UNREAD_S = 60.0
 all moves on within seconds."""
 
 HANDSHAKE_S = 10.0
-"""For TLS, three round trips of which take seconds on the worst lines."""
+"""Seconds for a TLS handshake, whose three round trips take seconds on the worst lines."""
 
 CONNECTIONS_MAX = 4096
-"""As many as there are sequences at a time on a ring; each is some 10 KB."""
+"""Most connections: as many as sequences at a time on a ring; each costs some 10 KB."""
 
 DESCRIPTORS_PART = 4
 """A server may take a quarter of the process's descriptors, so that those of users and of nodes
 leave half: rings, plans and files need theirs."""
 
 ADDRESS_PART = 4
-"""One address may hold a quarter of the connections."""
+"""Part of the connections that one address may hold: a quarter."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class ConnectionLimits:
 
     @classmethod
     def of_process(cls) -> "ConnectionLimits":
-        """As many as this process has descriptors for."""
+        """Limits for as many connections as this process has descriptors for."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         usable = CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else soft // DESCRIPTORS_PART
         total = max(ADDRESS_PART, min(CONNECTIONS_MAX, usable))
@@ -114,7 +114,7 @@ class _Handshakes:
 
     guard: ConnectionGuard
     open: dict[Handshake, str] = field(default_factory=dict)
-    """Each with its address."""
+    """Open connections, each with its address."""
 
     def add_stranger(self, stranger: object, address: str) -> bool:
         """Count one; whether there is room for it."""

@@ -77,10 +77,10 @@ UNSERVED: Mapping[str, str] = {
     "/v1/vector_stores": "Vector stores are",
     "/v1/videos": "Videos are",
 }
-"""By path, with all below it: what others serve there, and its verb."""
+"""Words for what other servers have at a path and below it, with the verb."""
 
 NOT_KEPT = ("/v1/chat/completions", "/v1/conversations", "/v1/responses")
-"""Below these, others look answers up that they have stored."""
+"""Paths below which other servers look answers up that they have stored."""
 
 ANTHROPIC_PATHS = ("/v1/complete", "/v1/messages")
 
@@ -93,7 +93,7 @@ ANTHROPIC_KINDS: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""By status; the others are invalid_request_error below 500 and api_error from there."""
+"""Type of an error by status; all others are invalid_request_error below 500, else api_error."""
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class ApiError(MolinkError):
 
 
 def unknown_field(param: str | None) -> ApiError:
-    """What is said of a field that no schema knows."""
+    """Sentence about a field that no schema knows."""
     return ApiError(
         f"'{param}' is not a field of this request: leave it out or correct its name.",
         param=param,
@@ -128,7 +128,7 @@ def unknown_field(param: str | None) -> ApiError:
 
 
 def answers_not_kept() -> ApiError:
-    """What is said to whoever looks an answer up where none is kept."""
+    """Error for whoever looks an answer up where none is kept."""
     sentence = "Answers are not kept here: send the whole conversation with each request."
     return ApiError(sentence, status=404, code="unsupported_endpoint")
 
@@ -207,7 +207,7 @@ def _is_below(path: str, places: Iterable[str]) -> bool:
 
 
 def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiError:
-    """aiohttp's own refusals: unknown path, wrong method."""
+    """Answer for aiohttp's own refusals: unknown path, wrong method."""
     match error:
         case web.HTTPMethodNotAllowed() if request.path not in UNSERVED:
             allowed = ", ".join(sorted(error.allowed_methods))
@@ -224,7 +224,7 @@ def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiErr
 
 
 def _nothing_at(path: str) -> ApiError:
-    """What is said of a path that is not served."""
+    """Error about a path that is not served."""
     subject = next((UNSERVED[one] for one in UNSERVED if _is_below(path, [one])), None)
     if subject is not None:
         sentence = f"{subject} not served here: this server generates text, at {TEXT_PATHS}."

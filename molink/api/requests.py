@@ -76,11 +76,11 @@ TPOT_S_MIN = 1e-9
 """A target below it is none that could be met; in seconds it could be rounded to zero."""
 
 TOP_P_MIN = 1e-9
-"""What 0 means: the likeliest token alone."""
+"""Smallest `top_p`, for which 0 stands too: the likeliest token alone."""
 
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15
-"""2**64 divided by the golden ratio, odd: neighbouring choices land far apart."""
+"""Step between seeds, 2**64 divided by the golden ratio, odd: choices' seeds land far apart."""
 
 
 def check_model(name: str | None, card: ModelCard) -> None:
@@ -188,7 +188,7 @@ def tokenizer_of(card: ModelCard, param: str) -> ChatTokenizer:
 
 
 def empty_prompt(param: str) -> ApiError:
-    """What is said of a prompt without a token, which `param` holds."""
+    """Error about a prompt without a token, which `param` holds."""
     return ApiError(f"'{param}' is empty: send at least one token.", param=param)
 
 
@@ -294,7 +294,7 @@ def _min_tokens(body: SamplingBody, max_tokens: int) -> int:
 
 
 def _deadline_at(timeout_s: float | None) -> float | None:
-    """From the arrival of the HTTP request that this task serves."""
+    """Deadline counted from the arrival of the HTTP request that this task serves."""
     if timeout_s is None:
         return None
     return (ARRIVAL.get() or Arrival()).at + timeout_s

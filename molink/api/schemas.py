@@ -75,13 +75,13 @@ STOPS_CHARS_MAX = 2048
 """Characters of all stop strings: each is compared with what is held, at every token."""
 
 STOP_TOKEN_IDS_MAX = 256
-"""They travel to the tail and are compared with each sampled token."""
+"""Most stop tokens: they travel to the tail and are compared with each sampled token."""
 
 MESSAGES_MAX = 10_000
-"""Far beyond any context length; keeps the chat template's work bounded."""
+"""Most messages, far beyond any context length; keeps the chat template's work bounded."""
 
 CACHE_SALT_CHARS_MAX = 256
-"""It is hashed; clients send names, or random text."""
+"""Most characters of a salt. It is hashed; clients send names, or random text."""
 
 TIMEOUT_S_MAX = 86_400.0
 """A day."""
@@ -96,7 +96,7 @@ TOOLS_MAX = 1024
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 NO_LIMIT = 2**31 - 1
-"""What -1 asks for as a length: more than any model has, cut to what is left."""
+"""Length that -1 asks for: more than any model has, cut to what is left."""
 
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
@@ -162,7 +162,7 @@ PROMPT_SCHEMA = {
         {"type": "array", "items": TOKEN_IDS_SCHEMA["anyOf"][0], "minItems": 1},
     ]
 }
-"""What `requests` reads of the two fields."""
+"""JSON schema of the two fields as `requests` reads them."""
 
 
 class _Strict(BaseModel):
@@ -176,7 +176,7 @@ class Part(_Strict):
 
 
 def type_tag(otherwise: str) -> Callable[[Any], str]:
-    """Which of several models a value is of: its `type`, or `otherwise` where it has none."""
+    """Function that tells of which model a value is: its `type`, or `otherwise` without one."""
 
     def tag(value: Any) -> str:
         given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
@@ -202,8 +202,8 @@ class LeftOut(Part):
 
 
 def belongs_here(own: str, other: str, elsewhere: str) -> Any:
-    """Validator of a body that must have its conversation as `own`: one that has `other` instead is
-    sent where that belongs."""
+    """Validator of a body that must have its conversation as `own`: a body that has `other` instead
+    is sent where that belongs."""
 
     def check(fields: Any) -> Any:
         if isinstance(fields, dict) and other in fields and own not in fields:
@@ -218,8 +218,8 @@ class StreamOptions(_Strict):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    """With `include_usage`: what a choice has cost so far, in each of its chunks, as vLLM's server
-    tells it. Benchmarks count tokens by it."""
+    """Whether each chunk of a choice tells what it has cost so far, as vLLM's server does; needs
+    `include_usage`. Benchmarks count tokens by it."""
     include_obfuscation: bool | None = None
 
 
@@ -273,7 +273,7 @@ class SamplingBody(Body):
     guided_regex: GrammarText | None = None
     """A regular expression."""
     guided_choice: Choices | None = None
-    """One of these texts."""
+    """Texts, one of which is the answer."""
     guided_grammar: GrammarText | None = None
     """A grammar in Lark's syntax, or llama.cpp's GBNF."""
     seed: int | None = Field(default=None, ge=SEED_MIN, le=SEED_MAX)
@@ -293,8 +293,8 @@ class SamplingBody(Body):
     """Default: that of the API key, usually 0. Lower goes first where requests wait; below the
     key's only with an admin key, where keys are needed."""
     cache_salt: str | None = Field(default=None, max_length=CACHE_SALT_CHARS_MAX)
-    """Default: that of the API key. Only requests of one salt share what was computed of prompts
-    that begin alike, so that nobody else can tell from how soon an answer comes what was asked."""
+    """Default: that of the API key. Only requests of one salt share what was computed of prompts.
+    Otherwise the time of an answer could tell a user what others have asked."""
     timeout_s: float | None = Field(default=None, gt=0, le=TIMEOUT_S_MAX)
     """Default: none. Seconds from the request's arrival, waiting included, after which the answer
     ends (`finish_reason` "length", `stop_reason` "deadline"), or is an error with status 504 where
@@ -359,7 +359,7 @@ class CompletionBody(SamplingBody):
     """Default: none. k: the log-probability of each token and of the k most likely ones at its
     place."""
     stream_options: StreamOptions | None = None
-    """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
+    """Options of a stream: `{"include_usage": true}` adds an event with the counted tokens."""
 
     @field_validator("best_of")
     @classmethod

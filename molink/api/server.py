@@ -58,16 +58,16 @@ class FewRecords(logging.Filter):
 
 
 FEW_RECORDS = FewRecords()
-"""One of the process, as its loggers are."""
+"""Filter of the process's log records; there is one, as its loggers are the process's too."""
 
 
 log = logging.getLogger(__name__)
 
 
 class OwnersSite(web.SockSite):
-    """SockSite at a socket in the data directory, whose file goes with it.
+    """SockSite at a socket in the data directory, whose file it removes at the end.
 
-    Only the account that runs the server may open it, which knows it by that (`cli.own_server`).
+    Only the account that runs the server can open it, so who does is its owner (`cli.own_server`).
     """
 
     def __init__(self, runner: web.AppRunner, path: Path) -> None:
@@ -82,7 +82,7 @@ class OwnersSite(web.SockSite):
 
 def check_port_free(host: str, port: int, option: str = "--port") -> None:
     """Raise UserError when `start_api` could not listen there: known before weights are loaded.
-    `option` is the one that chooses the port."""
+    `option` is the option that chooses the port."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in found:
@@ -125,8 +125,8 @@ async def start_api(
     idle_s: float = IDLE_S,
     data_dir: Path | None = None,
 ) -> web.AppRunner:
-    """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
-    `port` is 0; `option` is the one that chooses it. With `tls` it is HTTPS. `limits` None: what
+    """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when `port` is
+    0; `option` is the option that chooses it. With `tls` it is HTTPS. `limits` None: as much as
     this process has descriptors for. Its owner's commands reach it in `data_dir`, too."""
     for library in ("aiohttp.server", "asyncio"):
         logging.getLogger(library).addFilter(FEW_RECORDS)

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 SEQ_DIGITS_MAX = 15
-"""Of an event's number: more than any coordinator lives to give."""
+"""Most digits of an event's number: more than any coordinator lives to give."""
 
 
 async def get_models(service: GenerationService, request: web.Request) -> web.Response:
@@ -62,7 +62,7 @@ async def get_requests(service: GenerationService, request: web.Request) -> web.
 
 
 async def get_events(service: GenerationService, request: web.Request) -> web.Response:
-    """What has happened to the cluster since the event of which the query names the number."""
+    """Events of the cluster behind the event of which the query names the number."""
     after = request.query.get("after", "0")
     if not (after.isascii() and after.isdigit() and len(after) <= SEQ_DIGITS_MAX):
         raise ApiError(
@@ -74,9 +74,8 @@ async def get_events(service: GenerationService, request: web.Request) -> web.Re
 
 
 def _entry(card: ModelCard, name: str) -> dict[str, Any]:
-    """OpenAI's model object with vLLM's fields, the length under the names that clients look for
-    (vLLM's, OpenRouter's), what a client of token ids needs, and how tokens are drawn where a
-    request does not say."""
+    """OpenAI's model object with vLLM's fields. The length stands under the names of vLLM and of
+    OpenRouter, as clients look for either; the vocabulary's size is for clients of token ids."""
     return {
         "id": name,
         "object": "model",

@@ -45,7 +45,7 @@ CLOSED_LOOP = ("concurrency", "requests", "input_tokens", "output_tokens")
 OPEN_LOOP = ("rate", "duration_s", "scale")
 
 WARM_UP_SEED = 2026
-"""Of its own, so that the counted requests are the same ones whatever `warmup` is."""
+"""Seed of the warm-up alone: the counted requests are the same ones whatever `warmup` is."""
 
 TRACE_WARM_UP_SLOTS = 4
 """A trace has no number of users; so many connections are opened before the clock starts."""
@@ -181,7 +181,7 @@ def _check_lengths(settings: LoadSettings, model_len_max: int) -> None:
 
 
 def _trace_requests(settings: TraceSettings, model_len_max: int) -> list[TraceRequest]:
-    """What is asked when; its own random numbers, so that prompts do not depend on the thinning."""
+    """Requests with their times; own random numbers, so that prompts do not depend on thinning."""
     random = Random(f"trace {settings.seed}")
     scales = settings.input_scale, settings.output_scale
     if settings.trace == GENERATED:

@@ -47,7 +47,7 @@ class PlannedRequest:
     output_tokens: int
     seed: int
     start_s: float = 0.0
-    """Not sent before this time after the run's start."""
+    """Time after the run's start before which it is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ def random_request(random: Random, vocabulary_size: int, lengths: TraceRequest) 
 def warm_up(
     random: Random, vocabulary_size: int, lengths: TraceRequest, *, slots: int, rounds: int
 ) -> RequestPlan:
-    """`rounds` requests for each slot, no longer than these lengths and short in any case."""
+    """Plan of `rounds` requests for each slot, no longer than these lengths and short in any
+    case."""
     short = TraceRequest(
         0.0,
         min(lengths.input_tokens, WARM_UP_INPUT_TOKENS_MAX),
@@ -114,7 +115,7 @@ class RequestRecord:
     start_s: float
     end_s: float = 0.0
     token_times_s: list[float] = field(default_factory=list)
-    """One for each token; tokens that came in one event share a time."""
+    """Times of the tokens, one each; tokens that came in one event share a time."""
     error: str | None = None
 
 

@@ -38,7 +38,7 @@ HEADER_BYTES, ROW_BYTES = 80, 1536
 
 TRIES = 40
 PAUSE_S = 0.05
-"""About what passes between two steps on a stage that serves one user."""
+"""Pause, about what passes between two steps on a stage that serves one user."""
 
 FULL_S, FILLERS_WAITING, POLL_S = 2.0, 4, 0.04
 """How long the link is kept full, by how many fillers that wait, and how often they are counted:

@@ -26,25 +26,25 @@ __all__ = ["STEPS_IN_ALL", "measure_profile", "write_profile"]
 FORMAT, VERSION = "molink-profile", 1
 
 LAYERS_MAX = 4
-"""Of a measured stage: enough that fixed costs do not stand out, few enough to load quickly."""
+"""Layers of a measured stage: enough to outweigh fixed costs, few enough to load quickly."""
 
 DECODE_ROWS = (1, 2, 4, 8, 16, 32, 64)
 DECODE_CONTEXTS = (1024, 512, 128, 32)
 DECODE_KV_TOKENS_MAX = 16_384
-"""Of one decode step: 64 rows are measured with short contexts only."""
+"""Tokens of KV in one decode step: 64 rows are measured with short contexts only."""
 
 PREFILL_ROWS = (16, 32, 64, 128, 256, 512)
 PREFILL_BEFORE = (0, 512, 1536)
 
 CONTEXT_OF_ENDS = 32
-"""At which head and tail are measured."""
+"""Context at which head and tail are measured."""
 
 KV_TOKENS = 32_768
 """Room for all requests that the decode grid keeps: 16 of 1,024 tokens, as many of 512, 32 of 128;
 the spans, measured afterwards, take less."""
 
 IDLE_S = (0.01, 0.03, 0.1, 0.3)
-"""Between decode steps of a ring: from a crowd of micro-batches to a single one on far links."""
+"""Seconds between decode steps: from a crowd of micro-batches to a single one on far links."""
 
 IDLE_REPEATS = 20
 
@@ -132,7 +132,7 @@ def _load(model: str, role: _Role) -> StepTimer:
 
 
 def _heading(description: ModelDescription, timer: StepTimer) -> dict[str, Any]:
-    """What was measured, and on what."""
+    """Model, device and settings that were measured."""
     stage = timer.stage
     return {
         "format": FORMAT,

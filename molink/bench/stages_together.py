@@ -20,7 +20,7 @@ from molink.errors import UserError
 __all__ = ["STAGES_AT_ONCE", "slowdown_together"]
 
 STAGES_AT_ONCE = 3
-"""As many as `molink serve` starts without --nodes."""
+"""Stages measured together, as many as `molink serve` starts without --nodes."""
 
 ROWS, BEFORE = 128, 256
 """A whole span in the middle of a prompt."""

@@ -38,10 +38,10 @@ __all__ = ["main", "run_live"]
 EXIT_USER_ERROR = 2
 
 _Plan = Sequence[tuple[ScenarioRequest, PlannedRequest]]
-"""What is asked, and as whose request."""
+"""Requests, and the scenario's request that each stands for."""
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")
-"""Not busy, or counted elsewhere: guests are in the user's time too."""
+"""States that are not busy, or counted elsewhere: guests are in the user's time too."""
 
 
 @click.command()
@@ -61,7 +61,7 @@ def main(scenario: Path, model: str, json_path: Path, number: int) -> None:
 
 
 async def run_live(scenario: ValidationScenario, model: str, number: int) -> dict[str, Any]:
-    """One round on a fresh ring; its `number` seeds the prompts' tokens.
+    """Run one round on a fresh ring; its `number` seeds the prompts' tokens.
 
     Raises UserError when the server does not start or a request fails.
     """

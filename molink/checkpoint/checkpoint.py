@@ -37,10 +37,10 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 NAME_BYTES_MAX = 255
-"""Of a file's name, on every usual file system."""
+"""Most bytes of a file's name, on every usual file system."""
 
 HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-"""owner/name, or a name of the hub's first years."""
+"""Name on the hub, owner/name, or a name of its first years."""
 
 PART = re.compile(r"(?P<begin>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors")
 """Name of one weight file of several."""
@@ -56,7 +56,7 @@ are ours.
 """
 
 SMALL_BYTES_MAX, SMALL_FILES_MAX = 64 * 2**20, 256
-"""Of these together: twice as much as the largest vocabulary, and many more than any model has."""
+"""Limits on small files together: twice the largest vocabulary, and more files than any model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class Checkpoint:
     """Model on disk: its small files are on this machine, weight files where they were fetched."""
 
     name: str
-    """As the user gave it."""
+    """Name as the user gave it."""
     directory: Path
     hub_id: str | None
     """None for a local directory, whose weight files are all there or missing."""
     cache: Path | None = None
-    """Where files from the hub are kept; None: where its client keeps them for everybody."""
+    """Folder of files from the hub; None: the one where its client keeps them for everybody."""
 
     def config(self) -> dict[str, Any]:
         """The JSON object in its config.json."""

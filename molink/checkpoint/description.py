@@ -29,10 +29,10 @@ ALIASES = {
 """Our name for a fact, then its older names in configs of single architectures."""
 
 MODEL_LEN_UNBOUNDED = 32768
-"""For architectures that state no length (relative positions only)."""
+"""Length of architectures that state none (relative positions only)."""
 
 OLD_GPTQ_FILE = "quantize_config.json"
-"""Where the first GPTQ checkpoints keep what later ones have in config.json."""
+"""File in which the first GPTQ checkpoints keep what later ones have in config.json."""
 
 
 GENERATION_CONFIG = "generation_config.json"
@@ -45,11 +45,11 @@ STRETCHED, FACTOR_MAX = ("yarn", "linear"), 10_000
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """Facts of a checkpoint that do not depend on who loads which layers."""
+    """Facts of a checkpoint; they are the same whichever layers are loaded."""
 
     name: str
     directory: Path
-    """Where config.json and the tokenizer's files are."""
+    """Folder with config.json and the tokenizer's files."""
     model_type: str
     layers: int
     hidden_size: int
@@ -58,7 +58,7 @@ class ModelDescription:
     """Most positions for which the stages compute what the architecture means."""
     eos_token_ids: tuple[int, ...]
     dtype: str
-    """Of the stored weights: "bfloat16", "float16" or "float32". Quantized ones whose config
+    """Format of the stored weights: "bfloat16", "float16" or "float32". Quantized ones whose config
     says float16 have "bfloat16": a GPU's four-bit kernel computes in nothing else."""
     together: Runs = ()
     """Layers that stay on one stage."""
@@ -89,8 +89,8 @@ def describe(model: str | Checkpoint) -> ModelDescription:
 
 
 def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
-    """What a checkpoint declares of its quantized weights. Raises UnsupportedModelError for a
-    scheme that is not read."""
+    """Quantization that a checkpoint declares. Raises UnsupportedModelError for a scheme that is
+    not read."""
     config = checkpoint.config()
     if not isinstance(config.get("quantization_config"), dict):
         config = config | _old_gptq(checkpoint)
@@ -112,7 +112,7 @@ class ConfigFacts:
         whole = checkpoint.config()
         self._whole = whole
         self.text = text_settings(whole)
-        """As they stand in config.json."""
+        """Settings of the text model as they stand in config.json."""
         if not isinstance(whole.get("model_type"), str):
             raise CheckpointError(f"config.json of {checkpoint.name} names no model_type")
 
@@ -167,7 +167,8 @@ class ConfigFacts:
         return float(factor)
 
     def _original_length(self, rope: Mapping[str, Any]) -> int:
-        """That is stretched. Of linear ropes few name it, as they have stretched what is stated."""
+        """Length from which a rope is stretched. Few linear ropes name it, as their configs state
+        the stretched length: 0."""
         length = rope.get(ORIGINAL) or self.text.get(ORIGINAL)
         if length is None and _rope_kind(rope) == "linear":
             return 0
@@ -188,7 +189,7 @@ class ConfigFacts:
         return tuple(one for one in ids if type(one) is int and 0 <= one < rows)
 
     def dtype(self) -> str:
-        """What config.json says of the stored weights."""
+        """Format of the stored weights in the words of config.json."""
         value = self._whole.get("dtype") or self._whole.get("torch_dtype")
         value = value or self.text.get("dtype") or self.text.get("torch_dtype") or "float32"
         return str(value).removeprefix("torch.")
@@ -226,7 +227,7 @@ class ConfigFacts:
 
 
 def generation_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What its generation_config.json says; nothing where there is none. Raises CheckpointError
+    """Content of its generation_config.json; nothing where there is none. Raises CheckpointError
     when it cannot be read."""
     there = (checkpoint.directory / GENERATION_CONFIG).is_file()
     return checkpoint.small_file(GENERATION_CONFIG) if there else {}

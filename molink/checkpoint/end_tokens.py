@@ -17,14 +17,13 @@ END_NAMES = (
     "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <turn|> [e~[ <EOT> _<EOT> [EOT] "
     "<end_of_utterance> <|return|> <|call|> <|calls|> <|flush|> <|tool_response>"
 )
-"""Tokens that end a text, a turn or a call whatever else is said: files rarely name more than
-one."""
+"""Tokens that end a text, a turn or a call whatever else is said: files rarely name several."""
 
 CALL_ENDS = "<|eom_id|> <|call|> <|calls|>"
-"""Those of calls alone: all that is taken by its name where configs and a template say the rest."""
+"""Tokens that end calls alone: only these are taken where configs and a template say the rest."""
 
 ENDS_A_MESSAGE = "<|end|>"
-"""Ends a turn in some models; where others end one in channels, it ends a thought."""
+"""Token that ends a turn in some models; where others end one in channels, it ends a thought."""
 
 CHANNEL_ENDS = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 """Tokens of models whose turns have channels."""

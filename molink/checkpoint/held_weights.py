@@ -21,11 +21,11 @@ from molink.checkpoint.safetensors_header import StoredTensor
 __all__ = ["HeldWeight", "held_weights"]
 
 EMBEDDINGS = "embed_tokens.weight"
-"""What ends the name of the table that turns token ids into rows, in imported GGUF files."""
+"""End of the name of the table that turns token ids into rows, in imported GGUF files."""
 
 UNPACKED = (EMBEDDINGS, "embed_tokens_per_layer.weight", "kv_b_proj.weight")
-"""What ends the names of weights that are held unpacked: rows are looked up in tables, and of
-latent attention's expansion queries are multiplied with parts."""
+"""Ends of the names of weights that are held unpacked: rows are looked up in tables, and of latent
+attention's expansion queries are multiplied with parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class HeldWeight:
     """One weight of a checkpoint: its size in a file and in a stage."""
 
     name: str
-    """Of the plain weight."""
+    """Name of the plain weight."""
     file_bytes: int
     code_bytes: int
-    """Of codes, which stay as they are stored."""
+    """Bytes of codes, which stay as they are stored."""
     numbers: int
-    """In the stage's own format."""
+    """Numbers in the stage's own format."""
 
     def held_bytes(self, element_bytes: int) -> int:
         """Bytes in the memory of a stage whose numbers take `element_bytes`."""

@@ -66,8 +66,8 @@ def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
 def planned_of_weights(
     model: str, shape: ModelShape, weights: Sequence[HeldWeight], declared: DeclaredQuantization
 ) -> PlannedModel:
-    """The costs of a model of which all weights are known. Raises UserError for weights that are
-    not those of the shape."""
+    """The costs of a model whose weights are all known. Raises UserError for weights that are not
+    those of the shape."""
     if declared.method == "gguf":
         bits = _block_bits(shape, weights)
         shape = replace(shape, weights=bits, attention_weights=bits)
@@ -99,8 +99,8 @@ def stored_weights(checkpoint: Checkpoint) -> list[HeldWeight] | None:
 
 
 def _block_bits(shape: ModelShape, weights: Sequence[HeldWeight]) -> WeightBits:
-    """What the layers of an imported GGUF file hold of a weight: a file mixes types of blocks, and
-    products are timed as of the one that its layers are nearest to."""
+    """Bits of a weight in the layers of an imported GGUF file: a file mixes types of blocks, and
+    products are timed as of the type that its layers are nearest to."""
     codes = _summed({one.name: one.code_bytes for one in weights}).layers.values()
     bits = 8 * sum(codes) / (shape.layers * shape.layer_parameters)
     if bits < PLAIN_BITS_MAX:
@@ -114,11 +114,11 @@ class _Sums:
 
     layers: dict[int, int] = field(default_factory=dict)
     experts: dict[int, int] = field(default_factory=dict)
-    """The part of a layer's that is routed experts."""
+    """Bytes of routed experts in each layer, part of the layer's."""
     head: int = 0
     tail: int = 0
     each: int = 0
-    """Of tables with a part for each layer, which every stage fetches whole."""
+    """Bytes of tables with a part for each layer, which every stage fetches whole."""
     has_output: bool = False
 
 
@@ -170,9 +170,8 @@ def _summed(sizes: Mapping[str, int]) -> _Sums:
 
 
 def _works(shape: ModelShape, sums: _Sums) -> tuple[float, ...]:
-    """What a row reads in each layer, relative to the median layer; empty where they are alike.
-
-    It reads everything but the experts that it does not choose.
+    """Bytes that a row reads in each layer, relative to the median layer; empty where they are
+    alike. It reads everything but the experts that it does not choose.
     """
     skipped = 1 - shape.experts_per_token / shape.experts
     read = [sums.layers[n] - skipped * sums.experts.get(n, 0) for n in range(shape.layers)]

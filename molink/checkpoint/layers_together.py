@@ -33,8 +33,7 @@ def layers_together(config: Config, layers: int) -> Runs:
 
 
 def check_cuts(model: str, layers: int, together: Runs, ranges: Sequence[tuple[int, int]]) -> None:
-    """Raises UserError, which says where to cut, when stages of these layers part some that stay
-    together."""
+    """Raise UserError when stages part layers that stay together; it says where to cut."""
     bounds = {bound for one in ranges for bound in one}
     for first, end in together:
         cut = min((bound for bound in bounds if first < bound < end), default=None)

@@ -35,7 +35,7 @@ Config = Mapping[str, Any]
 
 KINDS = ("layer_types", "layers_block_type")
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Of a pattern."""
+"""Kinds of layers by their letter in a pattern."""
 NUMBERS = {"attn_layer_indices": 0, "full_attn_idxs": 0, "full_attn_layers": 1}
 """Lists of the layers that attend, and the number that they give to a model's first layer."""
 KIMI_SIZES = {
@@ -68,13 +68,13 @@ class LayerKinds:
     """Kinds of a model's layers, in order."""
 
     attends: tuple[bool, ...]
-    """Which keep keys and values; all, where the config says nothing."""
+    """Whether each layer keeps keys and values; all do, where the config says nothing."""
     recurs: tuple[bool, ...]
-    """Which keep a state; in some models the same ones."""
+    """Whether each layer keeps a state; in some models the same layers do both."""
 
 
 def layer_kinds(config: Config, layers: int) -> LayerKinds:
-    """Which of a model's layers keep what."""
+    """The kinds of a model's layers: which keep keys and values, and which keep a state."""
     kinds = _named_kinds(config, layers)
     if kinds is not None:
         attends = tuple(_attends(kind) for kind in kinds)
@@ -114,8 +114,7 @@ def recurrent_parameters(config: Config, hidden: int) -> int:
 
 
 def state_size(config: Config) -> StateSize:
-    """What one layer's recurrence or convolution keeps of a request; of a config that names none,
-    nothing."""
+    """State of one request in one layer's recurrence or convolution; nothing without one."""
     sizes = _Sizes(config)
     kernel = sizes.first(*KERNELS)
     numbers, width = _state_sizes(sizes)
@@ -154,7 +153,7 @@ class _Sizes:
 
 
 def _kimi_sizes(config: Config) -> dict[str, Any]:
-    """What published Kimi-Linear checkpoints keep in an entry of its own."""
+    """Sizes that published Kimi-Linear checkpoints keep in an entry of its own."""
     parts = config.get("linear_attn_config")
     if not isinstance(parts, dict):
         return {}

@@ -32,7 +32,7 @@ __all__ = [
 Config = Mapping[str, Any]
 
 COUNT_MAX = 2**40
-"""Of anything that a config counts: no model is near, and figures made of it stay finite."""
+"""Largest number that a config may count: no model is near, and figures made of it stay finite."""
 
 LAYERS_MAX = 10_000
 """Ten times as many as any model has; plans count layer by layer."""
@@ -55,7 +55,7 @@ AVERAGED = (
     *("attention_parameters", "attention_width"),
     *("decode_attention_width", "expansion_parameters"),
 )
-"""Of a layer's figures; KV and states are counted layer by layer."""
+"""Figures of layers that are averaged; KV and states are counted layer by layer."""
 
 WITH_OUTPUT_GATE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Model types whose attention multiplies what it found with a gate of its own."""
@@ -66,7 +66,7 @@ EXPERTS_ONLY = "mxfp4"
 """Method whose checkpoints quantize nothing but experts."""
 
 GGUF_GROUP = 32
-"""Of nearly all types of blocks."""
+"""Numbers that share a scale in nearly all types of GGUF's blocks."""
 
 LARGE_GROUP, SMALL_GROUP = 64, 32
 """Inputs that share a scale, from which products are timed as of 128, and as of 32."""
@@ -114,10 +114,9 @@ KNOWN_CONFIGS: Mapping[str, Mapping[str, Any]] = {
     # tools/random_llama.py, the model of our own benchmarks
     "llama-88m": _llama(12, 768, 2048, 12, 4, 8192),
 }
-"""Shapes of models that need no file, by the name that a user types, in lower case.
-
-Each holds those parts of the published config of the checkpoint named above it that decide cost, in
-the words of that file, and goes through the same reader as a file does.
+"""Shapes of models that need no file, by the name that a user types, in lower case. Each holds the
+parts that decide cost of the published config of the checkpoint above it. They are in the words of
+that file, and go through the same reader as a file.
 """
 
 
@@ -245,8 +244,8 @@ def _tied(config: Config) -> bool:
 def _attention(
     name: str, config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
 ) -> dict[str, Any]:
-    """What of ModelShape depends on how attention is built; weights and width as means over all
-    layers, some of which may have a recurrence instead."""
+    """Fields of ModelShape that depend on how attention is built; weights and width as means over
+    all layers, some of which may have a recurrence instead."""
     if config.get("kv_lora_rank"):
         attention = _latent_attention(name, config, hidden, heads)
     else:
@@ -283,9 +282,9 @@ def _plain_attention(
 
 
 def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dict[str, int]:
-    """The same for DeepSeek's low-rank projections, of which a stage keeps the latent row.
+    """The same for DeepSeek's low-rank projections: a stage keeps the latent row.
 
-    In int8 that is cut into vectors of one size, none of them both latent and rotated.
+    In int8 the row is cut into vectors of one size, none of them both latent and rotated.
     """
     rank = _count(name, config, "kv_lora_rank")
     rotated = _count(name, config, "qk_rope_head_dim")
@@ -347,8 +346,8 @@ def _shared_width(name: str, config: Config) -> int:
 
 
 def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
-    """What a stage holds of each weight, by the quantization that the checkpoint declares; `inputs`
-    is a common divisor of the matrices' widths."""
+    """Bits that a stage holds of each weight, by the quantization that the checkpoint declares;
+    `inputs` is a common divisor of the matrices' widths."""
     match declared.method:
         case None:
             return PLAIN
@@ -367,7 +366,7 @@ def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
 
 
 def _format(bits: int, group: int) -> WeightFormat:
-    """Of integer codes, by the nearest group that products are timed with."""
+    """Format of integer codes, by the nearest group that products are timed with."""
     if bits == 4:
         return "int4_g128" if group >= LARGE_GROUP else "int4_g32"
     return "int8" if group >= LARGE_GROUP else "int8_g32" if group >= SMALL_GROUP else "int8_g16"

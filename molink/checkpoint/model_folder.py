@@ -36,7 +36,7 @@ UNREAD = "consolidated"
 MARKS = re.compile(b"^(" + BOM_UTF8 + b")+")
 
 LFS_MARK = b"version https://git-lfs"
-"""What a pointer of Git LFS begins with."""
+"""Beginning of a pointer of Git LFS."""
 
 NAMES_SHOWN = 3
 
@@ -65,7 +65,7 @@ INSTEAD = {
     "*.safetensors": WITHOUT_CONFIG,
     "*.bin": WITHOUT_CONFIG,
 }
-"""A file that tells what a folder without a config.json is, and what is said then."""
+"""Files by which a folder without a config.json is recognised, and the advice for each."""
 
 
 def model_folder(given: Path, model: str) -> Path:
@@ -119,7 +119,7 @@ def check_writes_text(folder: Path, model: str, config: Mapping[str, Any]) -> No
 
 
 def _check_known(model: str, name: str, model_type: object) -> None:
-    """Raise UnsupportedModelError for a class of which only its makers' code knows what it does."""
+    """Raise UnsupportedModelError for a class that only its makers' code can compute."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     if model_type not in CONFIG_MAPPING_NAMES:
@@ -139,8 +139,8 @@ def _names(folder: Path, model: str) -> set[str]:
 
 
 def _snapshot(given: Path, model: str) -> Path:
-    """Snapshot of a folder in the hub's cache: the one that its main branch names, or the only
-    one; any other folder as it is."""
+    """Snapshot of a folder in the hub's cache: that which its main branch names, or the only one;
+    any other folder as it is."""
     names = _names(given, model)
     if "snapshots" not in names or "config.json" in names:
         return given

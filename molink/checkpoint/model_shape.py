@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 ELEMENT_BYTES = (2, 4)
-"""Of the formats that stages compute in: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
+"""Bytes of a number as stages compute: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
 
 KvDtype = Literal["auto", "int8"]
 """How KV is kept: as the stage computes, or in int8 with a scale for each token and head."""
@@ -50,8 +50,7 @@ WIRE_BYTES_PER_VALUE = 2
 TOKEN_ID_BYTES = 4
 
 TOKEN_MATRICES = 3
-"""Of a layer that reads something of the token itself: from the embedding, from the row, and back.
-"""
+"""Matrices in a layer that reads of the token: from the embedding, from the row, and back."""
 
 
 def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -> int:
@@ -63,13 +62,13 @@ def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -
 
 @dataclass(frozen=True, slots=True)
 class WeightBits:
-    """What one weight of a matrix takes in the memory of a stage."""
+    """Bits and numbers that one weight of a matrix takes in the memory of a stage."""
 
     code_bits: int = 0
-    """Of its code, where it is quantized."""
+    """Bits of the weight's code, where it is quantized."""
     numbers: float = 1.0
-    """In the stage's own format: a plain weight is one, a quantized one has its part of a group's
-    scale, and of its zero."""
+    """Numbers in the stage's own format: a plain weight is one, a quantized one has its part of a
+    group's scale, and of its zero."""
     format: WeightFormat = "plain"
 
     def bytes_in(self, element_bytes: int) -> float:
@@ -96,20 +95,20 @@ class ModelShape:
     vocabulary: int
     tied_embeddings: bool
     attention_parameters: int
-    """Of one layer: the projections to queries, keys and values and back. In a hybrid model this
-    and the next three are means over all layers, of which some have a recurrence instead."""
+    """Parameters of one layer's attention: projections to queries, keys and values and back. In a
+    hybrid model this and the next three are means over all layers; some recur instead."""
     attention_width: int
     """Query heads times the sizes of a key and of a value: half the FLOPs of a row and a key."""
     decode_attention_width: int
-    """The same for decode rows: in latent attention they meet longer rows, of which keys and values
-    are not made."""
+    """Attention width of decode rows: in latent attention they meet longer rows, of which keys and
+    values are not made."""
     expansion_parameters: int
-    """Of the matrices that make keys and values of one token's latent row, once more for each span
-    of a prompt that sees it."""
+    """Parameters of the matrices that make keys and values of one token's latent row, once more for
+    each span of a prompt that sees it."""
     kv_values: int
-    """Numbers that a layer which attends keeps for one token..."""
+    """Numbers that an attending layer keeps for one token."""
     kv_vectors: int
-    """...in so many vectors, each of which has a scale in int8."""
+    """Vectors in which an attending layer keeps one token; each has a scale in int8."""
     mlp_matrices: int = 3
     """Three where a gate multiplies (SwiGLU and its like), two where not."""
     experts: int = 1
@@ -117,17 +116,17 @@ class ModelShape:
     shared_intermediate_size: int = 0
     """Width of the expert that every row passes, beside those that it chooses."""
     dtype_bytes: int = 2
-    """Of embeddings, activations and KV."""
+    """Bytes of a number in embeddings, activations and KV."""
     attends: tuple[bool, ...] = ()
-    """Which layers keep keys and values; empty: all."""
+    """Whether each layer keeps keys and values; empty: all do."""
     recurs: tuple[bool, ...] = ()
-    """Which layers keep a state; empty: none."""
+    """Whether each layer keeps a state; empty: none does."""
     state: StateSize = NO_STATE
-    """Of one request in one of those."""
+    """Size of one request's state in a layer that keeps one."""
     weights: WeightBits = PLAIN
-    """Of the MLP, or of experts."""
+    """Bits of the weights of the MLP, or of experts."""
     attention_weights: WeightBits = PLAIN
-    """Of attention: plain where only experts are quantized, as in MXFP4."""
+    """Bits of the weights of attention: plain where only experts are quantized, as in MXFP4."""
     kv_dtype: KvDtype = "auto"
     together: Runs = ()
     """Layers that stay on one stage."""
@@ -135,7 +134,7 @@ class ModelShape:
     """Width of what each layer reads of the token itself, in a table of its own; 0: nothing. Then
     every stage has the embedding table, too."""
     token_vocabulary: int = 0
-    """Rows of each of these tables."""
+    """Rows of each layer's table of token inputs."""
 
     @property
     def expert_parameters(self) -> int:
@@ -216,13 +215,13 @@ class ModelShape:
         return tuple(state_bytes * one for one in self._layers_of(self.recurs, False))
 
     def kv_numbers(self, start: int, end: int) -> tuple[int, int]:
-        """Numbers that one token takes in the layers [start, end), and in how many keys and values
-        of heads."""
+        """Numbers, and keys and values of heads, that one token takes in the layers [start,
+        end)."""
         attending = sum(self.attends[start:end]) if self.attends else end - start
         return attending * self.kv_values, attending * self.kv_vectors
 
     def state_numbers(self, start: int, end: int) -> StateSize:
-        """What one request's states take in the layers [start, end)."""
+        """Size of one request's states in the layers [start, end)."""
         count = sum(self.recurs[start:end])
         return StateSize(count * self.state.recurrent, count * self.state.columns)
 
@@ -278,7 +277,7 @@ class ModelShape:
         return kinds or (default,) * self.layers
 
     def _dense_bytes_in(self, element_bytes: int) -> float:
-        """No router is quantized."""
+        """Bytes of a layer without its experts; no router is quantized."""
         attention = self.attention_parameters * self.attention_weights.bytes_in(element_bytes)
         inputs = TOKEN_MATRICES * self.hidden_size * self.token_inputs
         shared = (self.shared_parameters + inputs) * self.weights.bytes_in(element_bytes)
@@ -302,7 +301,7 @@ class PlannedModel:
     name: str
     shape: ModelShape
     costs: Mapping[int, ModelCost]
-    """By the bytes of a number in the stages, see ELEMENT_BYTES."""
+    """Costs by the bytes of a number in the stages, see ELEMENT_BYTES."""
     measured: bool = False
     """Whether the sizes are those of weight files, not of shapes."""
     declared: DeclaredQuantization = PLAIN_WEIGHTS

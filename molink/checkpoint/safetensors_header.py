@@ -32,10 +32,10 @@ HEADER_BYTES_MAX = 100_000_000
 else."""
 
 LENGTH_BYTES = 8
-"""Of the number in front."""
+"""Bytes of the number in front, the table's length."""
 
 ALIGNMENT_BYTES = 8
-"""To which the table is filled up with spaces, as the format's own library does."""
+"""Multiple of bytes to which spaces fill the table up, as the format's own library does."""
 
 METADATA = "__metadata__"
 
@@ -49,7 +49,7 @@ class StoredTensor:
 
     name: str
     dtype: str
-    """In the format's words, such as "BF16"."""
+    """Type in the format's words, such as "BF16"."""
     shape: tuple[int, ...]
     start: int
     """First byte, counted from the beginning of the file."""
@@ -62,7 +62,7 @@ class SafetensorsHeader:
     """Table of contents of one safetensors file."""
 
     tensors: tuple[StoredTensor, ...]
-    """As they lie in the file."""
+    """Tensors in the order in which they lie in the file."""
     metadata: Mapping[str, str]
     content: Mapping[str, Any]
     """The JSON itself."""

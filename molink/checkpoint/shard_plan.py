@@ -110,14 +110,14 @@ _PART_NAMES = {
 }
 
 TEXT_NAMES = _WRAPPED_NAMES | _PART_NAMES
-"""How checkpoints that take more than text, or that were saved within what trained them, begin the
-names of their text model's tensors (a pattern), and how a checkpoint of text alone begins them."""
+"""Beginnings of the names of text models' tensors, as patterns, in checkpoints that take more than
+text or that a trainer has wrapped; and the beginnings in a checkpoint of text alone."""
 
 BESIDE_TEXT = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|talker|mtp|mtp_\w+)\."
 )
-"""In names of tensors that take pictures or sound, speak, or draft, where those of the text model
-have names of their own."""
+"""Pattern in names of tensors that take pictures or sound, speak, or draft, where those of the text
+model have names of their own."""
 
 
 class Place(StrEnum):
@@ -132,10 +132,9 @@ class Place(StrEnum):
     OUTPUT = "output"
     """The output matrix."""
     TOKEN_INPUTS = "token inputs"
-    """What makes each layer's input of the tokens: every stage gets it, and the token embeddings.
-    """
+    """Parts that make each layer's input of tokens: each stage gets them and the embeddings."""
     SHARED = "shared"
-    """No rule knows it: every stage gets it."""
+    """Tensors that no rule knows: every stage gets them."""
     BESIDE = "beside"
     """A part beside the text model, for pictures, sound or drafts: no stage gets it."""
 
@@ -171,9 +170,9 @@ class ShardPlan:
 
     layers: range
     files: tuple[FileNeed, ...]
-    """By name."""
+    """Needed files, by name."""
     homes: Mapping[str, Home]
-    """Of each needed tensor."""
+    """Home of each needed tensor."""
 
     @property
     def weight_map(self) -> dict[str, str]:
@@ -223,7 +222,7 @@ def stores_output_matrix(names: Iterable[str]) -> bool:
 
 
 def _text_names(names: Iterable[str]) -> dict[str, str | None]:
-    """What a checkpoint of text alone would call each tensor; None: it is beside the text."""
+    """Name of each tensor in a checkpoint of text alone; None: it is beside the text."""
     bare = {name: _renamed(name, _WRAPPED_NAMES) for name in names}
     renamed = {name: _renamed(one, _PART_NAMES) for name, one in bare.items()}
     is_part = bare != renamed

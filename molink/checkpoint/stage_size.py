@@ -38,8 +38,8 @@ PROBE_LAYERS_MAX = 2
 PROBE_KV_TOKENS = 4096
 
 KV_TOKENS_MIN = 2_048
-"""Under this a stage could not hold one ordinary conversation; better to ask for it and let the
-machine say no.
+"""Least tokens of KV: below it a stage could not hold one ordinary conversation; better to ask for
+it and let the machine say no.
 """
 
 
@@ -50,13 +50,13 @@ class StageSize:
     weights: int
     """Numbers of its weights, scales of quantized ones included."""
     code_bytes: int
-    """Of codes of quantized weights."""
+    """Bytes of the codes of quantized weights."""
     kv_values: int
-    """Numbers that one token takes in all of its layers..."""
+    """Numbers that one token takes in all of the stage's layers."""
     kv_vectors: int
-    """...and in how many keys and values of heads."""
+    """Keys and values of heads that one token takes in all of the stage's layers."""
     state: StateSize = NO_STATE
-    """Of one request in all of its layers."""
+    """Size of one request's states in all of the stage's layers."""
 
     def held_bytes(self, element_bytes: int, kv_tokens: int, kv_dtype: KvDtype = "auto") -> int:
         """Bytes of weights, KV and one request's states where a number takes `element_bytes`."""
@@ -113,7 +113,7 @@ def _size(checkpoint: Checkpoint, needed: Mapping[str, str], layers: tuple[int, 
 
 
 def _held_part(name: str, layers_share: float) -> float:
-    """Which part of a tensor the stage holds: of tables for all layers, that of its own."""
+    """Part of a tensor that the stage holds: of tables for all layers, that of its own."""
     return layers_share if TOKEN_INPUTS & set(name.split(".")) else 1.0
 
 

@@ -14,7 +14,7 @@ FEWER_BITS = "round the model with `molink import --weights int4`"
 
 
 def with_advice(sentence: str, declared: DeclaredQuantization) -> str:
-    """A refusal that ends with what to do, and one thing more where weights are plain."""
+    """A refusal that ends with the remedy; where weights are plain, with one remedy more."""
     if declared.method is not None:
         return sentence
     return f"{sentence.removesuffix('.')}; or {FEWER_BITS}."

@@ -21,8 +21,8 @@ from molink.checkpoint.shard_plan import WeightsLayout
 __all__ = ["BLOCK_BYTES", "NAME_PATTERN", "FileEntry", "WeightsManifest"]
 
 BLOCK_BYTES = 8 * 2**20
-"""What one damaged or unfinished piece costs at most: 7 s of a line of 10 Mbps. A model of 140 GB
-has 17,000 of them, 1 MB of checksums."""
+"""Bytes that a damaged or unfinished piece costs at most: 7 s of a line of 10 Mbps. A model of 140
+GB has 17,000 of them, 1 MB of checksums."""
 
 BLOCK_BYTES_MAX = 256 * 2**20
 """A block is held in memory until it is checked."""
@@ -32,7 +32,7 @@ FILES_MAX = 10_000
 
 WEIGHTS_SUFFIX = ".safetensors"
 SMALL_SUFFIXES = tuple(pattern.removeprefix("*") for pattern in SMALL_FILES)
-"""What a stage reads beside weights. Nothing else is taken, so that no checkpoint brings code."""
+"""Ends of the names of all other files that are taken, so that no checkpoint brings code."""
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}$"
 """No slash and no dot in front: a name can lead nowhere else."""
@@ -50,9 +50,9 @@ class FileEntry(BaseModel):
     """Bytes."""
     sha256: Sha256
     blocks: tuple[Sha256, ...]
-    """Of each block in turn; the last may be short."""
+    """Checksum of each block in turn; the last block may be short."""
     header: dict[str, Any] | None = None
-    """Of a safetensors file: the JSON of its table of tensors."""
+    """JSON of the table of tensors, of a safetensors file."""
     data_start: Annotated[int, Field(ge=0)] = 0
     """Bytes before the data that the table speaks of."""
 
@@ -82,7 +82,7 @@ class WeightsManifest(BaseModel):
 
     format: Literal[1] = 1
     model: Annotated[str, Field(min_length=1, max_length=300)]
-    """Its public name."""
+    """Public name of the model."""
     layers_total: Annotated[int, Field(ge=1, le=100_000)]
     tied: bool | None
     """Whether its output matrix is its token embeddings; None: its config does not say."""
@@ -103,7 +103,7 @@ class WeightsManifest(BaseModel):
 
     @property
     def shape(self) -> WeightsLayout:
-        """What the shard plan asks of a model."""
+        """Layout of the model, from which shards are planned."""
         return WeightsLayout(self.layers_total, self.tied)
 
     @property

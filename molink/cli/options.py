@@ -54,7 +54,7 @@ _RING_OPTIONS = (
     click.option(
         "--nodes",
         type=int,
-        help="Stage processes to start; without it as many as --layers or --hosts name, else 3.",
+        help="Stage processes to start; without it as many as --layers names, else 3.",
     ),
     shown_option(
         "--standby",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from molink.api.access import Access
     from molink.api.metrics.route import Metrics
-    from molink.config.ring_hosts import RingHosts
     from molink.config.settings import ServeSettings, UpSettings
     from molink.coordinator.cluster import Cluster
 
@@ -37,12 +36,6 @@ NODES_DEFAULT = 3
     "of steps `t_s, mbps, one_way_ms`.",
 )
 @click.option(
-    "--hosts",
-    metavar="FILE",
-    help="TOML: where each stage listens and how it is started there. Links are not encrypted "
-    "yet: only within a trusted network.",
-)
-@click.option(
     "--event-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
@@ -53,30 +46,22 @@ NODES_DEFAULT = 3
 @chat_options
 @ring_options
 @watch_options
-def serve(
-    link: str | None, hosts: str | None, nodes: int | None, watching: Watching, **options: Any
-) -> None:
+def serve(link: str | None, nodes: int | None, watching: Watching, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
     from molink.config.link_schedule import LinkSchedule
-    from molink.config.ring_hosts import RingHosts
     from molink.config.settings import ServeSettings
     from molink.tasks import until_stopped
 
     shape = LinkSchedule.parse(link) if link is not None else None
-    places = RingHosts.read(hosts) if hosts is not None else None
     if nodes is None:
-        nodes = _nodes_of(options["layers"], places)
-    settings = ServeSettings(
-        link=shape, hosts=places, nodes=nodes, log_format=watching.log_format, **options
-    )
+        nodes = _nodes_of(options["layers"])
+    settings = ServeSettings(link=shape, nodes=nodes, log_format=watching.log_format, **options)
     asyncio.run(until_stopped(_serve(settings, watching)))
 
 
-def _nodes_of(layers: str | None, hosts: "RingHosts | None") -> int:
-    """One node for each range of --layers, or for each stage of --hosts."""
-    if layers is not None:
-        return layers.count(",") + 1
-    return len(hosts.stages) if hosts is not None else NODES_DEFAULT
+def _nodes_of(layers: str | None) -> int:
+    """One node for each range of --layers."""
+    return layers.count(",") + 1 if layers is not None else NODES_DEFAULT
 
 
 def users_app(

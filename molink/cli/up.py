@@ -52,10 +52,11 @@ SHARED = (
 )
 @click.option(
     "--broker",
+    default="embedded",
     envvar="MOLINK_BROKER",
-    metavar="URL|mosquitto|embedded",
-    help="mqtts://USER:PASSWORD@HOST:PORT (better in $MOLINK_BROKER, which other users cannot "
-    "read), or which one to start; without it Mosquitto where it is installed.",
+    metavar="URL|embedded",
+    help="mqtts://USER:PASSWORD@HOST:PORT of a broker that you run (better in $MOLINK_BROKER, "
+    "which other users cannot read); without it one in the coordinator's process.",
 )
 @shown_option("--broker-port", default=8001, help="0 takes a free one.")
 @shown_option("--relay-port", default=8002, help="0 takes a free one.")

@@ -38,13 +38,13 @@ SILENCE_S_MAX = 600.0
 token."""
 
 ANSWER_BYTES_MAX = 64 * 2**20
-"""Of one JSON answer: some 4 KB for each of the nodes that a coordinator takes at most, and as much
-for its requests. Whatever else listens at an address shall not fill the memory."""
+"""Most bytes of one JSON answer: some 4 KB for each of the nodes that a coordinator takes at most,
+and as much for its requests. Whatever else listens at an address shall not fill the memory."""
 
 EVENT_END = b"\n\n"
 DATA = b"data: "
 COMMENT = b":"
-"""With which a server that has nothing to tell keeps a stream alive."""
+"""Mark of the lines by which a server that has nothing to tell keeps a stream alive."""
 
 DONE = b"[DONE]"
 
@@ -234,7 +234,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def server_sentence(status: int, raw: bytes) -> str:
-    """What a server says about its refusal, or what its status may mean."""
+    """Sentence in which a server explains its refusal, or what its status may mean."""
     try:
         sentence = _sentence_of(json.loads(raw))
     except (ValueError, RecursionError):

@@ -10,7 +10,6 @@ from molink.checkpoint.model_shape import KvDtype
 from molink.config.layer_split import check_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.parsers import AUTO
-from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from molink.printable import is_printable
 from molink_scheduler.codec_choice import CODEC_CHOICES
@@ -63,8 +62,6 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     link: LinkSchedule | None = None
-    hosts: RingHosts | None = None
-    """None: every stage on this machine's loopback."""
     layers: str | None = None
     """As typed: `0-4,4-8,8-12`; None splits evenly."""
     dtype: str = "auto"
@@ -140,22 +137,6 @@ class ServeSettings:
         _check_names(self.served_model_names)
         _check_queue(self.queue_s)
         targets_of(self.ttft_target_s, self.tpot_target_ms)
-        if self.hosts is not None:
-            _check_hosts(self.hosts, self.nodes, self.standbys, self.link)
-
-
-def _check_hosts(hosts: RingHosts, nodes: int, standbys: int, link: LinkSchedule | None) -> None:
-    if link is not None:
-        raise UserError(
-            "--link cannot be combined with --hosts: links between hosts are real and shape "
-            "themselves."
-        )
-    if standbys:
-        raise UserError("--standby cannot be combined with --hosts: it names each stage's place.")
-    if len(hosts.stages) != nodes:
-        raise UserError(
-            f"--hosts names {len(hosts.stages)} stages for {nodes} nodes: give one each."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +149,8 @@ class UpSettings:
     port: int = 8000
     public_host: str = ""
     """Where agents reach it; empty: the first address of this PC's network, or `host`."""
-    broker: str | None = None
-    """A URL, mosquitto, embedded, or None for the best that is installed."""
+    broker: str = "embedded"
+    """A URL, or embedded."""
     broker_port: int = 8001
     relay_port: int = 8002
     agents_port: int = 8003
@@ -245,7 +226,7 @@ class UpSettings:
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
         if self.tls_ca and not self.tls_cert:
             raise UserError("--tls-ca belongs to --tls-cert and --tls-key: give all or none.")
-        if self.broker_users and "://" not in (self.broker or ""):
+        if self.broker_users and "://" not in self.broker:
             raise UserError("--broker-users belongs to a --broker by URL: leave it out.")
         if bool(self.relay) != bool(self.relay_secret_file):
             raise UserError(
@@ -290,7 +271,7 @@ class UpSettings:
         """What is listened at here, with the option that chooses it; a broker or a relay of
         somebody else needs none."""
         found = [("--port", self.port), ("--agents-port", self.agents_port)]
-        if "://" not in (self.broker or ""):
+        if "://" not in self.broker:
             found.append(("--broker-port", self.broker_port))
         if not self.relay:
             found.append(("--relay-port", self.relay_port))

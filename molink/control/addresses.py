@@ -93,13 +93,6 @@ class TlsFiles:
             ) from None
         return "".join(FIRST_CERTIFICATE.findall(text))
 
-    def secret(self) -> str:
-        """The key's file. Raises UserError when it cannot be read."""
-        try:
-            return Path(self.key).read_text()
-        except (OSError, ValueError) as error:
-            raise UserError(f"The key {self.key} cannot be read: {error}.") from None
-
     @property
     def pinned(self) -> ServerTrust:
         """What this machine's own clients accept it by: they connect to an address of loopback,

@@ -34,15 +34,15 @@ __all__ = ["NODE_BUDGET", "Arrived", "Budget", "Inbox"]
 log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 2**20
-"""What a coordinator says may hold the config.json of a model."""
+"""Most bytes of a coordinator's message, which may hold the config.json of a model."""
 NODE_MESSAGE_BYTES_MAX = 2**16
-"""The largest that a node has to say, a report of 64 paths or a profile of 16 devices, is 30 KB."""
+"""Most bytes of a node's message; a report of 64 paths or a profile of 16 devices has 30 KB."""
 WAITING_BYTES_MAX = 64 * 2**20
-"""Of all senders together: ten times the states of a thousand nodes. What finds no room is
-dropped, and the retained messages are requested again once there is some."""
+"""Bytes that wait from all senders together: ten times the states of a thousand nodes. What finds
+no room is dropped, and the retained messages are requested again once there is some."""
 SENDERS_MAX = 4096
-"""As many as a coordinator takes for nodes: names cost memory where somebody else's broker lets
-anybody write under any."""
+"""Most senders, as many as a coordinator takes for nodes: names cost memory where somebody else's
+broker lets anybody write under any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,11 @@ class Budget:
 
 
 OVERDRAFT = 2.0
-"""In bursts: who was held up, or came back ten times within a minute, stays below it."""
+"""Bursts by which a sender may exceed its budget: held up, or back ten times within a minute, it
+stays below this."""
 
 UNLIMITED = Budget()
-"""Of a node's own inbox: the coordinator may say what it likes."""
+"""Budget of a node's own inbox: the coordinator may say what it likes."""
 
 NODE_BUDGET = Budget(
     messages_per_s=11.0,
@@ -87,7 +88,7 @@ class Arrived:
 
 @dataclass(slots=True)
 class _Sender:
-    """What one sender has said that waits, by topic, and what it may still say."""
+    """Sender's messages that wait, by topic, and the budget that it has left."""
 
     budget: Budget
     waiting: dict[str, Arrived] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class _Sender:
         )
 
     def wait_s(self, now_s: float) -> float:
-        """Until its messages may be read."""
+        """Seconds until the sender's messages may be read."""
         if self.budget is UNLIMITED:
             return 0.0
         return max(self._messages.wait_s(now_s), self._bytes.wait_s(now_s))
@@ -135,13 +136,13 @@ class Inbox:
         self.invalid_count = 0
         """Messages that cannot be read."""
         self.dropped_count = 0
-        """Messages that found no room, or came from who is muted."""
+        """Messages that found no room, or came from a muted sender."""
         self.heard: dict[str, float] = {}
         """Sender to the time of its last message, of those that are not retained ones."""
         self._budget, self._clock = budget, clock
         self._senders: dict[str, _Sender] = {}
         self._waiting: dict[str, _Sender] = {}
-        """Those of whom something waits."""
+        """Senders of whom a message waits."""
         self._waiting_bytes = 0
         self._overdrawn: dict[str, None] = {}
         self._arrived = asyncio.Event()
@@ -173,7 +174,7 @@ class Inbox:
         return self._senders.get(name)
 
     def _keep(self, name: str, sender: _Sender, message: Arrived) -> None:
-        """Instead of an earlier one of its topic; at the end, since it came last."""
+        """Keep a message in place of an earlier one of its topic, at the end: it came last."""
         self._take(sender, message.path)
         if self._waiting_bytes + len(message.payload) > self.waiting_bytes_max:
             self._drop(is_missed=True)
@@ -245,7 +246,7 @@ class Inbox:
         self._arrived.clear()
 
     def _wait_s(self) -> float | None:
-        """Until the first message that waits may be read; None when none waits."""
+        """Seconds until the first message that waits may be read; None when none waits."""
         now_s = self._clock()
         return min((one.wait_s(now_s) for one in self._waiting.values()), default=None)
 

@@ -174,9 +174,7 @@ async def _started_broker(
 ) -> Broker:
     """A broker that every member may use."""
     users = Path(settings.broker_users) if settings.broker_users else None
-    broker = open_broker(
-        settings.broker, settings.host, settings.broker_port, settings.data_dir, tls, users
-    )
+    broker = open_broker(settings.broker, settings.host, settings.broker_port, tls, users)
     if broker.trust is None:
         log.warning(
             "The broker at %s speaks plain MQTT: passwords and keys on the way there can be read "
@@ -197,7 +195,7 @@ def _planner(settings: UpSettings, model: ServedModel) -> ModelPlanner:
 
 def _host_for_agents(settings: UpSettings, broker: Broker) -> str:
     """Where agents reach the broker: an external one at its own host, ours where we are."""
-    return broker.address.host if "://" in (settings.broker or "") else settings.public_host
+    return broker.address.host if "://" in settings.broker else settings.public_host
 
 
 def _endpoints(

@@ -15,7 +15,7 @@ from molink.dashboard.model.history import History, percentile
 __all__ = ["PlainNews"]
 
 STATUS_S = 10.0
-"""Between two lines that say how it is."""
+"""Seconds between two lines that say how the cluster is."""
 
 
 @dataclass(slots=True)
@@ -25,12 +25,12 @@ class PlainNews:
     zone: tzinfo | None = None
     _status_at_s: float | None = None
     _standing: dict[tuple[str, str], str] = field(default_factory=dict)
-    """What stands out, by its kind and subject: figures in its sentence change."""
+    """Sentences of what stands out, by kind and subject: the figures in them change."""
     _event: tuple[float, int] = (0.0, 0)
     """Time and number of the last that was told."""
 
     def lines(self, history: History) -> Iterator[str]:
-        """What is new after a look."""
+        """Lines about all that is new after a look."""
         stamp = clock(history.at_s, self.zone)
         for event in history.events:
             if (event.unix_s, event.seq) > self._event:

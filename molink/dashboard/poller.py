@@ -15,7 +15,7 @@ from molink.printable import printable_line
 __all__ = ["PERIOD_S", "Poller"]
 
 PERIOD_S = 0.5
-"""Between two looks; stages report about as often."""
+"""Seconds between two looks; stages report about as often."""
 
 AWAY_S_MAX = 5.0
 """Longest wait for the next attempt while nobody answers: a coordinator that was restarted is seen
@@ -45,7 +45,7 @@ class Poller:
         return await self._look(cluster)
 
     async def look(self) -> Observation:
-        """One look; why there is none is in it."""
+        """Look once; the observation says why it failed, if it did."""
         try:
             cluster = await self.client.get("/cluster")
             if not isinstance(cluster, dict):
@@ -57,7 +57,7 @@ class Poller:
             return Observation(self.clock(), trouble=_trouble(error))
 
     async def looks(self, period_s: float = PERIOD_S) -> AsyncIterator[Observation]:
-        """One look after the other, until cancelled."""
+        """Look again and again, until cancelled."""
         wait_s = period_s
         while True:
             began = asyncio.get_running_loop().time()
@@ -104,7 +104,7 @@ class Poller:
 
 
 def _trouble(error: UserError) -> str:
-    """What a failed look says; a refusal is an answer, which blames the key or the rate itself."""
+    """Sentence on a failed look; a refusal is an answer, which blames the key or the rate."""
     said = str(error)
     refused = isinstance(error, RefusedError)
     return printable_line(said if refused else f"No answer from the coordinator: {said}")

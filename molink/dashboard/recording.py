@@ -26,14 +26,14 @@ FIRST_LINE = "molink_recording"
 VERSION = 1
 
 RECORD_BYTES_MAX = 4 * 2**30
-"""Before compression; of ten PCs more than a day at two looks a second. Then recording ends and the
-dashboard says so: a disk must not fill because somebody forgot it."""
+"""Most bytes before compression; of ten PCs more than a day at two looks a second. Then recording
+ends and the dashboard says so: a disk must not fill because somebody forgot it."""
 
 LINE_BYTES_MAX = 64 * 2**20
-"""Of one line that is read: as much as the largest answer that is taken."""
+"""Most bytes of one line that is read: as much as the largest answer that is taken."""
 
 FRAMES_MAX = 2_000_000
-"""Of one recording that is read: eleven days at two a second, 32 MB of places and times."""
+"""Most looks of a recording that is read: eleven days at two a second, 32 MB of their places."""
 
 
 class Recorder:
@@ -96,13 +96,13 @@ class Recording:
     path: Path
     url: str
     times_s: list[float]
-    """Of each look, seconds since 1970, rising."""
+    """Times of the looks, seconds since 1970, rising."""
     _places: list[int]
     _file: IO[bytes] | gzip.GzipFile
 
     @classmethod
     def open(cls, path: Path) -> "Recording":
-        """Raises UserError when the file cannot be read, or is no recording."""
+        """Open a recording. Raises UserError when the file cannot be read, or is no recording."""
         try:
             file = _opened(path, "rb")
             url, places, times = _index(file)
@@ -122,7 +122,7 @@ class Recording:
             raise UserError(f"{self.path} cannot be read any more: is its disk there?") from None
 
     def history_at(self, index: int) -> History:
-        """What was known at a look: it and the minutes before it."""
+        """History at a look: it and the minutes before it."""
         history = History()
         first = bisect_right(self.times_s, self.times_s[index] - HISTORY_S)
         for one in range(min(first, index), index + 1):

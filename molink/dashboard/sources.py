@@ -28,11 +28,11 @@ class Source(Protocol):
 
     @property
     def history(self) -> History:
-        """What is known now."""
+        """History that is known now."""
 
     @property
     def note(self) -> str:
-        """Of its mode, for the header; empty: nothing to say."""
+        """Note on the source's mode, for the header; empty: nothing to say."""
 
     async def run(self, changed: Callable[[], object]) -> None:
         """Go on, and call `changed` after each look, until cancelled."""
@@ -89,7 +89,7 @@ class ReplaySource:
 
     @property
     def history(self) -> History:
-        """What was known at this place."""
+        """History that was known at this place."""
         return self.replay.history
 
     @property
@@ -127,7 +127,7 @@ class ReplaySource:
 
     def go_to(self, text: str) -> None:
         """Stand still at a time: 14:05:30, or +30 and -30 for seconds from here. Raises UserError
-        for what is none."""
+        for a text that is no time."""
         at_s = self._time_of(text)
         self.playing = False
         self.replay.go_to(at_s)

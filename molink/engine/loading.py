@@ -43,18 +43,18 @@ __all__ = ["load_stage", "read_onto"]
 log = logging.getLogger(__name__)
 
 OPENED, READ = 0.4, 0.7
-"""Where the progress bar is when files have been fetched and opened, and when all weights have been
-read; then they are rearranged."""
+"""Progress when files have been fetched and opened, and when all weights have been read; then they
+are rearranged."""
 
 COUNTED_WITHIN = 0.02
 """Share by which what is counted by files may pass what is lent, as an agent allows."""
 
 READ_BYTES = 64 * 2**20
-"""Between two reports: a second of an old disk."""
+"""Bytes between two reports: a second of an old disk."""
 
 PAGE_BYTES = 4096
-"""Of the memory maps that files are read through; where pages are larger, each is read all the
-same."""
+"""Page size of the memory maps that files are read through; where pages are larger, each is read
+all the same."""
 
 
 def load_stage(
@@ -101,7 +101,7 @@ def load_stage(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a stage is loaded from, whatever its numbers' format."""
+    """Sources that a stage is loaded from, whatever its numbers' format."""
 
     checkpoint: Checkpoint
     config: Any
@@ -207,8 +207,8 @@ def _check_room(
 def read_onto(
     model: nn.Module, device: torch.device, progress: Progress = lambda fraction: None
 ) -> None:
-    """Read all weights from their memory maps, and move them to a device. The first step would
-    read them too, which takes minutes from an old disk, and nobody would see that it goes on."""
+    """Read all weights from their memory maps, and move them to a device. The first step would read
+    them too, which takes minutes from an old disk, and nobody would see that it goes on."""
     total = sum(tensor.nbytes for tensor in model.parameters()) or 1
     done = 0
     for module in model.modules():

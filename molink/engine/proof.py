@@ -68,7 +68,7 @@ PROBE_ROWS = 13
 """Rows that a product is tried with: one pass of our kernels, and two."""
 
 FEW_ROWS = 5
-"""More than one, and less than a pass of a kernel for many."""
+"""Number of rows that is more than one, and less than a pass of a kernel for many."""
 
 LARGE_CHANNELS, LARGE = 3, 1000.0
 """Channels of some rows that are so many times the others, as real models have them."""
@@ -87,7 +87,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a computation should give for some rows, and how far the library's own is from it."""
+    """Right result of a computation for some rows, and how far the library's own is from it."""
 
     truth: torch.Tensor
     """Right results [..., N], in fp64, or in fp32 on a card."""
@@ -138,14 +138,14 @@ class Reference:
 
 
 def reference_of(module: Any, x: torch.Tensor) -> Reference:
-    """What the library's own module gives for rows, and the same module in a wider dtype."""
+    """Results of the library's own module for rows, and of the same module in a wider dtype."""
     wide = wide_dtype(x)
     with torch.inference_mode():
         return Reference(copy.deepcopy(module).to(wide)(x.to(wide)).to(wide), module(x))
 
 
 def wide_dtype(x: torch.Tensor) -> torch.dtype:
-    """What truth is computed in where `x` is: cards are slow in fp64."""
+    """Dtype for the true result where `x` is: cards are slow in fp64."""
     return torch.float64 if x.device.type == "cpu" else torch.float32
 
 
@@ -226,8 +226,8 @@ def probe_weights(width: int, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Swaps:
-    """What a stage swaps for faster modules: the rows that its own weights are tried with, and what
-    did not hold."""
+    """Modules that a stage swaps for faster ones: the rows that its own weights are tried with, and
+    what did not hold."""
 
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     """Rows [T, K] that modules by these names are given; others are not tried."""
@@ -269,7 +269,7 @@ class Swaps:
 
     @property
     def fallback(self) -> str | None:
-        """What `/cluster` tells; None: everything holds."""
+        """Reason that `/cluster` tells; None: everything holds."""
         return printed("; ".join(self.troubles))
 
 
@@ -295,8 +295,8 @@ def hooks(handles: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def recorded_inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str, list[Any]]]:
-    """What the named modules are given first in each call inside the block, kept alive so that ids
-    stay unique."""
+    """Inputs of the named modules in each call inside the block, the first argument of each, kept
+    alive so that ids stay unique."""
     inputs: dict[str, list[Any]] = {}
 
     def note(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
@@ -310,7 +310,7 @@ def recorded_inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str
 def rounded_again(
     modules: Iterable[nn.Module], run: Callable[[], torch.Tensor], generator: torch.Generator
 ) -> torch.Tensor:
-    """What `run` gives where what these modules give is rounded once more, at random."""
+    """Result of `run` where what these modules give is rounded once more, at random."""
 
     def rounded(_: nn.Module, args: Any, y: torch.Tensor) -> torch.Tensor:
         noise = torch.randn(y.shape, generator=generator) * torch.finfo(y.dtype).eps / 4

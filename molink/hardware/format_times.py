@@ -22,7 +22,7 @@ BILLION = 1e9
 """Weights of which a format's times are told."""
 
 UNPACKED_BYTES = 4
-"""Of a weight that is unpacked for a product: 16 bits are written, and read again."""
+"""Bytes moved for a weight that is unpacked for a product: 16 bits are written, and read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class FormatTimes:
     """Seconds of a product with a billion weights of one format."""
 
     read_s: float
-    """Of one row."""
+    """Seconds of one row."""
     row_s: float
-    """Of each of many rows."""
+    """Seconds of each of many rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a format takes beyond its bytes and its arithmetic, as multiples of them."""
+    """Cost of a format beyond its bytes and its arithmetic, as multiples of them."""
 
     read: float = 1.0
     row: float = 1.0
     unpacked_bytes: int = 0
-    """More bytes of each weight to write and read, at every product."""
+    """Bytes of each weight to write and read beside it, at every product."""
 
     def times(self, bits: WeightBits, element_bytes: int, plain: FormatTimes) -> FormatTimes:
         """Times of weights that take `bits`, of a device whose plain ones take `plain`."""

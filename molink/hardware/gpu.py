@@ -32,7 +32,7 @@ between its matrix products included. Vidur's kernels for 1,024 to 4,096 rows of
 0.63 to 0.66, A40 0.65 to 0.68, H100 0.64 to 0.67; Helix's A100, whose models are wider: 0.77."""
 
 LAYER_OVERHEAD_S = 20e-6
-"""What a layer costs beside reading and multiplying: Vidur's norms, rotation, activation and
+"""Seconds of a layer beside reading and multiplying: Vidur's norms, rotation, activation and
 additions for one row take 24 us on an A100, 21 on an A40 and 19 on an H100."""
 
 STEP_OVERHEAD_S = 200e-6
@@ -57,12 +57,12 @@ class Gpu:
     step_overhead_s: float = STEP_OVERHEAD_S
     layer_overhead_s: float = LAYER_OVERHEAD_S
     value_overhead_s: float = 0.0
-    """For each number of a row in each layer: norms, rotation, activation. 0 where the compute
-    efficiency already has it."""
+    """Seconds for each number of a row in each layer: norms, rotation, activation. 0 where the
+    compute efficiency already has it."""
     is_cpu: bool = False
     """Whether formats that were not measured are corrected as a CPU's kernels take them."""
     formats: Mapping[str, FormatTimes] = field(default_factory=dict)
-    """Times that were measured on it."""
+    """Times of formats that were measured on it."""
 
     def format_times(self, bits: WeightBits, element_bytes: int) -> FormatTimes:
         """Times of products with weights that take `bits` where a number takes `element_bytes`: as
@@ -134,8 +134,8 @@ GPUS: Mapping[str, Gpu] = {
     "v100": Gpu("v100", 16, 900, 125),
     "cpu": CPU,
 }
-"""By the name that a user types. T4 and L4 have 70 W and cannot keep their clocks: 0.40 is
-what Helix's profiles show for both."""
+"""Graphics cards by the name that a user types. T4 and L4 have 70 W and cannot keep their clocks:
+0.40 is what Helix's profiles show for both."""
 
 
 def known_gpus() -> tuple[str, ...]:

@@ -51,15 +51,15 @@ class StepParts:
     """Seconds of one step, part by part."""
 
     weights_s: float
-    """Reading the layers' weights."""
+    """Seconds of reading the layers' weights."""
     flops_s: float
-    """Multiplying with them; overlaps with reading."""
+    """Seconds of multiplying with them; overlaps with reading."""
     kv_s: float
-    """Reading keys and values."""
+    """Seconds of reading keys and values."""
     attention_flops_s: float
-    """Multiplying with those; overlaps with reading them."""
+    """Seconds of multiplying with keys and values; overlaps with reading them."""
     output_s: float
-    """The tail's logits."""
+    """Seconds of the tail's logits."""
     overhead_s: float
 
     @property
@@ -88,7 +88,7 @@ class RooflineCost:
     attention_pair_s: float
     """Multiplying one row with one token's keys and values in every layer."""
     decode_pair_s: float
-    """The same for a decode row."""
+    """Seconds of multiplying a decode row with one token's keys and values in every layer."""
     expansion_s: float
     """Making one token's keys and values of its latent row in every layer."""
     output_weights_s: float
@@ -106,13 +106,13 @@ class RooflineCost:
     def parts(
         self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
     ) -> StepParts:
-        """The same step, part by part."""
+        """Seconds of one step, part by part."""
         return StepParts(*self._parts_s(batch_class, rows, kv_tokens, sequences))
 
     def _parts_s(
         self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
     ) -> _PartsS:
-        """In the order of `StepParts`."""
+        """Seconds of the parts of a step, in the order of `StepParts`."""
         shape = self.shape
         experts = 1 if shape.experts == 1 else shape.experts_hit(rows)
         is_decode = batch_class is DECODE

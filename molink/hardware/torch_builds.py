@@ -28,7 +28,7 @@ class TorchBuild:
     driver_min: int
     """The first driver of NVIDIA's that runs it."""
     capabilities: tuple[Capability, ...]
-    """For which it has code, by torch's own table of its release 2.13."""
+    """Capabilities for which it has code, by torch's own table of its release 2.13."""
 
 
 BUILDS = (
@@ -49,8 +49,7 @@ def build_for(capability: Capability, driver: int) -> TorchBuild | None:
 
 
 def how_to_get_code(capability: Capability, driver: int | None) -> str:
-    """What to do about a torch without code for the card. `driver`: its first number; None:
-    unknown."""
+    """Advice about a torch without code for the card. `driver`: its first number; None: unknown."""
     builds = _with_code(capability)
     if not builds:
         return "no build of torch has any: use --device cpu"

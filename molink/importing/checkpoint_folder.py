@@ -34,20 +34,20 @@ __all__ = [
 ]
 
 FILE_BYTES_MAX = 10**9
-"""Of one weight file, where no single tensor is larger: what an interrupted import does again."""
+"""Bytes of a weight file, unless one tensor is larger: an interrupted import does so much again."""
 
 SPARE_BYTES = 256 * 2**20
-"""Left free on the disk beside what is written."""
+"""Bytes left free on the disk beside what is written."""
 
 READ_BYTES = 4 * 2**20
 
 FINISHED = "finished.json"
-"""In the unfinished folder: what it is made of, and the digest of each file that is whole."""
+"""File in the unfinished folder: what it is made of, and the digest of each file that is whole."""
 
 LOCK = "lock"
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes of tensors that are written, and with all that will be."""
+"""Callback with the bytes of tensors that are written, and with all that will be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class NewTensors:
     """Some tensors of a new checkpoint that are made together, and how to make their bytes."""
 
     entries: Sequence[StoredTensor]
-    """Their names, types and shapes; places count from the first one's first byte."""
+    """Names, types and shapes of the tensors; places count from the first one's first byte."""
     pieces: Callable[[], Iterator[bytes]]
-    """Makes their bytes, one tensor behind the other."""
+    """Function that makes their bytes, one tensor behind the other."""
 
     @property
     def size(self) -> int:
@@ -68,12 +68,12 @@ class NewTensors:
 def one_tensor(
     name: str, dtype: str, shape: Sequence[int], size: int, pieces: Callable[[], Iterator[bytes]]
 ) -> NewTensors:
-    """What writes one tensor of `size` bytes, piece by piece."""
+    """Writer of one tensor of `size` bytes, piece by piece."""
     return NewTensors((StoredTensor(name, dtype, tuple(shape), 0, size),), pieces)
 
 
 def files_identity(paths: Iterable[Path]) -> str:
-    """What tells these files from others, and from themselves once they are changed."""
+    """Text that tells these files from others, and from themselves once they are changed."""
     stats = [(str(path.absolute()), path.stat()) for path in paths]
     return json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
 
@@ -104,7 +104,7 @@ def write_checkpoint(
 
 
 def check_place(folder: Path) -> None:
-    """Raises UserError where no new folder can be made."""
+    """Raise UserError where no new folder can be made."""
     if folder.exists():
         raise UserError(f"{folder} is there already: remove it, or name another with --out.")
     parent = folder.absolute().parent
@@ -140,7 +140,7 @@ def _locked(unfinished: Path, folder: Path) -> Iterator[None]:
 
 
 def _digest_of(tensors: Sequence[NewTensors], small_files: Mapping[str, bytes], source: str) -> str:
-    """Of all that determines what is written."""
+    """Digest of all that determines what is written."""
     digest = hashlib.sha256(f"{__version__}\n{source}\n".encode())
     for part in tensors:
         digest.update(repr(part.entries).encode())
@@ -157,11 +157,11 @@ class _Work:
     source: str
     """Digest of what it is made of."""
     digests: dict[str, str] = field(default_factory=dict)
-    """Of each file that is whole."""
+    """Digest of each file that is whole."""
 
     @classmethod
     def found(cls, folder: Path, source: str) -> "_Work":
-        """What an earlier import of the same has left; of any other, nothing stays."""
+        """Work that an earlier import of the same source has left; of any other, nothing stays."""
         try:
             known = json.loads((folder / FINISHED).read_text())
             digests = known["digests"] if known["source"] == source else {}
@@ -175,7 +175,7 @@ class _Work:
 
     @property
     def finished_bytes(self) -> int:
-        """Of all files that are whole."""
+        """Bytes of all files that are whole."""
         return sum((self.folder / name).stat().st_size for name in self.digests)
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
@@ -200,7 +200,7 @@ class _Work:
 
 
 def _digest(path: Path) -> str:
-    """Of a file's content; empty when it cannot be read."""
+    """Digest of a file's content; empty when it cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -265,7 +265,7 @@ def _counted(pieces: Iterator[bytes], done: int, total: int, progress: Progress)
 
 
 def _files(tensors: Sequence[NewTensors]) -> Iterator[list[NewTensors]]:
-    """What goes into each file, in the order given."""
+    """Tensors of each file, in the order given."""
     parts: list[NewTensors] = []
     size = 0
     for part in tensors:

@@ -47,7 +47,7 @@ GROUP_MIN = 16
 """Inputs that share a scale in memory, at least; rows whose last group is shorter are cut so."""
 
 OUTPUTS_MIN = 16
-"""Of a layer that is rounded; gates of shared experts have one output."""
+"""Fewest outputs of a layer that is rounded; gates of shared experts have one output."""
 
 BLOCK_NUMBERS = 2**17
 """Numbers that are rounded at a time: what is in between stays in the cache, which makes it four
@@ -162,8 +162,8 @@ def _rounded_names(source: Source) -> frozenset[str]:
 
 
 def _skeleton(source: Source) -> nn.Module:
-    """The library's model without numbers. Raises CheckpointError for settings of which there is
-    none, or which promise more layers than there are tensors."""
+    """The library's model without numbers. Raises CheckpointError for settings without a model, or
+    with more layers than there are tensors."""
     checkpoint = source.checkpoint
     config, layers = load_model_config(checkpoint), describe(checkpoint).layers
     if layers > len(source.tensors):
@@ -286,7 +286,7 @@ def _raw(tensor: torch.Tensor) -> bytes:
 
 
 def _scheme(bits: WeightBits, group: int) -> dict[str, Any]:
-    """What config.json says of the weights, in the words of compressed-tensors."""
+    """Quantization config of the weights, in the words of compressed-tensors."""
     head = _group(["re:.*lm_head"], "int-quantized", num_bits=8, symmetric=True, strategy="channel")
     if bits == "int8":
         groups, form = {"group_0": head | {"targets": ["Linear"]}}, "int-quantized"

@@ -51,7 +51,7 @@ def gguf_of(path: Path) -> Path:
 
 
 def planned_gguf(path: Path, kv_dtype: KvDtype = "auto") -> PlannedModel:
-    """The costs of the checkpoint that a GGUF file would become. Raises UserError for one that
+    """The costs of the checkpoint that a GGUF file would become. Raises UserError for a file that
     cannot be imported."""
     model, architecture = read_model(path)
     settings = with_scheme(model_settings(model, architecture))
@@ -61,7 +61,7 @@ def planned_gguf(path: Path, kv_dtype: KvDtype = "auto") -> PlannedModel:
 def planned_rounded(
     folder: Path, bits: "WeightBits", group: int, kv_dtype: KvDtype = "auto"
 ) -> PlannedModel:
-    """The costs of a plain model rounded. Raises UserError for one that cannot be."""
+    """The costs of a plain model rounded. Raises UserError for a model that cannot be."""
     from molink.importing.plain_model import rounded_model
 
     tensors, config = rounded_model(folder, bits, group)

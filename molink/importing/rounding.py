@@ -29,7 +29,7 @@ RANGES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72)
 """Parts of a group's range that are tried."""
 
 SMALLEST = 1e-9
-"""Of a scale: a group of zeros has none."""
+"""Least scale: a group of zeros has none."""
 
 WORD_CODES = 8
 """Codes of four bits in a word of 32."""
@@ -93,7 +93,7 @@ def _in_range(
 def _better(
     best: tuple[torch.Tensor, ...], tried: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """Of each group what has the smaller error."""
+    """The result with the smaller error, for each group."""
     better = tried[0] < best[0]
     return tuple(torch.where(better, new, old) for new, old in zip(tried, best, strict=True))
 

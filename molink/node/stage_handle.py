@@ -63,14 +63,9 @@ class ChildProcess:
         module: str,
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
-        command: Sequence[str] = (),
     ) -> "ChildProcess":
-        """Run `command... python -m module`, away from the terminal's signals, with pipes to it.
-
-        Raises OSError when there is no such command.
-        """
+        """Run `python -m module`, away from the terminal's signals, with pipes to it."""
         process = await asyncio.create_subprocess_exec(
-            *command,
             sys.executable,
             "-m",
             module,
@@ -135,13 +130,10 @@ class ChildProcess:
 STAGE_MODULE = "molink.stage.stage_process"
 
 
-async def start_process(
-    threads: int, command: Sequence[str] = (), arguments: Sequence[str] = ()
-) -> ChildProcess:
-    """Start a stage's process, which loads torch and waits for commands. Raises OSError when
-    `command` is no program."""
+async def start_process(threads: int, arguments: Sequence[str] = ()) -> ChildProcess:
+    """Start a stage's process, which loads torch and waits for commands."""
     environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return await ChildProcess.start(STAGE_MODULE, arguments, environment, command)
+    return await ChildProcess.start(STAGE_MODULE, arguments, environment)
 
 
 @dataclass(slots=True)
@@ -161,25 +153,10 @@ class StageHandle:
 
     @classmethod
     async def start(
-        cls,
-        name: str,
-        load: LoadStage,
-        command: Sequence[str] = (),
-        arguments: Sequence[str] = (),
+        cls, name: str, load: LoadStage, arguments: Sequence[str] = ()
     ) -> "StageHandle":
-        """Start the process, through `command` if any, and send it what to load.
-
-        Raises UserError when `command` is no program.
-        """
-        try:
-            child = await start_process(load.work.threads, command, arguments)
-        except OSError as error:
-            if not command:
-                raise
-            raise UserError(
-                f"{name}: the command {command[0]!r} of --hosts cannot be run: {error.strerror}."
-            ) from None
-        return cls.of(name, load, child)
+        """Start the process, and send it what to load."""
+        return cls.of(name, load, await start_process(load.work.threads, arguments))
 
     @classmethod
     def of(cls, name: str, load: LoadStage, child: ChildProcess) -> "StageHandle":
@@ -312,7 +289,7 @@ class WarmStage:
         async with self._changing:
             if self._waiting is None or not self._fits(self._waiting, settings):
                 await self._stop()
-                self._waiting = _Waiting(await start_process(threads, (), arguments), settings)
+                self._waiting = _Waiting(await start_process(threads, arguments), settings)
 
     async def start(self, name: str, load: LoadStage, arguments: Sequence[str] = ()) -> StageHandle:
         """The stage, in the process that waits if it still runs and fits, else in a new one."""
@@ -321,7 +298,7 @@ class WarmStage:
             if self._fits(waiting, (load.work.threads, *arguments)):
                 return StageHandle.of(name, load, waiting.child)
             await waiting.child.stop()
-        return await StageHandle.start(name, load, (), arguments)
+        return await StageHandle.start(name, load, arguments)
 
     async def drop(self) -> None:
         """End the one that waits, if any."""

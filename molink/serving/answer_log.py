@@ -15,7 +15,7 @@ class Place:
     ring: int
     request_id: int
     submitted_tokens: int
-    """Of its answer, when the ring's present epoch was told of it."""
+    """Tokens of its answer that the ring was told of when its present epoch took the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class EarlierAnswer(Protocol):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Its tokens so far."""
+        """Tokens of the answer so far."""
 
     @property
     def place(self) -> Place | None:
@@ -51,7 +51,7 @@ class AnswerLog(Protocol):
 
     @property
     def before(self) -> EarlierAnswer | None:
-        """What an earlier coordinator has kept of it, whose tokens are not generated again."""
+        """Answer as an earlier coordinator has kept it; its tokens are not generated again."""
 
     def begin(self) -> None:
         """Keep it from now on."""

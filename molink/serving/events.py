@@ -46,12 +46,12 @@ EventKind = Literal[
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
 EVENTS_MAX = 2000
-"""That are kept: a day of a ring whose PCs come and go every few minutes, half a megabyte."""
+"""Events kept: a day of a ring whose PCs come and go every few minutes, half a megabyte."""
 
 ORDER_KINDS: frozenset[EventKind] = frozenset({"order", "node_quarantined", "node_removed"})
 
 ORDERS_MAX = 500
-"""Of these kinds together, beside the others."""
+"""Events of orders that are kept beside the others."""
 
 TEXT_CHARS_MAX = 500
 """Reasons come from nodes, too."""
@@ -62,7 +62,7 @@ class ClusterEvent:
     """Event in the life of a cluster."""
 
     seq: int
-    """Its number, from 1 on without gaps."""
+    """Number of the event, from 1 on without gaps."""
     unix_s: float
     kind: EventKind
     node: str
@@ -70,7 +70,7 @@ class ClusterEvent:
     ring: int | None
     """Number of the ring that it is about; None: about none."""
     text: str
-    """One line for people, printable."""
+    """Printable line for people."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class EventLedger:
     changed: Signal = field(default_factory=Signal)
     """Sent with each event."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EVENT_KINDS, 0))
-    """Of each kind since the start."""
+    """Events of each kind since the start."""
     _events: deque[ClusterEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     _orders: deque[ClusterEvent] = field(default_factory=lambda: deque(maxlen=ORDERS_MAX))
     _seq: int = 0

@@ -29,14 +29,14 @@ NICENESS = 5
 """Users' tokens come first."""
 
 DATA_BYTES_MAX = 2**29
-"""Of the process: ten times what the largest grammar takes within the library's limits."""
+"""Memory of the process: ten times what the largest grammar takes within the library's limits."""
 
 ERROR_CHARS_MAX = 200
-"""Of the library's words in an answer; it quotes the grammar."""
+"""Most characters of the library's words in an answer; it quotes the grammar."""
 
 BLANKS = r"[ ]|\n{1,2}[ \t]{0,20}"
-"""Between parts of JSON: as people and pretty-printers write it. With any number of blanks, small
-models write blanks up to max_tokens."""
+"""Blanks between parts of JSON, as people and pretty-printers write them. With any number of
+blanks, small models write blanks up to max_tokens."""
 
 
 _YEAR = "([1-9][0-9]{3}|0([1-9][0-9]{2}|0[1-9][0-9]|00[1-9]))"
@@ -50,11 +50,12 @@ FORMAT_PATTERNS = {
     "date-time": f"^{_DATE}.{{7}}[0-5]",
     "time": "^.{6}[0-5]",
 }
-"""What a format must match besides what the library follows: it would let a model write the 29th of
-February in any year, the year 0, and leap seconds at any time, which no reader takes."""
+"""Patterns that a format must match besides the library's: that would let a model write the 29th of
+February in any year, the year 0, and leap seconds at any time, which no reader takes.
+"""
 
 CHECKED_BYTES = 32
-"""Of an answer: a grammar that can begin in too many ways at once shows it by then."""
+"""Bytes of an answer that are tried: a grammar that can begin in too many ways shows it by then."""
 
 BLANK = 32
 
@@ -67,7 +68,7 @@ VALUES = ("const", "default", "enum", "examples")
 
 @dataclass(frozen=True, slots=True)
 class GrammarQuestion:
-    """What a user asked an answer to match."""
+    """Form that a user asked an answer to match."""
 
     kind: Literal["json", "regex", "choice", "grammar", "lark", "tags"]
     text: str
@@ -75,18 +76,18 @@ class GrammarQuestion:
     server's own, in which `<[5]>` is a token of the model; "tags" is vLLM's JSON of structural
     tags, of the kind with `structures` and `triggers`."""
     blanks: str | None = None
-    """Of JSON: regular expression of what may stand between its parts; empty: nothing may. None:
-    as usual."""
+    """Regular expression of what may stand between the parts of JSON; empty: nothing may. None: as
+    usual."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarAnswer:
-    """What is to be made of a question: one of both is empty."""
+    """Result of a question: its grammar or the mistake in it; the other is empty."""
 
     grammar: str
-    """In llguidance's form."""
+    """Grammar in llguidance's form."""
     error: Annotated[str, MaxLen(ERROR_CHARS_MAX)]
-    """What is wrong, as a clause."""
+    """Mistake in the question, as a clause."""
 
 
 QUESTION = Schema(GrammarQuestion, Rules())
@@ -109,7 +110,7 @@ def answer_to(question: GrammarQuestion) -> GrammarAnswer:
 
 
 def _grammar(question: GrammarQuestion) -> str:
-    """In llguidance's form. Raises ValueError or UserError."""
+    """The question's grammar in llguidance's form. Raises ValueError or UserError."""
     from llguidance import LLMatcher, grammar_from
 
     match question.kind:
@@ -168,7 +169,7 @@ def _with_patterns(schema: Any) -> Any:
 
 
 def _check_names(schema: dict[str, Any]) -> None:
-    """Raises UserError where only names that come twice could make enough properties."""
+    """Raise UserError where only names that come twice could make enough properties."""
     least, listed = schema.get("minProperties"), schema.get("required", [])
     if isinstance(least, int) and isinstance(listed, list) and least > len(listed) + 1:
         raise UserError(
@@ -178,7 +179,7 @@ def _check_names(schema: dict[str, Any]) -> None:
 
 
 def _check(grammar: str) -> None:
-    """Raises UserError when the tail could not follow it from the start."""
+    """Raise UserError when the tail could not follow the grammar from the start."""
     from llguidance import LLMatcher, LLTokenizer
 
     from molink.wire.grammar import parser_limits
@@ -204,7 +205,7 @@ def _next_byte(mask: bytes) -> int | None:
 
 
 def _clause(text: str) -> str:
-    """What an error of several lines says, without the places that it draws."""
+    """Sentence of an error of several lines, without the places that it draws."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it is not valid"]
     said = next((line for line in lines if line.startswith("error: ")), lines[0])
     return said.removeprefix("error: ").rstrip(".:")[:ERROR_CHARS_MAX]

@@ -54,7 +54,7 @@ class ModelCard:
     """Card of a served model, as API users see it."""
 
     name: str
-    """Its own, by which nodes know it."""
+    """Name of the model by which nodes know it."""
     created_unix_s: int
     vocabulary_size: int
     model_len_max: int
@@ -64,7 +64,7 @@ class ModelCard:
     tokenizer: ChatTokenizer | None
     """None for a checkpoint without one: it is served for token ids."""
     served_names: tuple[str, ...] = ()
-    """What users call the model, where the operator says so; none: its own name."""
+    """Names by which users call the model, where the operator gives any; none: its own name."""
     sampling: SamplingDefaults = SamplingDefaults()
     """Sampling settings that the model's makers publish."""
 
@@ -94,5 +94,5 @@ class ModelCard:
         return f"{token_id}" if words[0] is None else f"{words[0]!r:.80} ({token_id})"
 
     def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
-        """As served by a ring that holds so many tokens."""
+        """The card of a ring that holds at most so many tokens."""
         return replace(self, model_len_max=min(self.model_len_max, kv_tokens_capacity))

@@ -15,17 +15,17 @@ from typing import NamedTuple
 __all__ = ["PIECES_MAX", "Pause", "PromptPiece", "PromptPieces", "Rounds"]
 
 PIECES_MAX = 32
-"""Of one prompt on one ring, an even number: more than a terminal has room to show, and a kilobyte
-of what `GET /cluster/requests` answers."""
+"""Most pieces of one prompt on one ring, an even number: more than a terminal has room to show, and
+a kilobyte of what `GET /cluster/requests` answers."""
 
 PAUSES_MAX = 8
-"""Of one answer on one ring: the longest are of interest."""
+"""Most pauses of one answer on one ring that are kept: the longest are of interest."""
 
 PAUSE_S_MIN = 0.5
-"""A shorter gap is no pause to whoever reads the answer..."""
+"""Seconds below which a gap is no pause to whoever reads the answer."""
 
 PAUSE_TIMES = 4.0
-"""...nor one that is shorter than so many usual rounds of this ring."""
+"""Usual rounds of this ring below which a gap is no pause either."""
 
 GAP_S_MIN = 1e-4
 """Upper end of the first class of gaps: no round over a network is quicker."""
@@ -40,9 +40,9 @@ class PromptPiece(NamedTuple):
     """Piece of a prompt, as the ring's head sent it on its way."""
 
     start: int
-    """Index of its first token, and..."""
+    """Index of the piece's first token."""
     end: int
-    """...one behind its last."""
+    """Index behind the piece's last token."""
     at: float
     """When the head began to compute it."""
 
@@ -54,7 +54,7 @@ class PromptPieces:
     pieces: list[PromptPiece] = field(default_factory=list)
 
     def add(self, piece: PromptPiece) -> None:
-        """Note a piece; one that went no later than the last is known already."""
+        """Note a piece; a piece that went no later than the last is known already."""
         if self.pieces and piece.at <= self.pieces[-1].at:
             return
         if len(self.pieces) >= PIECES_MAX:
@@ -72,7 +72,7 @@ class Pause(NamedTuple):
     """When it began: with the token before."""
     length_s: float
     tokens: int
-    """That had come on this ring before it."""
+    """Tokens that had come on this ring before the pause."""
 
 
 @dataclass(slots=True)

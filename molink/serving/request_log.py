@@ -32,14 +32,14 @@ class RequestLog:
 
     clock: Callable[[], float] = time.monotonic
     _live: dict[int, RequestTimeline] = field(default_factory=dict)
-    """By identity, in the order in which they came."""
+    """Live timelines by identity, in the order in which they came."""
     _ended: deque[RequestTimeline] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
     _watchers: list[Watcher] = field(default_factory=list)
     _guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Telling of a request's end"))
 
     @property
     def live(self) -> list[RequestTimeline]:
-        """Those that wait or run, oldest first."""
+        """Timelines of requests that wait or run, oldest first."""
         return list(self._live.values())
 
     @property

@@ -82,7 +82,7 @@ def read_served_model(
 
 
 def public_name(path: str) -> str:
-    """What API users call the model: a hub id as it is, of a directory only its own name."""
+    """Name of the model for API users: a hub id as it is, of a directory only its own name."""
     return Path(path).resolve().name if Path(path).is_dir() else path
 
 
@@ -154,8 +154,8 @@ def _checked_length(wanted: int | None, description: ModelDescription) -> int:
 
 
 def published_sampling(checkpoint: Checkpoint) -> SamplingDefaults:
-    """The settings in its generation_config.json, where it has some. Raises CheckpointError for one
-    that is none."""
+    """The settings in its generation_config.json, where it has some. Raises CheckpointError for a
+    setting that is none."""
     given = generation_config(checkpoint)
     names = [one.name for one in fields(SamplingDefaults)]
     said = {name: given[name] for name in names if given.get(name) is not None}

@@ -24,7 +24,7 @@ __all__ = ["GenerationRequest", "GenerationService", "Generator", "cache_salt"]
 
 
 HASH_CHARS = 31
-"""Of a group and of an owner: heads take CACHE_SALT_CHARS_MAX of both, with a mark between."""
+"""Characters of a hashed group or owner: heads take CACHE_SALT_CHARS_MAX of both, and a mark."""
 
 
 def _hashed(named: str) -> str:
@@ -49,22 +49,23 @@ class GenerationRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     key_id: str | None = None
-    """Of the API key that asks: what users share may depend on it. None: without a key."""
+    """Id of the API key that asks: what users share may depend on it. None: without a key."""
     priority: int = 0
-    """Lower goes first where requests wait for room."""
+    """Priority where requests wait for room: lower goes first."""
     deadline_at: float | None = None
     """When its answer ends at the latest, by the event loop's clock; None: it has none."""
     cache_salt: str = ""
-    """Only requests of one salt share cached KV."""
+    """Salt of cached KV: only requests of one salt share it."""
     timeline: RequestTimeline | None = field(default=None, compare=False)
-    """Where the service notes what becomes of it; None: in one that it makes itself."""
+    """Timeline in which the service notes what becomes of it; None: the service makes one."""
     log: AnswerLog | None = field(default=None, compare=False)
-    """Where its tokens are kept on disk; None: they are not."""
+    """Log that keeps the tokens on disk; None: they are not kept."""
     targets: Targets = NO_TARGETS
-    """What it is to get, or is refused; where it says nothing, the operator's."""
+    """Targets for the first token and those after it, or the request is refused; the operator's,
+    where they say nothing."""
     packed: bytes = field(default=b"", compare=False, repr=False)
-    """Its prompt, as rings take it and directories of cached prefixes compare it; packed once, when
-    this is made."""
+    """Prompt as rings take it and directories of cached prefixes compare it; packed once, when the
+    request is made."""
 
     def __post_init__(self) -> None:
         if not self.packed:
@@ -102,7 +103,7 @@ class GenerationService(Generator, Protocol):
 
     @property
     def events(self) -> EventLedger:
-        """What has happened to the cluster."""
+        """Events of the cluster."""
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
@@ -112,5 +113,5 @@ class GenerationService(Generator, Protocol):
         """Why requests are not accepted now, None when they are (GET /health)."""
 
     async def until_taken(self) -> None:
-        """Until a request that comes now may be asked; a service that is away for a moment may let
-        it wait. Raises RingError when nothing can be served, OverloadedError when too many wait."""
+        """Wait until a request may be asked; a service that is away for a moment may let it wait.
+        Raises RingError when nothing can be served, OverloadedError when too many wait."""

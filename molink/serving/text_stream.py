@@ -15,7 +15,7 @@ from molink_scheduler.request import SamplingParams
 __all__ = ["TextStream", "first_of", "overlap"]
 
 INCOMPLETE = "\ufffd"
-"""What a tokenizer decodes half a character to, and a character itself."""
+"""Text that a tokenizer decodes half a character to, and a character itself."""
 
 INCOMPLETE_BYTES = 3
 """Tokens that such a character has at most, without the space some put in front."""
@@ -47,9 +47,9 @@ class TextStream:
     _token_ids: list[int] = field(default_factory=list)
     _context_at: int = 0
     _shown_to: int = 0
-    """Tokens before this one are part of text that was decoded."""
+    """Index behind the tokens whose text was decoded before."""
     _context: str = ""
-    """Text of the tokens between these two."""
+    """Text of the tokens that are decoded again in front of new ones."""
     _held: str = ""
     _quiet_to: str | None = None
     """Mark that ends the quiet part in which the text is; None: it is in none."""
@@ -89,7 +89,7 @@ class TextStream:
         return self._take(self._decode_new(keep_incomplete=False))
 
     def finish(self) -> str:
-        """What was held back, at the end of the sequence."""
+        """Text that was held back, at the end of the sequence."""
         text = self._take(self._decode_new(keep_incomplete=True), is_last=True)
         held, self._held = self._held, ""
         return text + held
@@ -172,8 +172,8 @@ class TextStream:
 
 
 def first_of(text: str, marks: Sequence[str]) -> tuple[int, str]:
-    """Where the first of some marks stands in `text`, and that mark; of none, an empty mark and
-    where one may begin that more text completes."""
+    """Place of the first of some marks in `text`, and that mark. Without one, the place where a
+    mark may begin that more text completes, and an empty mark."""
     found = [(at, mark) for mark in marks if mark and (at := text.find(mark)) >= 0]
     return min(found, default=(len(text) - max(overlap(text, mark) for mark in marks), ""))
 

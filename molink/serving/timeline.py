@@ -30,9 +30,9 @@ class Arrival:
     """Arrival of one HTTP request, which may ask for several sequences."""
 
     request_id: str = field(default_factory=lambda: secrets.token_hex(ID_BYTES))
-    """As its client calls it, or made here; printable, one line."""
+    """Id that the client gave, or that was made here; a printable line."""
     operation: str = "text_completion"
-    """What is asked for, in OpenTelemetry's words: "chat" or "text_completion"."""
+    """Operation in OpenTelemetry's words: "chat" or "text_completion"."""
     traceparent: str = ""
     """W3C's header, by which the request belongs to its client's trace; empty: it sent none."""
     at: float = field(default_factory=time.monotonic)
@@ -68,7 +68,7 @@ class RingAttempt:
     first_token_at: float | None = None
     ended_at: float | None = None
     tokens: int = 0
-    """That this ring generated."""
+    """Tokens that this ring generated."""
     moved_because: str = ""
     """Why the request left this ring for another; empty: it did not."""
     prompt: PromptPieces = field(default_factory=PromptPieces)
@@ -84,7 +84,7 @@ class RequestTimeline:
     prompt_tokens: int
     answer_tokens_max: int
     key_id: str | None = None
-    """Of the API key that asks; None: without a key."""
+    """Id of the API key that asks; None: without a key."""
     choice: int = 0
     """Index among the sequences of its HTTP request."""
     arrival: Arrival = field(default_factory=lambda: ARRIVAL.get() or Arrival())
@@ -97,20 +97,21 @@ class RequestTimeline:
     last_token_at: float | None = None
     finished_at: float | None = None
     finish_reason: str | None = None
-    """"stop", "length", "cancelled" (its client has gone), "overloaded" or "error"; None while it
-    is live."""
+    """Reason of the end: "stop", "length", "cancelled" (its client has gone), "overloaded" or
+    "error"; None while it is live."""
     error: str = ""
-    """One sentence, for "overloaded" and "error"."""
+    """Sentence that says why, for "overloaded" and "error"."""
     audited: str = ""
     """How its audit is: "pending", "passed", "failed" or "unfinished"; empty: it was not chosen for
     one."""
 
     cached_tokens: int = 0
-    """Of its prompt, those that the ring that answered first had cached."""
+    """Tokens of the prompt that the first ring to answer had cached."""
     forecast_ttft_s: float | None = None
-    """To its first token, as was forecast when it was first sent to a ring..."""
+    """Seconds to the first token, as forecast when the request was first sent to a ring; None: it
+    was sent to none, or the ring's pace was not known."""
     forecast_tpot_s: float | None = None
-    """...and between two tokens; None: it was sent to none, or the ring's pace was not known."""
+    """Seconds between two tokens, as forecast when it was first sent to a ring; None: unknown."""
 
     # -- filled by the service -------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class RequestTimeline:
         self.attempts.append(RingAttempt(ring, tuple(stages), now))
 
     def promised(self, ttft_s: float, tpot_s: float) -> None:
-        """What was forecast to it when it was first sent to a ring."""
+        """Note what was forecast when the request was first sent to a ring."""
         if self.forecast_ttft_s is None:
             self.forecast_ttft_s, self.forecast_tpot_s = ttft_s, tpot_s
 
@@ -157,7 +158,7 @@ class RequestTimeline:
             attempt.prompt.add(PromptPiece(start, end, at))
 
     def tokens_came(self, count: int, now: float) -> None:
-        """So many tokens of the answer have come."""
+        """Note that so many tokens of the answer have come."""
         attempt = self.attempts[-1]
         if attempt.last_token_at is not None:
             attempt.rounds.add(attempt.last_token_at, now, attempt.tokens)
@@ -171,18 +172,18 @@ class RequestTimeline:
             self.first_token_at, self.prompt_tokens_done = now, self.prompt_tokens
 
     def moved(self, reason: str, now: float) -> None:
-        """Its ring has ended, or left it lying: another will go on."""
+        """Note that its ring has ended, or left it lying: another will go on."""
         self.attempts[-1].moved_because, self.attempts[-1].ended_at = reason, now
 
     def resumed(self, reason: str, now: float) -> None:
-        """Its ring has lost a stage, and goes on with it."""
+        """Note that its ring has lost a stage, and goes on with it."""
         if self.attempts:
             last = self.attempts[-1]
             self.moved(reason, now)
             self.submitted(last.ring, last.stages, now)
 
     def finished(self, reason: str, now: float, error: str = "") -> None:
-        """It has ended; what is said later of its end does not count."""
+        """Note that it has ended; later news of its end do not count."""
         if self.finished_at is not None:
             return
         self.finish_reason, self.error, self.finished_at = reason, error, now
@@ -207,29 +208,29 @@ class RequestTimeline:
 
     @property
     def queue_s(self) -> float | None:
-        """From its arrival until a ring began to compute it; None: it still waits. Where the ring's
-        head has not reported when it began, until it was submitted there."""
+        """Seconds from its arrival until a ring began to compute it; None: it still waits. Where
+        the ring's head has not reported when it began, until it was submitted there."""
         if not self.attempts or (self._started_at is None and self.first_token_at is None):
             return None
         return self._computed_from - self.arrival.at
 
     @property
     def prefill_s(self) -> float | None:
-        """From there to its first token; None before that."""
+        """Seconds from there to its first token; None before that."""
         if self.first_token_at is None:
             return None
         return self.first_token_at - self._computed_from
 
     @property
     def decode_s(self) -> float | None:
-        """From its first token to the latest one; None before the first."""
+        """Seconds from its first token to the latest one; None before the first."""
         if self.first_token_at is None or self.last_token_at is None:
             return None
         return self.last_token_at - self.first_token_at
 
     @property
     def ttft_s(self) -> float | None:
-        """From its arrival to its first token; None before that."""
+        """Seconds from its arrival to its first token; None before that."""
         return None if self.first_token_at is None else self.first_token_at - self.arrival.at
 
     @property
@@ -241,7 +242,7 @@ class RequestTimeline:
 
     @property
     def total_s(self) -> float | None:
-        """From its arrival to its end; None before that."""
+        """Seconds from its arrival to its end; None before that."""
         return None if self.finished_at is None else self.finished_at - self.arrival.at
 
     @property
@@ -254,7 +255,7 @@ class RequestTimeline:
         return first.submitted_at if first.started_at is None else first.started_at
 
     def report(self, now: float) -> dict[str, Any]:
-        """Its JSON in `GET /cluster/requests`: times in seconds since it was received."""
+        """JSON of the timeline in `GET /cluster/requests`: times in seconds since its arrival."""
         return {
             "id": self.arrival.request_id,
             "choice": self.choice,

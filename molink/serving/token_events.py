@@ -16,7 +16,7 @@ class TokenLogprob:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    """(token id, logprob), most likely first."""
+    """Most likely tokens as (token id, logprob), most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class PromptLogprob(TokenLogprob):
     """Log-probability of one of the prompt's own tokens."""
 
     rank: int
-    """1: no token was likelier there."""
+    """Rank of the token at its place; 1: no token was likelier there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class TokenEvent:
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One per token id when asked for, else empty."""
+    """Log-probabilities, one per token id when asked for, else empty."""
     finish_reason: str | None = None
-    """"stop" or "length" on the last event of a sequence, else None."""
+    """Reason of the end, "stop" or "length", on the last event of a sequence, else None."""
     stop_reason: str | int | None = None
-    """With "stop": the stop string or stop token that was asked for and came, None: the model's own
-    end. With "length": "deadline" where the request's own has ended it (`deadline`)."""
+    """The stop string or stop token that came and was asked for, with "stop"; None: the model's own
+    end. "deadline", with "length", where the request's own deadline has ended it (`deadline`)."""
     prompt_logprobs: tuple[PromptLogprob, ...] = ()
-    """With the first token, when asked for: one per token of the prompt behind its first."""
+    """Log-probabilities of the prompt's tokens behind its first, with the first token, if asked."""

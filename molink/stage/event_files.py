@@ -16,8 +16,8 @@ from molink_scheduler.recording.event_log import EventLog
 __all__ = ["EventFiles"]
 
 STREAM_BYTES_MAX = 64 * 1024**2
-"""Of a file that grows: hours of a home ring. From there on it becomes FILE.old, and a new one
-begins, so a stage keeps little more than twice as much."""
+"""Bytes of a file that grows: hours of a home ring. From there on it becomes FILE.old, and a new
+one begins, so a stage keeps little more than twice as much."""
 
 FAILURES_KEPT = 8
 """Logs of failed stages of this user; the oldest are removed."""
@@ -31,7 +31,7 @@ class EventFiles:
 
     events: EventLog
     stage: str
-    """Its name, as in `layers 0-12`."""
+    """Name of the stage, as in `layers 0-12`."""
     path: Path | None = None
     """The file that grows; None: only a failure is written."""
     _bytes: int = field(init=False, default=0)
@@ -70,7 +70,7 @@ class EventFiles:
 
 
 def _failure_path(stage: str) -> Path:
-    """Where this process leaves its log. Raises RuntimeError for a user without a home."""
+    """Path where this process leaves its log. Raises RuntimeError for a user without a home."""
     folder = state_dir() / "failed-stages"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{stage.replace(' ', '-')}-{os.getpid()}.events"

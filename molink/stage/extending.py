@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StageWorkings:
-    """What a stage's loop works with, and what changes when it takes more layers."""
+    """Parts that a stage's loop works with, and that change when it takes more layers."""
 
     executor: Executor
     links: StageLinks
@@ -95,7 +95,7 @@ class Extender:
         return more
 
     def _load(self, kept: Executor, load: LoadStage) -> StageExecutor:
-        """Within what the stage may take beside what it holds."""
+        """Load layers within what the stage may take beside what it holds."""
         left_bytes = load.memory_bytes
         if load.memory_bytes is not None:
             held_bytes = sum(_held_bytes(part) for part in parts_of(kept))
@@ -160,7 +160,7 @@ def new_recent(executor: Executor, *, audited: bool) -> RecentWork:
 def loaded_stage(
     executor: Executor, links: StageLinks, tiers: CacheTiers | None = None
 ) -> StageLoaded:
-    """What a stage reports once its layers are there."""
+    """Report of a stage once its layers are there."""
     slower = executor.fallbacks
     keeping = [part.states for part in parts_of(executor) if part.state_slots is not None]
     return StageLoaded(

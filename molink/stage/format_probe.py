@@ -49,13 +49,13 @@ FORMATS: Mapping[WeightFormat, DeclaredQuantization] = {
     "mxfp4": DeclaredQuantization("mxfp4"),
     "fp8": DeclaredQuantization("fp8"),
 }
-"""What a checkpoint declares whose weights are held so."""
+"""Declaration of a checkpoint whose weights are held so, by format."""
 
 WIDTH = {"cpu": 2048, "cuda": 4096}
 """Inputs and outputs of a matrix: on a card smaller ones take as long to start as to compute."""
 
 COLD_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
-"""Of all copies of a matrix together: more than a core's share of the last cache, or a card's."""
+"""Bytes of all copies of a matrix: more than a core's share of the last cache, or a card's."""
 
 SPAN_ROWS = 128
 
@@ -111,8 +111,8 @@ def _on_device(layer: nn.Linear | QuantizedLinear, device: torch.device) -> nn.M
 
 
 def _times(copies: nn.ModuleList, device: torch.device, dtype: torch.dtype) -> FormatTimes:
-    """By one row, and by a span: of its time the root of the squares less reading is multiplying,
-    as in `hardware.roofline`."""
+    """Times by one row, and by a span: of its time the root of the squares less reading is
+    multiplying, as in `hardware.roofline`."""
     width = WIDTH[device.type]
     one, many = (torch.ones(rows, width, device=device, dtype=dtype) for rows in (1, SPAN_ROWS))
     read_s, span_s = _product_s(copies, one), _product_s(copies, many)

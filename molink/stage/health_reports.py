@@ -32,7 +32,7 @@ PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
 
 REPEAT_S = 0.5
-"""Without a report of the loop for so long the last one is repeated, and again each time."""
+"""Seconds without a report of the loop after which the last one is repeated, each time."""
 
 FREED_PERIOD_S = 0.05
 """An idle stage reports this soon that KV was freed: who watches a request end sees its memory
@@ -97,7 +97,7 @@ class HealthReports:
         return self._latest is not None and self._latest.host_is_short
 
     def due_at(self, *, is_idle: bool) -> float:
-        """When the next report is due."""
+        """Time at which the next report is due."""
         hurries = is_idle and self._is_kv_freed
         return self._reported_at + (FREED_PERIOD_S if hurries else PERIOD_S)
 
@@ -190,7 +190,7 @@ class HealthReports:
         )
 
     def _shadow(self) -> ShadowProgress | None:
-        """Of what it holds KV, where it covers another stage."""
+        """Tokens of each request of which it holds KV, where it covers another stage."""
         if not self.links.is_shadow:
             return None
         held = [one for one in self.core.source.computed_tokens().items() if one[1]]
@@ -198,7 +198,7 @@ class HealthReports:
 
 
 def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:
-    """None where nothing is cached below the devices' memory."""
+    """Health of the cache's tiers; None where nothing is cached below the devices' memory."""
     fetches = book.fetches
     if book.tree is None or not any(map(fetches.tiers.capacity, (HOST, FILE))):
         return None

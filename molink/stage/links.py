@@ -45,7 +45,7 @@ from molink.wire.frames import (
     Message,
 )
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.facts import LinkMemory, LinkReport
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.silence import LOST_S, GiveUp, Reconnect, SilenceStep
@@ -66,26 +66,26 @@ class StageLinks:
 
     name: str
     _inbox: "queue.SimpleQueue[Arrived | None]"
-    """None: somebody has called `wake`."""
+    """Arrived messages; None: somebody has called `wake`."""
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
     fell_silent: threading.Event = field(default_factory=threading.Event)
-    """Set when a neighbour has fallen silent; the reader clears it."""
+    """Event that is set when a neighbour has fallen silent; the reader clears it."""
     shadow: ShadowLink = field(init=False)
-    """To the next stage's shadow, where it has one."""
+    """Link to the next stage's shadow, where it has one."""
     _links: ProcessLinks = field(init=False)
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
     _pending: list[Arrived] = field(default_factory=list)
     _keys: dict[str, str | None] = field(default_factory=dict)
-    """That each outgoing link was opened with."""
+    """Key that each outgoing link was opened with."""
     _last_link: InboundLink | None = None
-    """That brought the message which `receive` returned last."""
+    """Link that brought the message which `receive` returned last."""
     _is_held: bool = False
     """Whether its ring has lost a stage and does not go on yet: no link is given up meanwhile."""
     _latest_epoch: int = 0
-    """Of the orders to join, the latest that was read: it may wait until the one before is done."""
+    """Epoch of the latest order to join that was read: it may wait until the one before is done."""
     _lost: StageError | None = None
     """Why this stage cannot go on, once a link is given up."""
 
@@ -112,7 +112,8 @@ class StageLinks:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """For the previous stage (the tail, on the head); on the head then for the coordinator."""
+        """Ports for the previous stage (the tail, on the head), and on the head for the
+        coordinator."""
         return tuple(link.port for link in self._links.inbound)
 
     def connect(self, command: JoinRing) -> bool:
@@ -157,8 +158,7 @@ class StageLinks:
             return present
         if present is not None:
             self._links.thread.close(present)
-        memory = command.next_memory if name == "next" else command.coordinator_memory
-        link = self._open(name, *far_end, command, memory)
+        link = self._open(name, *far_end, command)
         self._keys[name] = far_end[1]
         return link
 
@@ -208,12 +208,12 @@ class StageLinks:
         self._send(self._coordinator, message, BatchClass.DECODE)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """When the link to the next stage is expected to carry decode again."""
+        """Tell when the link to the next stage is expected to carry decode again."""
         if self._next is not None:
             self._next.sender.set_next_decode_due(due_at)
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """When the result of the decode step that has begun is expected."""
+        """Tell when the result of the decode step that has begun is expected."""
         if self._next is not None:
             self._next.sender.set_decode_result_due(due_at)
 
@@ -255,12 +255,12 @@ class StageLinks:
 
     @property
     def messages_dropped(self) -> int:
-        """Those of the previous stage that could not be read, or not be carried out."""
+        """Messages of the previous stage that could not be read, or not be carried out."""
         return self._links.inbound[0].frames_refused
 
     def neighbours_silent_s(self) -> tuple[float, float]:
-        """For how long nothing has come from the previous stage, and from the next one; 0: not for
-        too long. In any thread."""
+        """Seconds without anything from the previous stage, and from the next one; 0: not for too
+        long. In any thread."""
         now, following = time.monotonic(), self._next
         previous_s = self._links.inbound[0].peer.silent_s(now)
         return previous_s, 0.0 if following is None else following.peer.silent_s(now)
@@ -302,20 +302,20 @@ class StageLinks:
             raise LinkLostError(lost, link.name) from None
 
     def _on_failure(self, error: Exception) -> None:
-        """In the links' thread, which ends."""
+        """Note a failure, in the links' thread, which ends."""
         self._lost = StageError(
             f"{self.name} can send and receive nothing any more: {error!r:.200}."
         )
 
     def _on_shadow_silence(self, link: PacedLink, step: SilenceStep) -> None:
-        """In the links' thread: as for other links, once it is one of them."""
+        """Act in the links' thread: as for other links, once it is one of them."""
         if link.name != "shadow":
             self._on_silence(link, step)
         elif isinstance(step, GiveUp):
             self.shadow.give_up(link)
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
-        """In the links' thread: a path seems dead, and what the link does about it."""
+        """React to a path that seems dead, in the links' thread, as the link has decided."""
         match step:
             case Reconnect(ask_for_path):
                 log.warning("%s: nothing is acknowledged on the link %r", self.name, link.name)
@@ -348,17 +348,10 @@ class StageLinks:
         else:
             self._links.move(link, command.address, done)
 
-    def _open(
-        self,
-        name: str,
-        address: str,
-        key: str | None,
-        command: JoinRing,
-        memory: LinkMemory | None,
-    ) -> PacedLink:
+    def _open(self, name: str, address: str, key: str | None, command: JoinRing) -> PacedLink:
         """Users wait while a ring goes on in another epoch: then the link is not measured first."""
         queue_ = PriorityQueues()
-        pacer = LinkPacer(memory, self._budget)
+        pacer = LinkPacer(None, self._budget)
         try:
             link = self._links.connect(name, address, key, queue_, pacer, self._on_silence)
         except ValueError as error:

@@ -73,10 +73,10 @@ IDLE_WAIT_S = 0.25
 loop."""
 
 LATE_WAIT_S = 0.002
-"""Between two looks of an idle tail at masks that are late."""
+"""Seconds between two looks of an idle tail at masks that are late."""
 
 SHADOW_MESSAGES_MAX = 256
-"""That a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
+"""Messages that a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
 
 
 @dataclass(slots=True)
@@ -101,11 +101,11 @@ class StageLoop:
     """Watch over the steps of a card; None: there is none."""
     cache: StageCache = field(default_factory=StageCache)
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
-    """[T, D] of each batch that has arrived and is not computed."""
+    """Rows [T, D] of each batch that has arrived and is not computed."""
     _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
     """Token ids of the same rows; empty where layers do not read them."""
     _late: dict[int, LateDraw] = field(init=False, default_factory=dict)
-    """On the tail, by request, what waits for the mask of its grammar."""
+    """Draws on the tail, by request, that wait for the masks of their grammars."""
     _messages_count: int = field(init=False, default=0)
     _wait_until: float | None = field(init=False, default=None)
     _interrupted_s: float = field(init=False, default=0.0)
@@ -129,7 +129,7 @@ class StageLoop:
             self.reports.end()
 
     def _obey(self, command: JoinRing | LoadStage) -> None:
-        """Nothing is computed between what is loaded and the ring's next epoch."""
+        """Load layers and join the ring's next epoch, with nothing computed in between."""
         while isinstance(command, LoadStage):
             self._extend(command)
             while (following := self.next_command()) is None:
@@ -153,7 +153,7 @@ class StageLoop:
             present.links.close()
 
     def _missing(self, resume: Resume) -> tuple[int, ...]:
-        """What this stage cannot go on with."""
+        """Requests that this stage cannot go on with."""
         computed, has_rows = self.core.core.source.computed_tokens(), self.sent.log.has
         if isinstance(self.executor, ExtendedExecutor):
             return self.executor.go_on(resume, computed, has_rows)
@@ -322,7 +322,7 @@ class StageLoop:
         self.reports.recent.ended(run.batch, now)
 
     def _interrupt(self) -> None:
-        """Between two layers of a prefill step: compute the decode that has come meanwhile."""
+        """Compute the decode that has come meanwhile, between two layers of a prefill step."""
         self.reports.moved()
         began, before_s = time.monotonic(), self._interrupted_s
         self._take_messages()
@@ -337,7 +337,7 @@ class StageLoop:
         return [token for piece in ids for token in piece]
 
     def _input_rows(self, pieces: Iterable[Piece]) -> torch.Tensor | None:
-        """[T, D] of the pieces laid end to end, which are then forgotten."""
+        """Rows [T, D] of the pieces laid end to end, which are then forgotten."""
         rows: list[torch.Tensor] = []
         for message, start, end in pieces:
             message_TD = self._rows[message]

@@ -43,11 +43,11 @@ class Packing:
     token_ids_below: int | None = None
     """Size of the vocabulary, where layers read token ids; None: rows travel without them."""
     bytes_saved: int = 0
-    """On the way out, since the start, over all codecs."""
+    """Bytes saved on the way out, since the start, over all codecs."""
     refused: set[int] = field(default_factory=set)
     """Requests, not forgotten yet, some of whose rows were unfit here."""
     complaints: int = 0
-    """Requests, since the start, whose rows the stage before sent as what is not finite."""
+    """Requests, since the start, whose rows came from the stage before with numbers not finite."""
 
     def pack(self, hidden_TD: torch.Tensor, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
         """Header and packed bytes of [T, D] on the host."""
@@ -88,12 +88,12 @@ class Packing:
             self.refused.add(one.request_id)
 
     def rows_of(self, raw: bytes, dtype: torch.dtype) -> torch.Tensor:
-        """[T, D] of rows that were kept as bytes."""
+        """Rows [T, D] that were kept as bytes."""
         rows = torch.frombuffer(bytearray(raw), dtype=dtype)
         return rows.view(-1, self.hidden_size)
 
     def unpack(self, message: Activations) -> torch.Tensor:
-        """[T, D] on the CPU. Raises FrameError when the rows are not this model's, or cannot be
+        """Rows [T, D] on the CPU. Raises FrameError when they are not this model's, or cannot be
         read."""
         header = message.tensor
         if header.rows < 1 or header.width != self.hidden_size:

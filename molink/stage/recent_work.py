@@ -29,7 +29,7 @@ from molink_scheduler.events import (
 __all__ = ["RecentWork"]
 
 REPORTED_S = 2.5
-"""For how long work is reported after it has ended: reports come twice a second, and some may be
+"""Seconds that work is reported after it has ended: reports come twice a second, and some may be
 lost."""
 
 WAITING_MAX = 8192
@@ -47,7 +47,7 @@ class _Prompt:
     waited_s: float
     moved_at: float
     tokens: int = 0
-    """Sent into the ring so far."""
+    """Tokens sent into the ring so far."""
 
 
 @dataclass(slots=True)
@@ -56,9 +56,9 @@ class _Presence:
 
     reported_at: float | None = None
     _since: dict[int, float] = field(default_factory=dict)
-    """By slot, of those that are there."""
+    """Arrival times of the micro-batches that are there, by slot."""
     _gone_s: float = 0.0
-    """Of those that have left since the last report, together."""
+    """Seconds of those that have left since the last report, together."""
 
     def came(self, batch_class: BatchClass, slot: int, now: float) -> None:
         """A batch is there; prompts do not count, nor slots that no ring has."""
@@ -73,7 +73,7 @@ class _Presence:
             self._gone_s += now - max(came_at, self.reported_at or came_at)
 
     def mean(self, now: float) -> float:
-        """Since the last call."""
+        """Mean number since the last call."""
         began, self.reported_at = self.reported_at, now
         gone_s, self._gone_s = self._gone_s, 0.0
         if began is None or now <= began:
@@ -88,22 +88,22 @@ class RecentWork:
 
     is_head: bool
     sketches: RowSketches | None = None
-    """Of the prompts' rows; None: the ring is not audited."""
+    """Sketches of the prompts' rows; None: the ring is not audited."""
     _arrived_at: dict[int, float] = field(default_factory=dict)
-    """Of each request that waits on the head."""
+    """Arrival time of each request that waits on the head."""
     _prompts: dict[int, _Prompt] = field(default_factory=dict)
-    """By request, in the order in which they began."""
+    """Prompts by request, in the order in which they began."""
     _pieces: deque[tuple[int, int, int, float, float]] = field(
         default_factory=lambda: deque(maxlen=PIECES_MAX)
     )
-    """As in `StageHealth`, and when each began."""
+    """Pieces as in `StageHealth`, and when each began."""
     _refused: deque[tuple[int, str, float]] = field(
         default_factory=lambda: deque(maxlen=REFUSED_MAX)
     )
-    """As in `StageHealth`, and when."""
+    """Refused requests as in `StageHealth`, and when."""
     _held: _Presence = field(default_factory=_Presence)
     _circling: _Presence = field(default_factory=_Presence)
-    """On the whole ring; only on the head."""
+    """Presence on the whole ring; only on the head."""
 
     def received(self, event: StageEvent, now: float) -> None:
         """A message has arrived."""
@@ -151,7 +151,7 @@ class RecentWork:
         self._pieces.append((span.request_id, span.start, span.end, after_s, now))
 
     def _make_room(self, now: float) -> None:
-        """For one more prompt."""
+        """Make room for one more prompt."""
         old = [one for one, prompt in self._prompts.items() if now - prompt.moved_at > REPORTED_S]
         for request_id in old:
             del self._prompts[request_id]
@@ -159,7 +159,7 @@ class RecentWork:
             del self._prompts[next(iter(self._prompts))]
 
     def with_waits(self, batch: Batch) -> Batch:
-        """The batch as it leaves the head: those who are new in it bear how long they waited."""
+        """Batch as it leaves the head: its new requests bear how long they waited."""
         if not (self.is_head and batch.admissions):
             return batch
         waits = {one: prompt.waited_s for one, prompt in self._prompts.items()}
@@ -176,7 +176,7 @@ class RecentWork:
             self._held.left(batch.micro_batch, now)
 
     def prompts(self, now: float) -> tuple[tuple[int, int, float], ...]:
-        """`StageHealth.recent_prompts` as of now."""
+        """Value of `StageHealth.recent_prompts` as of now."""
         return tuple(
             (request_id, prompt.tokens, round(prompt.waited_s, DIGITS))
             for request_id, prompt in self._prompts.items()
@@ -184,21 +184,21 @@ class RecentWork:
         )
 
     def pieces(self, now: float) -> tuple[tuple[int, int, int, float], ...]:
-        """`StageHealth.recent_pieces` as of now."""
+        """Value of `StageHealth.recent_pieces` as of now."""
         return tuple(piece[:4] for piece in self._pieces if now - piece[4] <= REPORTED_S)
 
     def refusals(self, now: float) -> tuple[tuple[int, str], ...]:
-        """`StageHealth.recent_refused` as of now."""
+        """Value of `StageHealth.recent_refused` as of now."""
         return tuple(one[:2] for one in self._refused if now - one[2] <= REPORTED_S)
 
     def micro_batches(self, now: float) -> tuple[float, float | None]:
-        """Those that were here since the last call, as a mean; and on the head those of the ring,
+        """Mean number of micro-batches here since the last call; and on the head those of the ring,
         None elsewhere."""
         circling = self._circling.mean(now)
         return self._held.mean(now), circling if self.is_head else None
 
     def recent_sketches(self, now: float) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
-        """`StageHealth.recent_sketches` as of now, the newest that find room."""
+        """Value of `StageHealth.recent_sketches` as of now, the newest that find room."""
         done = [] if self.sketches is None else self.sketches.done_since(now - REPORTED_S)
         told = list[tuple[int, int, tuple[float, ...]]]()
         for sketch in done[:SKETCHES_MAX]:

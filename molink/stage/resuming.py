@@ -37,9 +37,9 @@ def new_core(
     missing: Collection[int] = (),
     before: WorkSource | None = None,
 ) -> StageCore:
-    """Decision maker of a stage from the moment at which it joins; of what is listed in `resume`
-    it cannot go on with what is `missing`. `before`: that of the ring's epoch before, if what was
-    cached may stay."""
+    """Decision maker of a stage from the moment at which it joins. Of the requests listed in
+    `resume` it cannot go on with those that are `missing`. `before`: that of the ring's epoch
+    before, if what was cached may stay."""
     resume = (join.resume or Resume()).without(missing)
     return StageCore(_source(executor, join, resume, missing, before), executor.is_tail, resume)
 
@@ -80,7 +80,7 @@ class SentLog:
     bytes_max: float
     log: ReplayLog = field(init=False)
     codec: str = field(init=False, default="raw")
-    """Of what was kept last."""
+    """Codec of the rows that were kept last."""
 
     def __post_init__(self) -> None:
         self.log = ReplayLog(self.bytes_max)
@@ -99,7 +99,7 @@ class SentLog:
             row = end
 
     def messages(self, batch: Batch, admission: Admission) -> Iterator[Activations]:
-        """What the stage behind lacks of a request that `batch` admits, before that is sent."""
+        """Messages that the stage behind lacks of a request, before the batch that admits it."""
         for piece, sent in self.log.batches(batch, admission, SPAN_TOKENS):
             yield self.message(piece, [sent])
 

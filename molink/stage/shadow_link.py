@@ -96,8 +96,8 @@ class ShadowLink:
                 self._drop()
 
     def _connected(self, far_end: FarEnd, serving: Sequence[PacedLink]) -> PacedLink:
-        """It leaves over the same line as the link to the next stage, and is not measured: that
-        would take a second of it."""
+        """Link over the same line as that to the next stage, not measured: that would take a second
+        of it."""
         known = serving[0].pacer.estimator
         memory = LinkMemory(known.rate_bytes_per_s, known.base_rtt_s)
         pacer = LinkPacer(memory, self.budget)

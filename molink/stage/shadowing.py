@@ -20,7 +20,7 @@ from molink_scheduler.stage.shadow_feed import ShadowBatch, ShadowFeed
 __all__ = ["Shadowing"]
 
 LOOK_AGAIN_S = 0.01
-"""Of an idle stage, while its link has something of the shadow's to send."""
+"""Period of an idle stage's looks, while its link has something of the shadow's to send."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Shadowing:
     links: StageLinks
     _feed: ShadowFeed = field(init=False)
     _link: PacedLink | None = field(init=False, default=None)
-    """Of the shadow that the feed is for."""
+    """Link of the shadow that the feed is for."""
 
     def __post_init__(self) -> None:
         self._feed = ShadowFeed(self.sent.log, SPAN_TOKENS)

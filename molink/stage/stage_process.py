@@ -58,11 +58,11 @@ EXIT_FAILED = 3
 """The process reported StageFailed and ended."""
 
 FACTS_WAITING_MAX = 256
-"""That the supervisor has not read; of more the oldest are dropped. A stage has a handful to report
-between two of its health reports, of which only the latest waits."""
+"""Facts that the supervisor has not read; of more the oldest are dropped. A stage has a handful to
+report between two of its health reports, of which only the latest waits."""
 
 FLUSH_WITHIN_S = 2.0
-"""For which the last fact is waited for: a supervisor that reads at all reads within that."""
+"""Seconds that the last fact is waited for: a supervisor that reads at all reads within that."""
 
 
 class FactOutlet:
@@ -156,7 +156,7 @@ class SupervisorPipe:
         return self._next.pop(0) if self._next else None
 
     def steer(self, handle: Callable[[Steering | JoinRing | LoadStage], None]) -> None:
-        """From now on `handle` is called with each command that steers a running stage, and when
+        """Call `handle` from now on with each command that steers a running stage, and when
         `next_command` has one."""
         with self._steering_lock:
             self._handle = handle

@@ -22,7 +22,7 @@ _FINISHES = {
 
 @dataclass(slots=True)
 class _Ending:
-    """What one sequence ends by, and how far it is."""
+    """Conditions by which one sequence ends, and how far it is."""
 
     admission: Admission
     generated_tokens: int
@@ -39,7 +39,7 @@ class EndRules:
     def sampled(
         self, batch: Batch, drawn: Iterable[DrawnToken], scores: Sequence[PromptScore] = ()
     ) -> tuple[Sampled, list[Sampled]]:
-        """What the head hears of a batch, and what the coordinator hears: the scores of prompts,
+        """Message to the head about a batch, and those to the coordinator: the scores of prompts,
         then each token with its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
         refused = _refused(batch, drawn := tuple(drawn), scores)
@@ -71,8 +71,8 @@ class EndRules:
         return returned, copies
 
     def _waits(self, drawn: Iterable[DrawnToken]) -> dict[int, tuple[float, int]]:
-        """How long requests had waited of which these tokens are the first, and how many tokens of
-        each were cached; before they are judged."""
+        """Waits of the requests whose first tokens these are, and how many tokens of each were
+        cached; before they are judged."""
         endings = {token.request_id: self._endings[token.request_id] for token in drawn}
         return {
             request_id: (ending.admission.waited_s, ending.admission.cached_tokens)
@@ -122,8 +122,8 @@ class EndRules:
 def _refused(
     batch: Batch, drawn: Iterable[DrawnToken], scores: Iterable[PromptScore]
 ) -> dict[int, FinishReason]:
-    """Requests of which there is no token, and why: a stage has refused their rows, or what came
-    out here is no number."""
+    """Requests that get no token, and why: a stage has refused their rows, or what came out here is
+    no number."""
     lost = [token.request_id for token in drawn if token.is_lost]
     lost += [score.request_id for score in scores if math.isnan(score.logprob)]
     refused = dict.fromkeys(lost, FinishReason.OVERFLOWN)
@@ -133,6 +133,6 @@ def _refused(
 def _copy(
     batch: Batch, samples: tuple[TokenSample, ...], waits: Mapping[int, tuple[float, int]]
 ) -> Sampled:
-    """What the coordinator hears of some tokens."""
+    """Message to the coordinator about some tokens."""
     told = tuple((s.request_id, *waits[s.request_id]) for s in samples if s.request_id in waits)
     return Sampled(batch.batch_class, batch.micro_batch, (), samples, (), told)

@@ -10,10 +10,10 @@ class CacheRoom:
     """Memory that the owner lends for cached KV beside the device's."""
 
     ram_bytes: int = 0
-    """Of host memory."""
+    """Bytes of host memory."""
     disk_bytes: int = 0
     folder: str = ""
-    """Where a file without a name is made."""
+    """Folder where a file without a name is made."""
 
     def shared_by(self, stages: int) -> "CacheRoom":
         """The part of one of so many stages."""

@@ -43,7 +43,7 @@ prompt has as many in a model of 500 layers."""
 
 
 Sketch = Annotated[tuple[Annotated[float, Ge(-FIGURE_MAX)], ...], MaxLen(SKETCH_NUMBERS_MAX)]
-"""Of the rows of a prompt."""
+"""Sketch of the rows of a prompt."""
 
 
 Why = Annotated[str, MaxLen(REASON_CHARS_MAX), Predicate(str.isprintable)]
@@ -56,24 +56,24 @@ class PackingHealth:
 
     codec: str
     raw_bytes: int
-    """Of the unpacked rows."""
+    """Bytes of the unpacked rows."""
     packed_bytes: int
     seconds: float
-    """Spent on packing, or on unpacking."""
+    """Seconds spent on packing, or on unpacking."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTiersHealth:
-    """What a ring has cached below its devices' memory, and what came back from there since the
-    ring's head began."""
+    """Tokens of a ring cached below its devices' memory, and those that came back from there since
+    the ring's head began."""
 
     host_tokens: int
-    """In host memory."""
+    """Tokens cached in host memory."""
     file_tokens: int
     fetched_tokens: int
-    """That came back into the devices."""
+    """Tokens that came back into the devices."""
     lost_tokens: int
-    """That were to come back, and some stage could not read in time: they were computed again."""
+    """Tokens that some stage could not read back in time: they were computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class StageHealth:
     """Part of the time since the last report."""
     steps: int
     requests_running: int | None
-    """Only on the head."""
+    """Requests that run; only on the head."""
     requests_waiting: int | None
     frames_refused: int
     """Messages of the previous stage dropped: malformed, of an epoch to come, or not to be carried
@@ -97,45 +97,45 @@ class StageHealth:
     unpacked: PackingHealth
     """Activations that came."""
     bytes_saved: Annotated[int, Ge(-FIGURE_MAX)]
-    """What packing has saved since the start; negative where it made rows larger."""
+    """Bytes that packing has saved since the start; negative where it made rows larger."""
     decode_round_s: float | None
     """Smoothed time between two visits of a micro-batch."""
     micro_batch_count: int | None
-    """Only on the head."""
+    """Number of micro-batches; only on the head."""
     decode_step_s: float
     prefill_row_s: float
     links: Annotated[tuple[LinkReport, ...], MaxLen(LINKS_MAX)]
     progress: StageProgress = field(default_factory=StageProgress)
     recent_prompts: Annotated[tuple[tuple[int, int, float], ...], MaxLen(PROMPTS_MAX)] = ()
-    """Of the last seconds, on the head: the ring's number of the request, tokens of its prompt that
-    have been sent into the ring, and for how many seconds it had waited here before."""
+    """Prompts of the last seconds, on the head: the ring's number of the request, tokens of its
+    prompt that have been sent into the ring, and for how many seconds it had waited here before."""
     recent_pieces: Annotated[tuple[tuple[int, int, int, float], ...], MaxLen(PIECES_MAX)] = ()
-    """Of the last seconds, on the head: the ring's number of the request, a piece [first, end) of
-    its prompt, and how many seconds after the request had come here it was begun."""
+    """Pieces of the last seconds, on the head: the ring's number of the request, a piece [first,
+    end) of its prompt, and how many seconds after the request had come here it was begun."""
     micro_batches_held: float | None = None
     """How many were here since the last report, waiting or computed, as a mean; None: an older
     version that does not say."""
     micro_batches_circling: float | None = None
     """How many circled on the whole ring since the last report, as a mean; only on the head."""
     shadow: ShadowProgress | None = None
-    """Of a shadow."""
+    """Progress of a shadow; None: the stage is none."""
     shadow_lag: ShadowLag | None = None
-    """Where the next stage has a shadow."""
+    """Lag of the next stage's shadow; None: it has none."""
     state_slots_used: int | None = None
     """Requests whose states it keeps; None: its layers keep none, or an older version."""
     recent_sketches: Annotated[tuple[tuple[int, int, Sketch], ...], MaxLen(SKETCHES_MAX)] = ()
-    """Of prompts that have ended in the last seconds, where the ring is audited: the ring's number
-    of the request, how many tokens they have, and a sketch of their rows before its first layer and
-    behind each layer (`molink_scheduler.audit`)."""
+    """Sketches of prompts that have ended in the last seconds, where the ring is audited: the
+    ring's number of the request, how many tokens they have, and a sketch of their rows before its
+    first layer and behind each layer (`molink_scheduler.audit`)."""
     host_is_short: bool = False
     """Whether its PC has so little memory left that requests are to be given up."""
     kv_tokens_cached: int | None = None
-    """In blocks that the prefix cache holds, in use or not; None: an older version."""
+    """Tokens in blocks that the prefix cache holds, in use or not; None: an older version."""
     cache_tiers: CacheTiersHealth | None = None
-    """Only on the head, where the ring has room below its devices' memory."""
+    """Tiers of the cache, on a head whose ring has room below its devices' memory."""
     recent_refused: Annotated[tuple[tuple[int, Why], ...], MaxLen(REFUSED_MAX)] = ()
-    """Of the last seconds, on the head: the ring's number of a request that it cannot compute, and
-    why."""
+    """Requests of the last seconds, on the head, that it cannot compute: the ring's number of each,
+    and why."""
     rows_refused: int = 0
     """Requests since the start whose rows the previous stage sent as numbers that are not
     finite."""

@@ -21,7 +21,6 @@ from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers
-from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.resume import RESUMED_MAX, Positions, Resume
 
 __all__ = [
@@ -59,7 +58,7 @@ OutgoingLink = Literal["next", "coordinator", "shadow"]
 Port = Annotated[int, Ge(1), Le(65_535)]
 
 Name = Annotated[str, MaxLen(20), Predicate(str.isprintable)]
-"""Of a device or a number format; it is printed where a stage runs."""
+"""Name of a device or a number format; it is printed where a stage runs."""
 
 Reason = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
 """A clause for a person."""
@@ -70,7 +69,7 @@ class StageWork:
     """Layers that a stage holds, and how it computes them."""
 
     layers: tuple[int, int]
-    """[start, end)."""
+    """Layers [start, end) of the stage."""
     device: Name
     dtype: Name
     kv_tokens: int | None = None
@@ -89,15 +88,15 @@ class LoadStage:
         StageWork, Inline(("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype"))
     ]
     address: str
-    """Where its links listen, an IPv4 address or a name of the stage's own machine."""
+    """Address where its links listen, an IPv4 address or a name of the stage's own machine."""
     stages_here: int = 1
     """How many stages of the ring share its machine's memory."""
     keys: CurveKeys | None = None
-    """Its own pair, and whom its links accept; None: its links are not encrypted."""
+    """Own pair of keys, and whom its links accept; None: its links are not encrypted."""
     memory_bytes: int | None = None
-    """Of its device, at most; None: what there is."""
+    """Bytes of its device's memory, at most; None: what there is."""
     cache_room: CacheRoom | None = None
-    """None: cached KV stays in the device's memory."""
+    """Room for cached KV; None: it stays in the device's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +108,16 @@ class JoinRing:
     """The next stage, or the head when this is the tail; None: it is a shadow, and passes nothing
     on."""
     coordinator_address: str | None
-    """Where the tail sends its copy of each token; None elsewhere."""
+    """Address to which the tail sends its copy of each token; None elsewhere."""
     ring: Annotated[RingTerms, Inline()]
     upload_bytes_per_s: float | None
     """The node's cap on everything that it uploads; None: no cap."""
-    next_memory: LinkMemory | None = None
-    """What was last known of the link to the next stage..."""
-    coordinator_memory: LinkMemory | None = None
-    """...and of that to the coordinator."""
     next_key: str | None = None
-    """The next stage's public key in Z85; None where links are not encrypted..."""
+    """Public key of the next stage in Z85; None where links are not encrypted."""
     coordinator_key: str | None = None
-    """...and the coordinator's."""
+    """Public key of the coordinator in Z85; None where links are not encrypted."""
     resume: Resume | None = None
-    """With which a ring goes on that has lost a stage; None: it begins."""
+    """Requests and blocks with which a ring goes on that has lost a stage; None: it begins."""
     next_relayed: bool = False
     """Whether the relay leads to the next stage: a neighbour is not gone because that is."""
 
@@ -143,7 +138,7 @@ class SetUploadCap:
     """Command: upload no more than this from now on, activations included."""
 
     bytes_per_s: float | None
-    """None: no cap."""
+    """Cap on the upload; None: no cap."""
 
     def __post_init__(self) -> None:
         if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
@@ -155,11 +150,11 @@ class SetShadow:
     """Command: from now on send the next stage's shadow what the ring leaves time for."""
 
     epoch: int
-    """Of the ring; in any other the command is void."""
+    """Epoch of the ring; in any other the command is void."""
     address: str | None
-    """None: the next stage has no shadow any more."""
+    """Address of the shadow; None: the next stage has no shadow any more."""
     key: str | None = None
-    """Its public key in Z85; None where links are not encrypted."""
+    """Public key of the shadow in Z85; None where links are not encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +185,9 @@ class StageLoaded:
     """Fact: the layers are there, and links may connect."""
 
     port: Port
-    """Where the previous stage connects (the tail, when this is the head)."""
+    """Port where the previous stage connects (the tail, when this is the head)."""
     coordinator_port: Port | None
-    """Where the coordinator connects; only on the head."""
+    """Port where the coordinator connects; only on the head."""
     device: str
     dtype: str
     kv_tokens_capacity: int
@@ -208,8 +203,8 @@ class StageLoaded:
     """Why the library's operations compute, on a card, what kernels could between a layer's
     products, all of it or some; None: they do not."""
     swap_fallback: Reason | None = None
-    """What is computed the library's way, as a faster module was off with the weights that serve,
-    and by how much; None: nothing is."""
+    """Parts computed the library's way, as a faster module was off with the weights that serve, and
+    by how much; None: nothing is."""
     tiers: CacheTiers | None = None
     """Room for cached KV below the device's memory; None: there is none."""
     state_snapshots: int = 0
@@ -221,7 +216,7 @@ class StageReady:
     """Fact: every link that leaves here was answered."""
 
     epoch: int = 0
-    """Of the order to join that it was. Of an older one it may come when the next has been sent."""
+    """Epoch of the order to join; of an older one it may come when the next has been sent."""
     missing: Annotated[tuple[int, ...], MaxLen(RESUMED_MAX)] = ()
     """Requests of `JoinRing.resume` that this stage cannot go on with."""
     cached: Annotated[Positions, MaxLen(CACHE_RUNS_MAX)] = ()
@@ -238,7 +233,7 @@ class PathMoved:
     moved: bool
     """Whether it leads there; else it leads where it did before."""
     reason: str
-    """One clause for a person, when it does not."""
+    """Clause for a person, when the link does not move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +241,11 @@ class StageFailed:
     """Fact: the stage cannot go on; it ends after this."""
 
     message: str
-    """One sentence for a person."""
+    """Sentence for a person."""
     user_fault: bool
     """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
     link: OutgoingLink | None = None
-    """That was lost, or could not be opened; None: it was no link."""
+    """Link that was lost, or could not be opened; None: it was no link."""
     device_full: bool = False
     """Whether its device had no memory for what it was to hold, or for a step."""
 
@@ -281,15 +276,15 @@ LINES: Kinds[Command | Fact] = Kinds(
 )
 
 REPORTED = Rules(least=0, most=FIGURE_MAX, text_max=40, unknown_ok=True)
-"""Of what comes from a stranger's PC, perhaps of a newer version, and is computed with."""
+"""Rules for what comes from a stranger's PC, perhaps of a newer version, and is computed with."""
 
 HEALTH, LOADED = Schema(StageHealth, REPORTED), Schema(StageLoaded, REPORTED)
 TERMS, RESUME = Schema(RingTerms, REPORTED), Schema(Resume, REPORTED)
-"""As nodes and coordinator pass them on."""
+"""Schemas by which nodes and coordinator pass them on."""
 
 
 def encode_line(value: Command | Fact) -> bytes:
-    """One line of JSON, newline included."""
+    """Line of JSON, newline included."""
     kind, fields = LINES.write(value)
     return json.dumps({"kind": kind, **fields}).encode() + b"\n"
 

@@ -21,33 +21,33 @@ class StageProgress:
     reports: int = 0
     """Number of this report: an agent that repeats an old one does not make it rise."""
     stalled_s: float = 0.0
-    """Since computing has last moved on: a step began or ended, or came to another layer."""
+    """Seconds since computing moved on: a step began or ended, or came to another layer."""
     rows_in: int = 0
-    """That were taken in since the start; on the head, that came back."""
+    """Rows that were taken in since the start; on the head, that came back."""
     rows_out: int = 0
-    """That were computed since the start."""
+    """Rows that were computed since the start."""
     dropped: int = 0
     """Messages of the previous stage that could not be read, or not be carried out."""
     round_waits_s: float = 0.0
-    """Since the oldest micro-batch under way has left; 0: none is. Only on the head."""
+    """Seconds since the oldest micro-batch under way has left; 0: none is. Only on the head."""
     prompt_waits_s: float = 0.0
-    """The longest for which rows of a prompt are under way and none has come back; 0: none are.
-    Only on the head."""
+    """Longest time that rows of a prompt are under way and none has come back; 0: none are. Only on
+    the head."""
     previous_silent_s: float = 0.0
-    """For how long nothing has come from the previous stage, idle links included; 0: not for too
-    long..."""
+    """Seconds that nothing has come from the previous stage, idle links included; 0: not for too
+    long."""
     next_silent_s: float = 0.0
-    """...and from the next one."""
+    """Seconds that nothing has come from the next stage; 0: not for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowProgress:
-    """Progress of a shadow: of what it holds KV."""
+    """Progress of a shadow: tokens of each request of which it holds KV."""
 
     epoch: int
-    """Of the ring one of whose stages it covers."""
+    """Epoch of the ring one of whose stages it covers."""
     held: Annotated[tuple[tuple[int, int], ...], MaxLen(SHADOWED_MAX)] = ()
-    """(request, its first tokens of which it holds KV)."""
+    """Pairs (request, its first tokens of which it holds KV)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +57,4 @@ class ShadowLag:
     tokens: int
     """Rows of running requests that were not sent to it."""
     seconds: float
-    """For how long it has lacked some of the request that is behind longest."""
+    """Seconds that it has lacked some of the request that is behind longest."""

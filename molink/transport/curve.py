@@ -33,10 +33,10 @@ __all__ = ["CurveGuard", "CurvePeer", "peer_of"]
 
 RAW_KEY_BYTES = 32
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
-"""Where ZeroMQ asks; the same in every context."""
+"""Address where ZeroMQ asks; the same in every context."""
 
 DOMAIN = b"molink-%d"
-"""Of the port of each place. Without a domain ZeroMQ asks no question."""
+"""Domain of the port of each place. Without a domain ZeroMQ asks no question."""
 
 CURVE_REQUEST_FRAMES = 9
 """Connection, empty, version, request id, domain, address, identity, mechanism, key."""
@@ -89,7 +89,7 @@ class CurveGuard:
         return self._keys.public
 
     def key_of(self, place: int) -> str | None:
-        """Whose messages the port of this place takes now; None: nobody's."""
+        """Key from which the port of this place takes messages now; None: it takes none."""
         allowed = self._allowed
         return allowed[place] if place < len(allowed) else None
 
@@ -189,15 +189,15 @@ class CurveGuard:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """May this key connect?"""
+    """Question whether a key may connect."""
 
     envelope: list[bytes]
     """Connection, empty, version, request id: an answer begins like its question."""
     domain: bytes
-    """Of the port."""
+    """Domain of the port."""
     key: str
     until: float
-    """When it has waited long enough."""
+    """Time until which it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class CurvePeer:
 
     guard: CurveGuard
     key: str
-    """Its public key in Z85."""
+    """Public key of the far end in Z85."""
 
     def protect(self, socket: Socket) -> None:
         """Make a socket, before it connects, speak to this far end only."""

@@ -26,7 +26,7 @@ from molink.config.link_schedule import LinkSchedule
 __all__ = ["ShapedPipe", "main"]
 
 PIECE_BYTES = 16384
-"""Read at a time: 1.3 ms of a 100 Mbps wire, so that a decode step is not held up by one read."""
+"""Bytes read at a time: 1.3 ms of a 100 Mbps wire, so that no read holds a decode step up."""
 
 STARTED_AT = time.monotonic()
 """Zero of the schedule; the event loop's clock is the same."""
@@ -34,7 +34,7 @@ STARTED_AT = time.monotonic()
 
 @dataclass(slots=True)
 class ShapedPipe:
-    """One direction of an emulated link, as arithmetic: rate, delay and bounded queue.
+    """Direction of an emulated link, as arithmetic: rate, delay and bounded queue.
 
     The line carries one byte after the other at the schedule's rate, then each is delayed; bytes
     that wait for the line are the router's queue. Pure, so that its numbers can be tested without a
@@ -47,8 +47,8 @@ class ShapedPipe:
     bytes_total: int = field(init=False, default=0)
 
     def deliver_at(self, size: int, now: float) -> float:
-        """When `size` bytes handed over `now` have arrived: behind what waits, at the rate,
-        delayed.
+        """Time at which `size` bytes handed over `now` have arrived: behind what waits, at the
+        rate, delayed.
 
         Never before what was handed over earlier, even where the delay shrinks.
         """

@@ -45,15 +45,15 @@ FRAME_BYTES_MAX = 1024
 """The longest kind is under 500."""
 
 FIELD_LENGTH_MAX = 300
-"""Of a text or of bytes: a sentence for a person is the longest."""
+"""Length of a text or of bytes: a sentence for a person is the longest."""
 
 RULES = Rules(arrays=True, least=0, most=2**50, text_max=FIELD_LENGTH_MAX)
 
 NONCE_BYTES = 16
-"""Never drawn twice."""
+"""Bytes of a nonce, so that none is ever drawn twice."""
 
 PREAMBLE_WITHIN_S = 5.0
-"""For each frame of a preamble: a slow round trip with a lost packet in it."""
+"""Seconds for each frame of a preamble: a slow round trip with a lost packet in it."""
 
 Kind = TypeVar("Kind")
 
@@ -160,7 +160,7 @@ class Frames(Generic[Kind]):
 
 
 def sentence(text: str) -> str:
-    """`text` cut to what a frame may carry."""
+    """Text cut to what a frame may carry."""
     return text if len(text) <= FIELD_LENGTH_MAX else text[: FIELD_LENGTH_MAX - 1] + "…"
 
 

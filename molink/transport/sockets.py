@@ -51,7 +51,7 @@ BACKLOG = 256
 once after the relay was restarted."""
 
 ACCEPT_PAUSE_S = 0.2
-"""When the process has no descriptors left: some connection ends, or the caller gives up."""
+"""Pause when the process has no descriptors left: some connection ends, or the caller gives up."""
 
 PORT_MAX = 65535
 
@@ -67,7 +67,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def address_of(bound: socket.socket) -> str:
-    """`host:port` of this end."""
+    """Address `host:port` of this end."""
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -220,7 +220,7 @@ class Listener:
         self._unidentified.pop(task, None)
 
     async def _serve_one(self, connection: socket.socket) -> None:
-        """One connection from its first byte to its end; no failure reaches the others."""
+        """Serve one connection from its first byte to its end; no failure reaches the others."""
         handed_on = False
         try:
             handed_on = await self._serve(connection)
@@ -261,7 +261,7 @@ def abandon(connection: socket.socket) -> None:
 
 
 def raise_file_limit() -> None:
-    """As many descriptors as this process may have: 1,024, the usual soft limit, are 400 links."""
+    """Allow as many descriptors as possible: 1,024, the usual soft limit, are 400 links."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -27,10 +27,10 @@ ANSWERS_PER_S_MAX = 500
 """A thousand agents that all ask twice within four seconds of a restart; 40 KB/s of upload."""
 
 ADDRESS_ANSWERS_PER_S_MAX = 50
-"""Of these for one address: a provider may have a street of homes behind it."""
+"""Answers per second to one address: a provider may have a street of homes behind it."""
 
 REQUEST_BYTES_MAX = 548
-"""What RFC 8489 says a STUN message over UDP should not exceed; ours have 20."""
+"""Size that a STUN message over UDP should not exceed, by RFC 8489; ours have 20."""
 
 ANY_ADDRESS = "0.0.0.0"
 
@@ -63,7 +63,7 @@ async def serve_stun(host: str, port: int, other_port: int = 0) -> AsyncIterator
 
 
 def parse_stun(data: bytes) -> stun.Message | None:
-    """None for anything that is no STUN message: a sender may lie."""
+    """Message in `data`; None for anything that is no STUN message: a sender may lie."""
     if len(data) > REQUEST_BYTES_MAX:
         return None
     try:

@@ -49,9 +49,9 @@ LINK_FRAME_BYTES_MAX = 64
 """Five numbers of nine bytes, and what stands around them."""
 
 OPEN_TRANSFERS_MAX = 128
-"""Incomplete at a time. A sender that knows priorities has one open in each class; one that shares
-its link evenly, as in experiments, a span and a micro-batch of each that may be under way, 64 and
-64."""
+"""Incomplete transfers at a time. A sender that knows priorities has one open in each class; a
+sender that shares its link evenly, as in experiments, has a span and a micro-batch of each that may
+be under way, 64 and 64."""
 
 Frame = bytes | memoryview
 
@@ -94,7 +94,7 @@ class LinkHello:
     by a proxy before the far end listens."""
 
     stream: int = 0
-    """Of this sender: another number than the last one's means that its chunks count from 0."""
+    """Number of this sender: another one than before means that its chunks count from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def encode_missing(first: int) -> bytes:
 
 
 def decode_link_frame(frame: Frame) -> LinkFrame:
-    """What the first frame of anything on a link says. Raises FrameError when it is none."""
+    """Message in the first frame of anything on a link. Raises FrameError when it is none."""
     if len(frame) > LINK_FRAME_BYTES_MAX:
         raise FrameError(f"a link frame of {len(frame)} bytes, {LINK_FRAME_BYTES_MAX} is the most")
     try:
@@ -191,18 +191,18 @@ class Reassembly:
     """Transfers of one link on their way in."""
 
     transfer_bytes_max: int = ANYBODY.message_bytes_max
-    """As large as a message of this link may be."""
+    """Most bytes of a transfer: as many as a message of this link may have."""
     chunks_refused: int = 0
-    """That did not fit their transfer."""
+    """Chunks that did not fit their transfer."""
     chunks_out_of_turn: int = 0
-    """That had come before, or came too early."""
+    """Chunks that had come before, or came too early."""
     next_sequence: int = 0
     """Number of the chunk that is taken next."""
     _open: dict[int, _Open] = field(default_factory=dict)
     _open_bytes: int = 0
-    """Announced; the largest transfer of each class may be open at a time."""
+    """Announced bytes of open transfers; the largest of each class may be open at a time."""
     _stream: int = 0
-    """Of the sender whose chunks are counted."""
+    """Number of the sender whose chunks are counted."""
 
     def greeted(self, stream: int) -> None:
         """A connection begins; with another sender's number, what the last one had begun is void

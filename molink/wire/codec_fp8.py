@@ -37,13 +37,13 @@ LARGEST = np.float32(448.0)
 """Largest finite value: exponent 15 and mantissa 6; mantissa 7 is nan."""
 
 NORMAL_MIN = np.float32(2.0**-6)
-"""Below it steps are even, 2**-9 wide."""
+"""Magnitude below which steps are even, 2**-9 wide."""
 
 PEAK_MIN = np.float32(2.0**-100)
 """Rows below it are sent as zeros: the inverse of a smaller scale could overflow."""
 
 _EXPONENT_SHIFT = (127 - 7) << 3
-"""Between the exponent biases of float32 and e4m3, in units of an e4m3 mantissa step."""
+"""Difference of the exponent biases of float32 and e4m3, in units of an e4m3 mantissa step."""
 
 
 def _value(code: int) -> float:
@@ -81,7 +81,7 @@ def encode(header: TensorHeader, buffer: bytes | memoryview) -> memoryview:
 
 
 def decode(header: TensorHeader, packed: bytes | memoryview) -> memoryview:
-    """The rows again. Raises FrameError when the size is not the one of the header."""
+    """The rows again. Raises FrameError when the size is not the header's."""
     if len(packed) != packed_bytes_max(header):
         raise FrameError(f"{len(packed)} bytes of fp8, not {packed_bytes_max(header)}")
     scales, codes = _parts(header, np.frombuffer(packed, np.uint8))

@@ -44,7 +44,8 @@ GROUP = 64
 """Channels that share a scale: 3 % of the bytes go into scales; 32 would double that."""
 
 OUTLIERS_PER_GROUP_MAX = 8
-"""At four bytes each the worst group takes 98 bytes, still less than its 128 in bfloat16."""
+"""Most outliers of a group: at four bytes each the worst group takes 98 bytes, still less than its
+128 in bfloat16."""
 
 SPIKY = 6.0
 """Times the mean magnitude above which a group's peak makes it worth sorting. Eight equal massive
@@ -188,7 +189,7 @@ def _without_outliers(values_NG: Floats, magnitudes_NG: Floats) -> tuple[Floats,
 
 
 def _limits(magnitudes_NG: Floats) -> Floats:
-    """What an outlier of each group exceeds."""
+    """Magnitude that an outlier of each group exceeds."""
     ordered_NG = np.sort(magnitudes_NG, axis=1)
     limits: Floats = np.float32(OUTLIER) * ordered_NG[:, GROUP // 2]
     return np.maximum(limits, ordered_NG[:, -1 - OUTLIERS_PER_GROUP_MAX], out=limits)
@@ -207,12 +208,12 @@ def _divide_by_scale(values_NG: Floats, peaks: Floats) -> _Shorts:
 
 
 def _rounded_up(scales: Floats) -> _Shorts:
-    """As bfloat16, never smaller, so that no code exceeds 127."""
+    """The scales as bfloat16, never smaller, so that no code exceeds 127."""
     return ((scales.view(np.uint32) + 0xFFFF) >> 16).astype(np.uint16)
 
 
 def _rows_and_columns(header: TensorHeader, places: _Indices) -> tuple[_Indices, _Indices]:
-    """Of every outlier, in order, without those that only filled a group."""
+    """Row and column of every outlier, in order, without those that only filled a group."""
     rows, columns = np.divmod(places, _groups(header.width) * GROUP)
     if header.width % GROUP:
         real = columns < header.width

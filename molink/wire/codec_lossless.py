@@ -25,7 +25,7 @@ __all__ = ["decode", "encode", "packed_bytes_max"]
 LEVEL = 1
 
 WINDOW_BYTES_MAX = 8 * 2**20
-"""Far above what level 1 asks for; a frame that wants a larger one is not ours."""
+"""Largest window, far above what level 1 asks for; a frame that wants a larger one is not ours."""
 
 _SIZE_BYTES = 4
 

@@ -66,7 +66,7 @@ _CODECS = {
 }
 
 CODECS: tuple[str, ...] = tuple(_CODECS)
-"""Their names, as they stand in a header."""
+"""Names of all codecs, as they stand in a header."""
 
 
 def codec_named(name: str) -> Codec:

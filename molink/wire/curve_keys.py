@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 __all__ = ["CurveKeys", "check_keys"]
 
 KEY_CHARACTERS = 40
-"""Of a CURVE key in Z85."""
+"""Length of a CURVE key in Z85."""
 
 KEYS_MAX = 2
 """A process listens at two ports at most: a ring's head for its tail and for the coordinator."""
@@ -20,8 +20,8 @@ class CurveKeys:
     public: str
     secret: str = field(repr=False)
     allowed: tuple[str, ...] = ()
-    """Of a stage: the previous stage's (of the head: the tail's), and the coordinator's; of the
-    coordinator: the tail's."""
+    """Keys that are accepted: by a stage the previous stage's (by the head the tail's) and the
+    coordinator's; by the coordinator the tail's."""
 
     def __post_init__(self) -> None:
         check_keys((self.public, self.secret))
@@ -29,7 +29,7 @@ class CurveKeys:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raises ValueError when these are more than KEYS_MAX, or one is no key in Z85."""
+    """Raise ValueError when these are more than KEYS_MAX, or one is no key in Z85."""
     listed = list(keys)
     if len(listed) > KEYS_MAX:
         raise ValueError(f"at most {KEYS_MAX} keys may be allowed")

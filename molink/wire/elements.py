@@ -37,7 +37,7 @@ class TensorHeader:
     type."""
 
     dtype: str
-    """"float32", "bfloat16" or "float16"."""
+    """Format of the elements: "float32", "bfloat16" or "float16"."""
     rows: int
     width: int
     codec: str = "raw"

@@ -76,7 +76,7 @@ class FinishReason(IntEnum):
     STOP = 1
     LENGTH = 2
     GRAMMAR_FAILED = 3
-    """Its grammar can be followed no further; this token is not part of the answer."""
+    """The sequence's grammar can be followed no further; this token is not part of the answer."""
     REFUSED = 4
     """A stage was sent rows of it that are no numbers; it has no token, as where they overflow."""
     OVERFLOWN = 5
@@ -119,7 +119,7 @@ class Activations:
     tensor: TensorHeader
     buffer: memoryview | bytes
     token_ids: tuple[int, ...] | None = None
-    """Of the rows, where the model's layers read them; four bytes each."""
+    """Token ids of the rows, where the model's layers read them; four bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class TokenSample:
     finish: FinishReason = FinishReason.NONE
     logprob: Annotated[float | None, TAIL] = None
     top: tuple[tuple[int, float], ...] = ()
-    """(token id, logprob), most likely first."""
+    """Most likely tokens as (token id, logprob), most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +161,12 @@ class PromptScore:
 
     request_id: int
     position: int
-    """Of the token in its prompt; the first, at 0, has none."""
+    """Position of the token in its prompt; the first, at 0, has no score."""
     logprob: float
     rank: int
-    """1: no token was likelier there."""
+    """Rank of the token at its place; 1: no token was likelier there."""
     top: tuple[tuple[int, float], ...] = ()
-    """(token id, logprob), most likely first."""
+    """Most likely tokens as (token id, logprob), most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +176,15 @@ class Sampled:
     batch_class: BatchClass
     micro_batch: int
     spans: tuple[Span, ...]
-    """What the batch computed; empty on the way to the coordinator."""
+    """Spans that the batch computed; empty on the way to the coordinator."""
     tokens: tuple[TokenSample, ...]
     stamps: tuple[StageStamp, ...] = ()
-    """Of a decode batch, one from each stage; empty on the way to the coordinator."""
+    """Stamps of a decode batch, one from each stage; empty on the way to the coordinator."""
     waits: tuple[tuple[int, float, int], ...] = ()
-    """Requests whose first token is among these: seconds for which each had waited on the head, and
-    its cached tokens; empty on the way there."""
+    """Requests whose first token is in the message: seconds for which each had waited on the head,
+    and its cached tokens; empty on the way there."""
     scores: tuple[PromptScore, ...] = ()
-    """Of prompts, where users asked for them; empty on the way to the head."""
+    """Scores of prompts' tokens, where users asked for them; empty on the way to the head."""
 
 
 Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache
@@ -205,8 +205,8 @@ HEADERS_BYTES_MAX = {
     CHANGE_CACHE: 32 * 2**10,
     **dict.fromkeys((CANCEL, FORGET, SET_CODEC, FETCHED, CLEAR_CACHE), 64),
 }
-"""Of each kind. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX` tokens with all
-their log-probabilities 200 KB."""
+"""Most bytes of each kind of header. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX`
+tokens with all their log-probabilities 200 KB."""
 
 SAMPLES_MAX = 512
 """Tokens in one message to the coordinator: each has up to 20 log-probabilities beside it."""
@@ -215,10 +215,10 @@ FOUR_FIELDS = 0x94
 """How every header begins: an array of version, kind, epoch and fields."""
 
 PREFIX_BYTES = 3
-"""Of a header, up to its kind."""
+"""Bytes of a header up to its kind."""
 
 TOKEN_ID = np.dtype("<u4")
-"""Of a row's token, in one string of bytes: numbers of msgpack would take five."""
+"""Type of a row's token id, in one string of bytes: numbers of msgpack would take five."""
 
 RULES = Rules(arrays=True)
 """A number may be infinite, as the rate of a link that nothing has left yet."""
@@ -231,7 +231,7 @@ _SET_CODEC, _CLEAR_CACHE = Schema(SetCodec, RULES), Schema(ClearCache, RULES)
 
 
 def check_protocol(number: int) -> None:
-    """Raises FrameError for a number of the protocol that this build does not speak."""
+    """Raise FrameError for a number of the protocol that this build does not speak."""
     if not protocol.PROTOCOL_MIN <= number <= protocol.PROTOCOL_VERSION:
         own = protocol.PROTOCOL_VERSION
         raise FrameError(f"peer speaks protocol {number}, this is {own}: update")
@@ -248,10 +248,10 @@ class LinkRole:
     """Part of one link's sender in a ring: what it may send, and how much of it at a time."""
 
     sender: str
-    """As a person calls it."""
+    """Name of the sender, as a person calls it."""
     kinds: frozenset[int]
     message_bytes_max: int = field(init=False)
-    """Of a header and its buffer together."""
+    """Most bytes of a header and its buffer together."""
 
     def __post_init__(self) -> None:
         header_bytes_max = max(HEADERS_BYTES_MAX[kind] for kind in self.kinds)
@@ -290,7 +290,8 @@ def decode_message(
 
 
 def _checked_kind(frames: Sequence[bytes | memoryview], role: LinkRole) -> int:
-    """What the frames are, before anything is decoded. Raises FrameError for what may not be."""
+    """Kind of the message in the frames, before anything is decoded. Raises FrameError for a
+    message that may not be."""
     if not 1 <= len(frames) <= 2 or len(frames[0]) <= PREFIX_BYTES:
         raise FrameError("a message is one header and at most one buffer")
     header = frames[0]

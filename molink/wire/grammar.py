@@ -11,17 +11,18 @@ from llguidance import LLParserLimits
 __all__ = ["parser_limits"]
 
 GRAMMAR_SYMBOLS_MAX = 100_000
-"""In all productions: a fifth of the library's own limit, which takes most of a second to
+"""Symbols in all productions: a fifth of the library's own limit, which takes most of a second to
 compile."""
 
 LEXER_STATES_MAX = 20_000
-"""Each takes 1 to 2 KB while a sequence runs; the library would let one take 500 MB of a
-volunteer's PC. An object of 500 properties that each have a pattern takes 10,000."""
+"""Most states of the lexer. Each takes 1 to 2 KB while a sequence runs; the library would let one
+take 500 MB of a volunteer's PC. 500 properties that each have a pattern take 10,000.
+"""
 
 
 STEP_ITEMS_MAX = 20_000
-"""Of the parser, in one mask: 16 ms of a slow core, and some hundred times what a schema takes. The
-library would take 40 ms, beside which masks of others wait."""
+"""Items of the parser in one mask: 16 ms of a slow core, and some hundred times what a schema
+takes. The library would take 40 ms, beside which masks of others wait."""
 
 
 def parser_limits() -> LLParserLimits:

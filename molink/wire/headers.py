@@ -14,11 +14,11 @@ from molink.errors import FrameError
 __all__ = ["ARRAYS_MAX", "unpacked"]
 
 PLAIN_HEADER_BYTES_MAX = 64 * 2**10
-"""Of a header whose arrays are not counted: whatever it holds, it is a few megabytes at most."""
+"""Bytes of a header whose arrays are not counted: all that it holds is a few megabytes at most."""
 
 ARRAYS_MAX = 64 * 2**10
-"""In a longer header: a batch of 4,096 spans that admits as many requests has 33,000, and their
-logit biases may be 16,000 more."""
+"""Arrays in a longer header: a batch of 4,096 spans that admits as many requests has 33,000, and
+their logit biases may be 16,000 more."""
 
 
 def unpacked(header: bytes | memoryview) -> Any:

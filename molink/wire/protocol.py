@@ -3,8 +3,8 @@
 __all__ = ["PROTOCOL_MIN", "PROTOCOL_VERSION"]
 
 PROTOCOL_VERSION = 8
-"""Raised with every change of the schema, of frames or of the control plane, that builds before it
-would not understand."""
+"""Version that is raised with every change of the schema, of frames or of the control plane, that
+builds before it would not understand."""
 
 PROTOCOL_MIN = PROTOCOL_VERSION
 """The oldest number that this build speaks, too. Frames are written in PROTOCOL_VERSION, which an

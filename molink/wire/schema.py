@@ -42,7 +42,7 @@ class Rules:
     """A dataclass is an array of its fields; else an object with their names."""
     least: float | None = None
     most: float | None = None
-    """Of numbers; None: any number may pass, also one that is not finite."""
+    """Bounds of numbers; None: any number may pass, also one that is not finite."""
     text_max: float = math.inf
     """Characters of a text, bytes of bytes."""
     unknown_ok: bool = False
@@ -54,7 +54,7 @@ class Inline:
     """Mark of a field whose own fields stand in its owner's object."""
 
     names: tuple[str, ...] = ()
-    """Which of them, in which order; empty: all as they come."""
+    """Names of these fields, in their order; empty: all fields as they come."""
 
 
 def _same(value: Any) -> Any:
@@ -117,7 +117,7 @@ class _Field:
 
     @property
     def marks(self) -> Marks:
-        """What its annotation says beside the type."""
+        """Marks that its annotation has beside the type."""
         return get_args(self.of)[1:] if get_origin(self.of) is Annotated else ()
 
     @property
@@ -130,7 +130,7 @@ class _Field:
 
 
 def _fields_of(of: Any) -> list[_Field]:
-    """Of a dataclass, of a named tuple, or of a `tuple[A, B]`."""
+    """Fields of a dataclass, of a named tuple, or of a `tuple[A, B]`."""
     if get_origin(of) is tuple:
         return [_Field(str(place), one) for place, one in enumerate(get_args(of))]
     hints = hints_of(of, include_extras=True)

@@ -8,7 +8,7 @@ from molink_scheduler import events
 __all__ = ["REFUSALS", "stage_event"]
 
 REFUSALS = (frames.FinishReason.REFUSED, frames.FinishReason.OVERFLOWN)
-"""With which a sequence ends without a token."""
+"""Reasons with which a sequence ends without a token."""
 
 
 Plain = frames.Order | frames.Forget | frames.BlocksFetched | frames.Sampled
@@ -16,7 +16,7 @@ Plain = frames.Order | frames.Forget | frames.BlocksFetched | frames.Sampled
 
 
 def stage_event(message: Plain) -> events.StageEvent:
-    """What such a message tells a stage's core."""
+    """Event that such a message is to a stage's core."""
     match message:
         case frames.Sampled(batch_class, micro_batch, spans, tokens, stamps):
             sampled = tuple(

@@ -28,14 +28,14 @@ TIME_LABELS = {
     "gap_s": "gap between tokens",
     "latency_s": "whole answer",
 }
-"""What the times of a load are called in a table."""
+"""Names of a load's times in a table."""
 
 ALL = "all"
 TIMES = ("ttft_s", "tpot_s")
 COLUMNS = ("mean", "p50", "p95")
 
 Figures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
-"""By load, time and column; None where no request has such a time."""
+"""Figures by load, time and column; None where no request has such a time."""
 
 
 @dataclass(frozen=True, slots=True)

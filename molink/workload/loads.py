@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 TOKENS_MAX = 1_000_000
-"""Of a prompt or an answer; the model's own limit is lower."""
+"""Most tokens of a prompt or an answer; the model's own limit is lower."""
 
 REQUESTS_MAX = 10_000
 """A real run of so many takes hours."""
@@ -52,7 +52,7 @@ WARM_UP_OUTPUT_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRequest:
-    """One request of a scenario: its load, when it is asked, and its lengths."""
+    """Request of a scenario: its load, when it is asked, and its lengths."""
 
     load: str
     start_s: float
@@ -62,7 +62,7 @@ class ScenarioRequest:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of users, and the requests that they make."""
+    """Kind of users, and the requests that they make."""
 
     name: str
     requests: tuple[TraceRequest, ...]
@@ -161,4 +161,4 @@ _KINDS = {
     "poisson": ({"rate", "duration_s", "seed", "input_tokens", "output_tokens"}, _poisson),
     "trace": ({"rate", "duration_s", "seed", "input_scale", "output_scale"}, _trace),
 }
-"""By kind: the fields that it has, and who reads them."""
+"""Fields that each kind has, and the reader of those."""

@@ -49,7 +49,7 @@ KV_TOKENS = 32_768
 """Twenty of the longest requests of the mix; without a limit the machine's memory would decide."""
 
 CODECS = ("raw", "lossless", "int8", "fp8")
-"""Not `auto`: which codec a check of the model takes is not what is compared."""
+"""Codecs but for `auto`: which codec a check of the model takes is not what is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ValidationScenario:
     link: LinkShape
     codec: str
     micro_batches: int | None
-    """None: as the ring chooses."""
+    """Number of micro-batches; None: as the ring chooses."""
     span_tokens: int | None
     kv_tokens: int
     loads: tuple[Load, ...]

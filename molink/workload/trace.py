@@ -49,8 +49,8 @@ CORRELATION = 0.46
 763 and 232 once pairs over a limit are drawn again."""
 
 START_S = 300.0
-"""Where a trace begins for us, if it is long enough: in Azure's of 2023 the minutes before are
-slow."""
+"""Second at which a trace begins for us, if it is long enough: in Azure's of 2023 the minutes
+before are slow."""
 
 START_SHARE_MAX = 0.1
 """Long enough: these minutes are no more than a tenth of it."""
@@ -61,7 +61,7 @@ class TraceRequest:
     """Request of a trace: when it comes, and its lengths."""
 
     start_s: float
-    """After the trace's beginning."""
+    """Seconds after the trace's beginning."""
     input_tokens: int
     output_tokens: int
 

@@ -35,27 +35,27 @@ __all__ = [
 ]
 
 NUMBERS = 4
-"""Of a sketch at one place. A difference ten times the tolerance stays below it once in 3,000
-sketches, one of three times in 50; four more numbers would double a report."""
+"""Numbers of a sketch at one place. A difference ten times the tolerance stays below it once in
+3,000 sketches, one of three times in 50; four more numbers would double a report."""
 
 FAILURES_MAX = 2
 """Audits that a node fails, and others whom it contradicts, before it is found out."""
 
 CALM_S = 24 * 3600.0
-"""After so long a contradiction is forgotten."""
+"""Seconds after which a contradiction is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedStage:
-    """What one stage of a ring reports of the tokens."""
+    """Report of one stage of a ring on the audited tokens."""
 
     node_id: str
     pc: str
     name: str
     layers: tuple[int, int]
-    """[start, end)."""
+    """Layers [start, end) of the stage."""
     numbers: tuple[float, ...]
-    """`NUMBERS` before its first layer, and behind each layer."""
+    """Sketches: `NUMBERS` numbers before its first layer, and behind each layer."""
 
     @property
     def is_whole(self) -> bool:
@@ -64,20 +64,20 @@ class AuditedStage:
         return len(self.numbers) == (end - start + 1) * NUMBERS
 
     def at(self, boundary: int) -> tuple[float, ...]:
-        """Its sketch of the rows that have passed so many layers of the model."""
+        """Sketch of the rows that have passed so many layers of the model."""
         first = (boundary - self.layers[0]) * NUMBERS
         return self.numbers[first : first + NUMBERS]
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedRing:
-    """What a ring reports of the tokens, its head first."""
+    """Report of a ring on the audited tokens, its head first."""
 
     ring: int
     tokens: int
     stages: tuple[AuditedStage, ...]
     logprobs: tuple[float, ...]
-    """Of the tokens behind the first one, by its tail."""
+    """Log-probabilities of the tokens behind the first one, as its tail computed them."""
     dtype: str
     """The coarsest of its stages."""
     codec: str
@@ -92,10 +92,10 @@ class AuditedRing:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far honest rings may be apart."""
+    """Largest distances between honest rings."""
 
     rows: float
-    """In lengths of a row: 0 is the same, 1.4 unrelated, 2 the opposite."""
+    """Distance of two rows in lengths of a row: 0 is the same, 1.4 unrelated, 2 the opposite."""
     logprobs: float
     """Mean difference of the tokens' log-probabilities, in nats."""
 
@@ -104,25 +104,25 @@ class Tolerance:
 
 
 MARGIN = 5.0
-"""Times what was measured on a model of 9 layers (docs/benchmarks/reliability.md): deeper models
-and other devices are further apart. A layer left out is 20 times as far as bfloat16."""
+"""Multiple of what was measured on a model of 9 layers (docs/benchmarks/reliability.md): deeper
+models and other devices are further apart. A layer left out is 20 times as far as bfloat16."""
 
 _OF_DTYPE = {
     "float32": Tolerance(2e-4, 2e-4),
     "float16": Tolerance(0.002, 0.004),
     "bfloat16": Tolerance(0.009, 0.035),
 }
-"""The worst that was measured; of fp32 three times that, for a card's own sums."""
+"""Worst distances that were measured, by dtype; of fp32 three times that, for a card's own sums."""
 
 _OF_CODEC = {"int8": Tolerance(0.017, 0.026), "fp8": Tolerance(0.05, 0.12)}
-"""Beside it; raw and lossless rows arrive as they were sent."""
+"""Distances that a codec adds; raw and lossless rows arrive as they were sent."""
 
 _OF_KV = {"int8": Tolerance(0.006, 0.016)}
-"""Beside both, of KV in 8 bits; other KV is as fine as the rows."""
+"""Distances that KV in 8 bits adds; other KV is as fine as the rows."""
 
 _OF_EXPERTS = Tolerance(0.05, 0.02)
-"""Beside all: where two experts suit a row alike, the last bits choose, and the row is another one.
-Tiny models of random weights, in which that is frequent, were up to 0.17 and 0.1 away."""
+"""Distances that experts add: where two suit a row alike, the last bits choose, and the row is
+another. Tiny models of random weights, in which that is frequent, were up to 0.17 and 0.1 away."""
 
 _NOTHING = Tolerance(0.0, 0.0)
 
@@ -142,7 +142,7 @@ class Disagreement:
     one: AuditedStage
     other: AuditedStage
     what: str
-    """That differs, a clause: "the rows behind layer 5"."""
+    """Values that differ, as a clause: "the rows behind layer 5"."""
     distance: float
     tolerance: float
 
@@ -180,8 +180,8 @@ def disagreement(one: AuditedRing, other: AuditedRing) -> Disagreement | None:
 def _pairs(
     one: AuditedRing, other: AuditedRing, boundary: int
 ) -> Iterator[tuple[AuditedStage, AuditedStage, str, float]]:
-    """Who must have reported the same at a place, and within what: those who computed the rows, in
-    both rings; then in each ring those who sent and received them."""
+    """Pairs of stages that must have reported the same at a place, and the tolerance: those that
+    computed the rows, in both rings; then in each ring those that sent and received them."""
     apart = tolerance_of(one).rows + tolerance_of(other).rows
     if boundary == 0:
         yield one.stages[0], other.stages[0], "the rows of the tokens", apart
@@ -196,7 +196,7 @@ def _pairs(
 
 
 def _mean_difference(one: Sequence[float], other: Sequence[float]) -> float:
-    """Of log-probabilities; infinite where one of them is none."""
+    """Mean difference of log-probabilities; infinite where one of them is not a number."""
     differences = [abs(a - b) for a, b in zip(one, other, strict=True)]
     mean = sum(differences) / max(1, len(differences))
     return math.inf if math.isnan(mean) else mean
@@ -204,7 +204,7 @@ def _mean_difference(one: Sequence[float], other: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Record:
-    """What is held against one node."""
+    """Audits and contradictions held against one node."""
 
     pc: str
     failed_at: list[float] = field(default_factory=list)
@@ -249,7 +249,7 @@ class Disagreements:
         return len(self._of[node_id].failed_at) if node_id in self._of else 0
 
     def forget(self, node_id: str) -> None:
-        """What is held against a node, and against others because of it."""
+        """Drop what is held against a node, and against others because of it."""
         record = self._of.pop(node_id, None)
         if record is None:
             return

@@ -40,19 +40,19 @@ __all__ = [
 ]
 
 ADMITTED_BULK_BYTES_MAX = 2**20
-"""Of grammars and logit biases in one batch, unless a single request has more: a quarter of what a
-message's header may hold."""
+"""Bytes of grammars and logit biases in one batch, unless a single request has more: a quarter of
+what a message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
-"""Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
+"""Most micro-batches: twice the longest ring that we expect; more would be nearly empty."""
 
 
 BLOCKS_MAX = 2**53
-"""No run is as long."""
+"""Length that no run reaches."""
 
 
 class BatchClass(IntEnum):
-    """Which queue a batch waits in, at a stage's device and on its link."""
+    """Queue that a batch waits in, at a stage's device and on its link."""
 
     DECODE = 0
     PREFILL = 1
@@ -60,8 +60,8 @@ class BatchClass(IntEnum):
 
 DECODE: Final = BatchClass.DECODE
 PREFILL: Final = BatchClass.PREFILL
-"""For what is asked of every batch at every hand: Python 3.11 takes five times as long to look up a
-member of an enum as a name of a module."""
+"""Class of a prefill batch as a name of the module, for code that asks it of every batch: Python
+3.11 takes five times as long to look up a member of an enum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What stages must know of a request when its first span arrives; only the tail uses the
+    """Facts of a request that stages need when its first span arrives; only the tail uses the
     sampling part."""
 
     request_id: int
@@ -100,14 +100,13 @@ class Admission:
     output: tuple[int, ...] = ()
     """Tokens generated before this admission (recomputation, replay)."""
     waited_s: float = 0.0
-    """For how long the request had waited on the head, for whoever asks; nothing depends on it."""
+    """Seconds that the request had waited on the head, for information; nothing depends on it."""
     kept_tokens: int = 0
-    """Its first tokens, of which stages hold KV from the ring's epoch before."""
+    """First tokens of which stages hold KV from the ring's epoch before."""
     cached: tuple[tuple[int, int], ...] = ()
-    """Cached blocks that it begins with, as runs (first number, blocks): their tokens are never
-    sent."""
+    """Cached blocks to begin with, as runs (first number, blocks): their tokens are never sent."""
     snapshot: int | None = None
-    """Of the states behind these blocks, with which it goes on where layers keep states."""
+    """Snapshot of the states behind these blocks to go on with, where layers keep states."""
 
     def __post_init__(self) -> None:
         if self.cached:
@@ -130,7 +129,7 @@ class Admission:
 
 
 def bulk_bytes(admissions: Iterable[Admission]) -> int:
-    """At most how much the grammars and logit biases of some requests take in a message."""
+    """Most bytes that the grammars and logit biases of some requests take in a message."""
     return sum(one.sampling.bulk_bytes for one in admissions)
 
 
@@ -140,7 +139,7 @@ class KeptState:
 
     request_id: int
     tokens: int
-    """Behind which these are its states: the end of one of the batch's spans."""
+    """Tokens behind which these are its states: the end of one of the batch's spans."""
     snapshot: int
     """Place that the copy goes to; what was there is gone."""
 
@@ -153,9 +152,9 @@ class RowFault(IntEnum):
     """Fault of a request's rows, for which a stage refuses them."""
 
     RECEIVED = 0
-    """They came as numbers that are not finite: of the pair that the link joins one is at fault."""
+    """Rows came as numbers that are not finite: one of the pair that the link joins is at fault."""
     OVERFLOWN = 1
-    """They have grown beyond the stage's number format, which is nobody's fault."""
+    """Rows have grown beyond the stage's number format, which is nobody's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +172,22 @@ class Batch:
     tensor."""
 
     batch_id: int
-    """Rising with every batch that the head plans."""
+    """Number that rises with every batch that the head plans."""
     batch_class: BatchClass
     micro_batch: int
-    """Which decode group this is; -1 for prefill."""
+    """Decode group of the batch; -1 for prefill."""
     spans: tuple[Span, ...]
     admissions: tuple[Admission, ...] = ()
     codec: str = "raw"
     """Codec of the batch's activations between stages."""
     stamps: tuple[StageStamp, ...] = ()
-    """One from each stage that has computed a decode batch so far."""
+    """Stamps of the stages that have computed a decode batch so far, one from each."""
     replay: bool = False
     """Whether its rows only rebuild KV that a replaced stage lacks, see `resume`."""
     snapshots: tuple[KeptState, ...] = ()
     """States to keep once it is computed, at most one of each request."""
     refused: tuple[Refusal, ...] = ()
-    """Of its requests, those whose rows a stage has refused on the way."""
+    """Requests of the batch whose rows a stage has refused on the way."""
     tokens: int = field(init=False, repr=False, compare=False)
     """Rows of the batch's tensor: asked for at every hand, so counted once."""
 
@@ -201,7 +200,7 @@ class Batch:
                 raise ValueError("a batch refuses requests of its own, each once")
 
     def stamped(self, stamp: StageStamp) -> "Batch":
-        """The same batch once one more stage has computed it."""
+        """Batch as it is once one more stage has computed it."""
         return Batch(
             self.batch_id,
             self.batch_class,
@@ -216,7 +215,7 @@ class Batch:
         )
 
     def refusing(self, refused: Iterable[Refusal]) -> "Batch":
-        """The same batch with these refusals, unless one was refused before."""
+        """Batch with these refusals, unless a request was refused before."""
         by_request = {one.request_id: one for one in (*refused, *self.refused)}
         return replace(self, refused=tuple(by_request.values()))
 
@@ -238,14 +237,14 @@ class KeptBlocks:
 
     request_id: int
     first_block: int
-    """Of the request's, the first of them."""
+    """Index of the first of these blocks among the request's blocks."""
     first_number: int
-    """That the first is known by; the others follow."""
+    """Number that the first block is known by; the others follow."""
     blocks: int
 
     @property
     def numbers(self) -> range:
-        """That they are known by."""
+        """Numbers that the blocks are known by."""
         return range(self.first_number, self.first_number + self.blocks)
 
     def __post_init__(self) -> None:
@@ -261,13 +260,13 @@ class CacheChange:
     drop: tuple[tuple[int, int], ...] = ()
     """Runs (first number, blocks), of any tier."""
     to_host: tuple[tuple[int, int], ...] = ()
-    """Runs that leave device memory for host memory..."""
+    """Runs that leave device memory for host memory."""
     to_file: tuple[tuple[int, int], ...] = ()
-    """...and device or host memory for the file..."""
+    """Runs that leave device or host memory for the file."""
     fetch: tuple[tuple[int, int], ...] = ()
-    """...and that come back from either; `Fetched` says when they have."""
+    """Runs that come back from host memory or the file; `Fetched` says when they have."""
     fetch_id: int = 0
-    """Of what comes back."""
+    """Number of the fetch that brings blocks back."""
     retain: tuple[tuple[int, int], ...] | None = None
     """Runs in rising order: of what was cached in the ring's epoch before, these alone stay. None:
     it changes nothing of that."""

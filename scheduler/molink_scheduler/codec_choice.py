@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 CODEC_CHOICES = ("auto", "raw", "lossless", "int8", "fp8")
-"""What a user may ask for."""
+"""Codecs that a user may ask for."""
 
 AGREEMENT_MIN = 0.99
 """Share of greedy tokens that must stay. int8 in good order keeps 99.9 %, so it fails by chance
@@ -99,7 +99,7 @@ class CodecCheck:
 
 @dataclass(frozen=True, slots=True)
 class LosslessTrial:
-    """What lossless packing did to the texts of a check, and the slowest link that it would be
+    """Effect of lossless packing on the texts of a check, and the slowest link that it would be
     used on."""
 
     size_ratio: float
@@ -124,7 +124,7 @@ class LosslessTrial:
 
     @property
     def summary(self) -> str:
-        """What it does to the link's time, as half a sentence."""
+        """Effect on the link's bytes and time, as a clause."""
         does = "saves" if self.time_saved >= 0 else "costs"
         mbps = self.link_bytes_per_s * 8 / 1e6
         return (
@@ -140,9 +140,9 @@ class CodecDecision:
 
     codec: str
     reason: str
-    """One sentence for a person who reads GET /cluster."""
+    """Sentence for a person who reads GET /cluster."""
     check_passed: bool | None
-    """None where there was no check of the codec that was wanted."""
+    """Whether the wanted codec passed its check; None where there was none."""
 
 
 def choose_codec(

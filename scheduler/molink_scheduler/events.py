@@ -65,19 +65,19 @@ class RequestCancelled:
 
 @dataclass(frozen=True, slots=True)
 class CodecChosen:
-    """From now on the head's batches carry their activations in this codec."""
+    """Fact: from now on the head's batches carry their activations in this codec."""
 
     codec: str
 
 
 @dataclass(frozen=True, slots=True)
 class CacheCleared:
-    """The operator wants nothing of what is cached to be found again."""
+    """Fact: the operator wants no cached block to be found again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """What the tail decided for one sequence."""
+    """Decision of the tail for one sequence."""
 
     request_id: int
     token_id: int
@@ -141,7 +141,7 @@ class BlocksRead:
 HeadEvent = (
     RequestSubmitted | RequestCancelled | CodecChosen | CacheCleared | BatchReturned | FetchArrived
 )
-"""What the coordinator and the tail send to the head."""
+"""Events that the coordinator and the tail send to the head."""
 
 StageEvent = HeadEvent | BatchArrived | ReleaseArrived | CacheChanged | BlocksRead
 
@@ -194,11 +194,11 @@ class RunBatch(NamedTuple):
 
     batch: Batch
     token_ids: tuple[int, ...] = ()
-    """On the head, its input: one id per row."""
+    """Input of the head: one id per row."""
     pieces: tuple[Piece, ...] = ()
     """Elsewhere, its input: the rows of these, laid end to end."""
     result_due_at: float | None = None
-    """Of decode: when its result will want the link, which makes room for it."""
+    """Time at which the result of a decode step will want the link, which makes room for it."""
 
 
 class WaitUntil(NamedTuple):
@@ -212,7 +212,7 @@ class SendRows(NamedTuple):
 
     batch: Batch
     next_decode_due_at: float | None
-    """When the link will carry decode again; None when no decode is expected."""
+    """Time at which the link will carry decode again; None when no decode is expected."""
     replays: tuple[Admission, ...] = ()
     """Requests whose rows, sent once to the stage that was replaced, go to the next one before."""
 
@@ -230,7 +230,7 @@ class SendTokens(NamedTuple):
 
 
 BookOrder = SendRelease | SendCacheChange | SendFetched
-"""What the head's book orders all stages to do with their KV, and what they answer."""
+"""Orders of the head's book to all stages about their KV, and the answers of stages."""
 
 Decision = RunBatch | WaitUntil | BookOrder | Refuse
-"""What follows from an event, or from a device that is free."""
+"""Decisions that follow from an event, or from a device that is free."""

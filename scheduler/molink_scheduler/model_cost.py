@@ -17,15 +17,15 @@ class ModelCost:
     kv_bytes: int
     """Keys and values of one token in one layer; where layers differ, a mean."""
     row_bytes: int
-    """One row of activations on the wire."""
+    """Bytes of one row of activations on the wire."""
     head_bytes: int = 0
-    """What the first stage has beside its layers: the embedding table."""
+    """Bytes of the first stage beside its layers: the embedding table."""
     tail_bytes: int = 0
-    """What the last stage has beside its layers: the output matrix, norms."""
+    """Bytes of the last stage beside its layers: the output matrix, norms."""
     tied: bool = False
-    """The output matrix is the embedding table: a node that is head and tail has it once."""
+    """Whether the output matrix is the embedding table: a head that is tail has it once."""
     layer_work: tuple[float, ...] = ()
-    """What a row takes in each layer, in that of the layer which nodes measure; empty: as much in
+    """Work of a row in each layer, in units of the layer which nodes measure; empty: as much in
     all. It differs where some layers have experts and others none."""
 
     layer_file_bytes: tuple[int, ...] = ()
@@ -33,19 +33,19 @@ class ModelCost:
     head_file_bytes: int | None = None
     """The embedding table as it is fetched; None: as in memory."""
     tail_file_bytes: int | None = None
-    """The same of what the last stage has beside its layers."""
+    """Bytes of the last stage beside its layers as they are fetched; None: as in memory."""
     together: tuple[tuple[int, int], ...] = ()
     """Runs [start, end) of layers that stay on one stage, because later ones read the KV of earlier
     ones; in order, and apart."""
     embeds_everywhere: bool = False
-    """Every stage has the embedding table, because each layer reads what it makes of the tokens."""
+    """Whether every stage has the embedding table, as each layer reads what it makes of tokens."""
     each_file_bytes: int = 0
-    """What every stage fetches whole, of which it holds its layers' part: tables with columns for
-    all layers."""
+    """Bytes that every stage fetches whole, of which it holds its layers' part: tables with columns
+    for all layers."""
     layer_kv_bytes: tuple[int, ...] = ()
     """Keys and values of one token in each layer; empty: in all alike."""
     layer_state_bytes: tuple[int, ...] = ()
-    """What each layer keeps of a request, whatever its length; empty: nothing."""
+    """Bytes that each layer keeps of a request, whatever its length; empty: nothing."""
 
     def __post_init__(self) -> None:
         if not self.layer_bytes or min(*self.layer_bytes, self.row_bytes) < 1:
@@ -83,7 +83,7 @@ class ModelCost:
 
     @property
     def may_end(self) -> tuple[bool, ...]:
-        """For each number of layers from 0 to all: whether a stage may end behind so many."""
+        """Flag for each number of layers from 0 to all: whether a stage may end behind so many."""
         parted = {n for start, end in self.together for n in range(start + 1, end)}
         return tuple(n not in parted for n in range(self.layers + 1))
 
@@ -123,7 +123,7 @@ class ModelCost:
         return self.layer_file_bytes or self.layer_bytes
 
     def fetched_bytes(self, start: int, end: int) -> int:
-        """What a node downloads for the stage with layers [start, end)."""
+        """Bytes that a node downloads for the stage with layers [start, end)."""
         head = self.head_bytes if self.head_file_bytes is None else self.head_file_bytes
         tail = self.tail_bytes if self.tail_file_bytes is None else self.tail_file_bytes
         ends = self._ends(head, tail, start == 0, end == self.layers)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 __all__ = ["OWN_WORK_TIMES", "PromptOrder"]
 
 OWN_WORK_TIMES = 10
-"""More gains little in simulated traces, and less passes less (docs/benchmarks/prefix-cache.md)."""
+"""Weight of own tokens: more gains little, less passes less (docs/benchmarks/prefix-cache.md)."""
 
 
 @dataclass(slots=True)
@@ -24,12 +24,12 @@ class PromptOrder:
     """Gives the prompts of one ring their places."""
 
     times: int = OWN_WORK_TIMES
-    """0: in order of arrival."""
+    """Weight of a prompt's own tokens in its place; 0: prompts go in order of arrival."""
     arrived_tokens: int = 0
-    """To be computed, of all prompts that have come."""
+    """Tokens to be computed of all prompts that have come."""
 
     def place(self, tokens: int) -> int:
-        """That a prompt would have that came now, with so many tokens to compute."""
+        """Place that a prompt with so many tokens to compute would have if it came now."""
         return self.arrived_tokens + self.times * tokens
 
     def join(self, tokens: int) -> int:

@@ -39,11 +39,11 @@ QUIET_COUNT_MAX = 8
 """Kinds of parts of an answer: one for thoughts, and a few ways in which calls begin."""
 
 PRIORITY_MAX = 2**31 - 1
-"""To either side of 0, which is the usual: people number their classes as they like, clients as 32
-bits."""
+"""Farthest priority to either side of 0, which is the usual: people number their classes as they
+like, clients as 32 bits."""
 
 CACHE_SALT_CHARS_MAX = 64
-"""What users give is hashed first."""
+"""Characters of a salt; one that users give is hashed first."""
 
 LOGIT_BIAS_COUNT_MAX, LOGIT_BIAS_MAX = 300, 100.0
 """OpenAI's limits. A bias of 100 decides against any honest logit, so more would mean nothing."""
@@ -60,14 +60,14 @@ GRAMMAR_CHARS_MAX = 2**16
 tail."""
 
 GRAMMAR_CHAR_BYTES, LOGIT_BIAS_BYTES = 4, 64
-"""Of a character in UTF-8 at most; of a pair in memory, where an array takes more than its bytes on
-the wire."""
+"""Bytes of a character in UTF-8 at most; of a pair in memory, where an array takes more than its
+bytes on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one sequence is sampled, and when it ends. Travels to the tail once, with the request's
-    first span."""
+    """Rules by which one sequence is sampled and ends. They travel to the tail once, with the
+    request's first span."""
 
     max_tokens: int
     """Tokens to generate at most, at least 1."""
@@ -87,18 +87,18 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     """End-of-sequence tokens included, unless the request ignores them."""
     logprobs: int | None = None
-    """None: no log-probabilities; k: that of the chosen token and of the k most likely ones."""
+    """Number k: log-probabilities of the chosen token and of the k most likely; None: none."""
     skip_special_tokens: bool = True
     """Whether text, in which stop strings are looked for, leaves out the tokenizer's special
     tokens."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token id, what to add to its logit before penalties), each token id once."""
+    """Pairs (token id, what to add to its logit before penalties), each token id once."""
     grammar: str = ""
-    """What the answer must match, as JSON in llguidance's form; empty: anything."""
+    """Grammar that the answer must match, as JSON in llguidance's form; empty: anything."""
 
     prompt_logprobs: int | None = None
-    """None: no scores; k: the log-probability of each of the prompt's own tokens but the first, and
-    of the k most likely ones at its place."""
+    """Number k: the log-probability of each of the prompt's own tokens but the first, and of the k
+    most likely ones at its place; None: no scores."""
     min_tokens: int = 0
     """Tokens to generate at least: before that neither a stop token nor a stop string ends it."""
     quiet: tuple[tuple[str, str, bool], ...] = ()
@@ -157,13 +157,13 @@ class SamplingParams:
 
     @property
     def bulk_bytes(self) -> int:
-        """At most how much the grammar and the biases take in a message."""
+        """Most bytes that the grammar and the biases take in a message."""
         return len(self.grammar) * GRAMMAR_CHAR_BYTES + len(self.logit_bias) * LOGIT_BIAS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What every stage of a model knows of it."""
+    """Limits that every stage of a model knows."""
 
     sequence_tokens_max: int
     """Most positions for which the model means anything."""
@@ -176,7 +176,7 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate, as the head receives it."""
+    """Sequence to generate, as the head receives it."""
 
     request_id: int
     """Unique in this ring; given by the coordinator, rising with arrival."""
@@ -210,8 +210,7 @@ class Request:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Which of two requests goes first: the smaller of their priorities, then of their
-        arrivals."""
+        """Rank among requests, the least first: the smaller priority, then the earlier arrival."""
         return self.priority, self.request_id
 
     @property

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Positions = tuple[tuple[int, int], ...]
-"""(request, its first tokens of which KV is held) of some requests."""
+"""Pairs (request, its first tokens of which KV is held) of some requests."""
 
 RESUMED_MAX = 1024
 """Requests that go on in a new epoch, 20 KB to say; of more the longest are computed anew."""
@@ -40,17 +40,18 @@ RESUMED_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What one stage keeps on its way into the ring's next epoch."""
+    """Requests and cached blocks that one stage keeps on its way into the ring's next epoch."""
 
     requests: Positions = ()
-    """(request, its first tokens of which all survivors hold KV), each at least 1."""
+    """Pairs (request, its first tokens of which all survivors hold KV), each at least 1."""
     fresh: bool = False
     """Whether this stage holds none of them."""
     next_fresh: bool = False
     """Whether the stage behind this one does not."""
     held: Positions = ()
-    """(request, its first tokens of which the fresh stage holds KV all the same), of this stage if
-    it is fresh and of the one behind it if that is; none of a request that is not listed."""
+    """Pairs (request, its first tokens of which the fresh stage holds KV all the same), of this
+    stage if it is fresh and of the one behind it if that is; none of a request that is not
+    listed."""
     chains_stay: bool = False
     """Whether survivors keep cached blocks too, until the head says which of them stay
     (`CacheChange.retain`). A fresh stage is sent the rows of those that a request begins with."""
@@ -92,11 +93,11 @@ class Resume:
 
     @property
     def keeps(self) -> Positions:
-        """(request, its first tokens of which this stage keeps KV)."""
+        """Pairs (request, its first tokens of which this stage keeps KV)."""
         return self.held if self.fresh else self.requests
 
     def without(self, missing: Collection[int]) -> "Resume":
-        """The same but for these requests."""
+        """Copy of this without some requests."""
         kept = tuple(one for one in self.requests if one[0] not in missing)
         held = tuple(one for one in self.held if one[0] not in missing)
         return Resume(kept, self.fresh, self.next_fresh, held, self.chains_stay)
@@ -120,9 +121,9 @@ def requests_to_resume(held: Mapping[int, int], kv_tokens_capacity: int) -> Posi
 def held_behind(
     listed: Mapping[int, int], shadowed: Mapping[int, Mapping[int, int]], fresh: Collection[int]
 ) -> dict[int, Positions]:
-    """What each fresh stage holds of the requests that go on, by its place: `shadowed` is of how
-    many tokens, where it was a shadow. One that is behind another fresh one is passed on what that
-    one computes, so both go on from one position."""
+    """Tokens that each fresh stage holds of the requests that go on, by the stage's place;
+    `shadowed`: of how many tokens, where it was a shadow. A fresh stage behind another one is fed
+    by it, so both go on from one position."""
     found: dict[int, Positions] = {}
     for place in sorted(fresh):
         run = [place, *_around(place, fresh)]
@@ -156,7 +157,7 @@ def cached_runs(numbers: Iterable[int]) -> Positions:
 
 
 def common_runs(reports: Iterable[Positions]) -> Positions:
-    """What is in the runs of all reports, of one at least, as `cached_runs` names it."""
+    """Runs that all reports, of one at least, have in common, as `cached_runs` names them."""
     common: list[tuple[int, int]] | None = None
     for report in reports:
         common = sorted(report) if common is None else _common(common, sorted(report))
@@ -164,7 +165,7 @@ def common_runs(reports: Iterable[Positions]) -> Positions:
 
 
 def _common(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is in two lists of runs, each in rising order."""
+    """Runs that two lists of runs, each in rising order, have in common."""
     found, one, two = list[tuple[int, int]](), 0, 0
     while one < len(some) and two < len(others):
         start = max(some[one][0], others[two][0])

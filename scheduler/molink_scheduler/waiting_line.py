@@ -31,35 +31,35 @@ WAIT_S = 8.0
 over within ten seconds, and who would wait longer is better told so at once."""
 
 LINE_MIN = 16
-"""Who waits in a line as short as this is never refused: as many as a ring of home PCs often
-serves, and whose prompts may come at once."""
+"""Waiting requests up to which none is refused: as many as a ring of home PCs often serves, and
+whose prompts may come at once."""
 
 LINE_UNMEASURED_MAX = 256
-"""Of a ring whose pace is not known, where WAIT_S is allowed; more where more is."""
+"""Most that wait on a ring whose pace is not known, where WAIT_S is allowed; more where more is."""
 
 BEGINS_REMEMBERED = 64
 """Answers over which the pace is smoothed: micro-batches and ends come in bunches, as many as
 decode together in a wave."""
 
 FORECASTS_COMPARED = 32
-"""Over which forecasts are compared with what came. In a model of a ring at five times what it can
-answer the longest waits became 10 s in place of 13.5 s, and with 128 no shorter."""
+"""Forecasts over which these are compared with what came. In a model of a ring at five times what
+it can answer the longest waits became 10 s in place of 13.5 s, and with 128 no shorter."""
 
 FORECAST_S_MIN = 1.0
 """A shorter one is not compared: the prompt's own time is most of such a wait."""
 
 LONGER_MAX = 3.0
-"""Times by which forecasts are made longer: who waited while a stage was lost says little."""
+"""Most times by which forecasts are made longer: a wait while a stage was lost says little."""
 
 BEGINS_MEASURED = 8
-"""From how many on it counts as known."""
+"""Number of begun answers from which on the pace counts as known."""
 
 RUNNING_MIN = 16
-"""So many may run, however slow they are."""
+"""Requests that may run, however slow they are."""
 
 SLOWER_MAX = 2.5
-"""Times as long between two tokens as with few users: micro-batches keep devices and links busy
-from about twice on, and more users then only share what there is."""
+"""Most times as long between two tokens as with few users: micro-batches keep devices and links
+busy from about twice on, and more users then only share what there is."""
 
 GAPS_REMEMBERED = 256
 """Tokens over which the time between two is smoothed: some rounds of sixteen users, so that what
@@ -68,11 +68,11 @@ comes late and all at once counts as what it was on average."""
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One that waits, and what was forecast to it."""
+    """Request that waits, and what was forecast to it."""
 
     since: float
     forecast_s: float | None
-    """By the pace alone; None: it was not known."""
+    """Wait that was forecast by the pace alone; None: the pace was not known."""
 
 
 @dataclass(slots=True)
@@ -80,23 +80,23 @@ class WaitingLine:
     """Requests of one ring that wait or run, and the pace at which they get their tokens."""
 
     waiting: int = field(init=False, default=0)
-    """For their first token."""
+    """Requests that wait for their first token."""
     running: int = field(init=False, default=0)
-    """Between their first and their last."""
+    """Requests between their first token and their last."""
     _begins: float = field(init=False, default=0.0)
     """Answers that have begun, older ones counting less."""
     _begun: int = field(init=False, default=0)
-    """All of them."""
+    """Answers that have begun, all of them."""
     _waited_s: float = field(init=False, default=0.0)
     """Time in which somebody waited, forgotten at the same rate."""
     _counted_at: float = field(init=False, default=0.0)
     _forecast_s: float = field(init=False, default=0.0)
-    """Waits that were forecast to those who have begun since..."""
+    """Waits that were forecast to those who have begun since; older ones count less."""
     _came_s: float = field(init=False, default=0.0)
-    """...and that came, older ones counting less."""
+    """Waits that came for those forecasts; older ones count less."""
     _gaps: int = field(init=False, default=0)
     _gap_s: float = field(init=False, default=0.0)
-    """Between two tokens of one request, smoothed."""
+    """Seconds between two tokens of one request, smoothed."""
     _least_gap_s: float = field(init=False, default=math.inf)
 
     def joined(self, now: float) -> Wait:
@@ -107,12 +107,12 @@ class WaitingLine:
         return wait
 
     def left(self, now: float) -> None:
-        """One that waited has gone without a token."""
+        """Take out a request that waited and has gone without a token."""
         self._count(now)
         self.waiting -= 1
 
     def began(self, wait: Wait, now: float) -> None:
-        """One that waited has its first token."""
+        """Note that a request that waited has its first token."""
         self._compare(wait, now)
         kept = 1 - 1 / BEGINS_REMEMBERED
         self._waited_s, self._begins = kept * self._waited_s, kept * self._begins + 1
@@ -122,14 +122,14 @@ class WaitingLine:
         self.running += 1
 
     def token_came(self, gap_s: float) -> None:
-        """One that runs has another token, so long after the one before."""
+        """Note that a request that runs has another token, so long after the one before."""
         self._gaps += 1
         self._gap_s += (gap_s - self._gap_s) / min(self._gaps, GAPS_REMEMBERED)
         if self._gaps >= GAPS_REMEMBERED:
             self._least_gap_s = min(self._least_gap_s, self._gap_s)
 
     def ended(self) -> None:
-        """One that ran runs no more."""
+        """Take out a request that ran."""
         self.running -= 1
 
     @property

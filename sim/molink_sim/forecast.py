@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 DURATION_S, WARMUP_S = 360.0, 60.0
-"""Of each run: longer than an answer takes, short enough for a dozen of them."""
+"""Seconds of each run: longer than an answer takes, short enough for a dozen of them."""
 
 DRAIN_S = 600.0
 """Longer than the longest answer takes at any bound that people set: 1,024 tokens of 0.25 s take
@@ -56,7 +56,7 @@ SEARCH_STEPS = 5
 are a factor of two apart, to 2 %."""
 
 LOOPBACK = LinkSpec(mbps=10_000.0, one_way_s=0.0)
-"""What a ring of one PC hands its tokens back over."""
+"""Link over which a ring of one PC hands its tokens back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class SimulatedPlan:
     rate_per_s: float
     """Rate of the run below: the one asked for, else the capacity's."""
     run: dict[str, Any]
-    """As `molink_sim.report.summary` makes it."""
+    """Summary that `molink_sim.report.summary` makes of it."""
 
 
 def read_nodes(path: Path) -> NodeFile:
@@ -117,13 +117,13 @@ def simulate_plan(
 
 
 def _goal(bounds: Bounds) -> Goal:
-    """For the requests that are drawn: their users keep no more than a prompt and its answer."""
+    """Goal for the requests that are drawn: users keep no more than a prompt and its answer."""
     goal = Goal(tpot_s=bounds.tpot_s)
     return replace(goal, context_tokens=goal.prompt_tokens + goal.answer_tokens)
 
 
 def with_one_more(nodes: NodeFile) -> NodeFile:
-    """The same set and a copy of the PC with the fastest memory, beside its original."""
+    """Set of nodes with a copy of the PC with the fastest memory, beside its original."""
     best = max(nodes.nodes, key=lambda node: _device(node).bandwidth_gb_per_s)
     copy = replace(best, name=f"{best.name} (one more)")
     place = nodes.nodes.index(best) + 1

@@ -47,21 +47,22 @@ SLOWDOWN_MAX = 1000.0
 """An RTX 4090 a thousand times as slow is slower than any PC that anybody would bring."""
 
 LATENCY_MS_MAX = 1000.0
-"""Half of the way to a geostationary satellite and back, four times."""
+"""Largest delay: half of the way to a geostationary satellite and back, four times."""
 
 PROMPT_TOKENS = 32
-"""So that all users decode soon."""
+"""Tokens of a prompt, few, so that all users decode soon."""
 
 SETTLE_TOKENS = 200
-"""Of each user, before anything is measured: a number that chooses itself judges after 32 trips of
-a micro-batch and may change twice. Given numbers wait as long, for the same contexts."""
+"""Tokens of each user before anything is measured: a number that chooses itself judges after 32
+trips of a micro-batch and may change twice. Given numbers wait as long, for the same contexts."""
 
 MEASURED_TOKENS = 40
-"""Of each user: rounds hardly differ from each other."""
+"""Tokens of each user that are measured: rounds hardly differ from each other."""
 
 ANSWER_TOKENS_MAX = 4096
 ANSWER_TOKENS_MIN = 2 * (SETTLE_TOKENS + MEASURED_TOKENS)
-"""As long as memory allows, so that the first user does not end before the last is measured."""
+"""Least tokens of an answer, as long as memory allows: else the first user ends before the last is
+measured."""
 
 CHECK_INTERVAL_S = 1.0
 """How often to check whether all are measured."""
@@ -87,7 +88,8 @@ class SweepSetting:
     users: tuple[int, ...] = (2, 8, 32, 128)
     """How many get answers at the same time."""
     micro_batches_max: int | None = None
-    """None: one more than twice the stages, so that the last step shows that no more is needed."""
+    """Most micro-batches; None: one more than twice the stages, so that the last step shows that no
+    more is needed."""
 
     def __post_init__(self) -> None:
         _check_values("latencies", self.latencies_ms, 0.0, LATENCY_MS_MAX)
@@ -112,7 +114,7 @@ class SweepSetting:
 
     @property
     def run_count(self) -> int:
-        """Of how many runs the sweep is; each number of users has one with the automatic number."""
+        """Number of the sweep's runs; each number of users has one with the automatic number."""
         of_a_ring = sum(len(self.counts(users)) + 1 for users in self.users)
         return len(self.slowdowns) * len(self.latencies_ms) * of_a_ring
 

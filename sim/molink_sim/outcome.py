@@ -24,17 +24,17 @@ class RequestOutcome:
     failed: bool = False
     """Whether it ended with an error: its ring was lost, or none was there to take it."""
     losses: int = 0
-    """Times that its ring has lost a stage and gone on, or ended."""
+    """Losses of a stage after which its ring has gone on, or ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One bar of the Gantt picture."""
+    """Bar of the Gantt picture."""
 
     lane: str
-    """`ring 0 stage 1`, `ring 0 link 0`."""
+    """Name such as `ring 0 stage 1` or `ring 0 link 0`."""
     kind: str
-    """`decode` or `prefill`."""
+    """Class of the batch: `decode` or `prefill`."""
     start_s: float
     end_s: float
     rows: int
@@ -58,7 +58,7 @@ class LinkOutcome:
     link: int
     busy_share: float
     bytes: int
-    """What left on the link."""
+    """Bytes that left on the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class Usage:
     """Busy time of a stage or a link over the counted time, and its bars of the Gantt picture."""
 
     lane: str
-    """`ring 0 stage 1`."""
+    """Name such as `ring 0 stage 1`."""
     counted_from_s: float
     counted_until_s: float
     timeline: list[Activity] | None = None
-    """Where bars are collected, shared by all; None: they are not wanted."""
+    """List where bars are collected, shared by all; None: they are not wanted."""
     busy_s: float = field(init=False, default=0.0)
     count: int = field(init=False, default=0)
     """Steps, or what went over the wire in one piece."""
@@ -114,7 +114,7 @@ class Usage:
 
     @property
     def busy_share(self) -> float:
-        """Of the counted time."""
+        """Busy share of the counted time."""
         counted_s = self.counted_until_s - self.counted_from_s
         return self.busy_s / counted_s if counted_s > 0 else 0.0
 

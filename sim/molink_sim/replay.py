@@ -29,15 +29,15 @@ class Finding:
     """Something that happened at one call of a log."""
 
     line: int
-    """Of the file, from 1."""
+    """Line of the file, from 1."""
     at_s: float
-    """Of the stage's clock, since the log began."""
+    """Seconds of the stage's clock since the log began."""
     what: str
 
 
 @dataclass(slots=True)
 class Replay:
-    """What came of a log that was played again."""
+    """Result of a log that was played again."""
 
     calls_count: int = 0
     lasted_s: float = 0.0

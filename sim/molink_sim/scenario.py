@@ -36,11 +36,11 @@ __all__ = [
 
 
 DETECT_S = 0.5
-"""From the end of a stage's process until its coordinator knows: the node reports it at once."""
+"""Seconds from the end of a stage's process until its coordinator knows: the node reports it."""
 
 LOAD_S = 0.45
-"""Until its layers are loaded again in a process that waits for them: 0.4 to 0.5 s of the demo
-model, 4.1 to 4.3 s in a new one (docs/decisions/0041-survivors-stay.md)."""
+"""Seconds until a stage's layers are loaded again in a process that waits for them: 0.4 to 0.5 s of
+the demo model, 4.1 to 4.3 s in a new one (docs/decisions/0041-survivors-stay.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """From `at_s` on the link has this rate and delay; a rate of 0 cuts it."""
+    """Change of a link: from `at_s` on it has this rate and delay; a rate of 0 cuts it."""
 
     at_s: float
     mbps: float
@@ -88,7 +88,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """One stage: a run of layers on a node."""
+    """Stage: a run of layers on a node."""
 
     layers: int
     cost: StepCost
@@ -98,8 +98,8 @@ class StageSpec:
     """The node's upload, shared by all that leaves it; None: only its link limits it."""
     name: str = ""
     after_idle: tuple[tuple[float, float], ...] = ()
-    """(idle for so long, so much longer takes the next step), rising; beyond the last as the last.
-    Empty: a step takes its time whatever was before."""
+    """Pairs (idle for so long, so much longer takes the next step), rising; beyond the last as the
+    last. Empty: a step takes its time whatever was before."""
     replay_log_bytes: float = REPLAY_LOG_GB * 1e9
     """Rows that it keeps for a stage behind it that is replaced."""
     state_slots: int | None = None
@@ -111,7 +111,7 @@ class OnePc:
     """Costs that stages have in common which share the cores of one PC."""
 
     slowdown_together: tuple[float, ...]
-    """Times as long as alone that a step takes while 1, 2, ... stages compute."""
+    """Multiples of the time alone that a step takes while 1, 2, ... stages compute."""
     chunk_s: float = 0.0
     """Time of a core for every chunk on a link: both ends, acknowledgement and emulator."""
 
@@ -123,9 +123,9 @@ class RingSpec:
     stages: tuple[StageSpec, ...]
     links: tuple[LinkSpec, ...]
     row_bytes: int
-    """One row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
+    """Bytes of a row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
     coordinator_one_way_s: float = 0.0
-    """From the coordinator to the head, and from the tail to the coordinator."""
+    """Delay from the coordinator to the head, and from the tail to the coordinator."""
     on_one_pc: OnePc | None = None
     """All stages are processes of one PC; None: each has a PC of its own."""
 
@@ -138,9 +138,10 @@ class SystemSpec:
     policy: str = "molink"
     """Order on the links: a name of `molink_sim.network.policies.POLICIES`, or `paper`."""
     micro_batches: int | None = None
-    """None: as the core chooses."""
+    """Number of micro-batches; None: as the core chooses."""
     span_tokens: int | None = None
-    """None: as the core chooses; whole prompts are spans of the longest prompt."""
+    """Tokens of a span; None: as the core chooses; whole prompts are spans of the longest
+    prompt."""
     tensors_per_hop: int = 1
     codec: str = "raw"
     hop_one_way_delays: float = 1.0
@@ -151,8 +152,9 @@ class SystemSpec:
     window_opens: bool = False
     """Whether a burst after a quiet time waits for TCP's window to open (`network.line.Window`)."""
     link_model: str = "paced"
-    """`paced`: every chunk and acknowledgement; `ideal`: strict priority in pieces of one quantum
-    at the true rate, in closed form, for worlds of a thousand nodes. Where `paced` is set."""
+    """Model of links where `paced` is set. `paced`: every chunk and acknowledgement; `ideal`:
+    strict priority in pieces of one quantum at the true rate, in closed form, for worlds of a
+    thousand nodes."""
     paced: bool = True
     """Whether chunks are acknowledged and paced; baselines hand all to the connection."""
     prefill_blocks_decode: bool = False
@@ -181,7 +183,7 @@ class NodeLoss(FaultSpec):
     """
 
     shadow_lacks_tokens: int | None = None
-    """Of each request, where a shadow takes its place that holds all others; None: none does."""
+    """Tokens of each request that a shadow lacks which takes its place; None: no shadow does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +191,14 @@ class HostSuspended(FaultSpec):
     """A stage's host sleeps: it computes, sends and acknowledges nothing, and then goes on."""
 
     silent_s: float
-    """After which it is taken for lost, if it sleeps for longer. Its ring waits for the layers on
-    another node for `load_s` then."""
+    """Seconds after which it is taken for lost, if it sleeps for longer. Its ring waits for the
+    layers on another node for `load_s` then."""
     load_s: float = LOAD_S
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCut(FaultSpec):
-    """Nothing passes the link; what was under way comes after the cut."""
+    """Cut of a link: nothing passes it; what was under way comes after the cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,7 @@ class Scenario:
     drain_s: float = 600.0
     """How long after `duration_s` the world goes on, so that what is under way may end."""
     detect_s: float = DETECT_S
-    """From the loss of a stage until the coordinator knows."""
+    """Seconds from the loss of a stage until the coordinator knows."""
     seed: int = 0
     faults: tuple[FaultSpec, ...] = ()
     record_timeline: bool = False

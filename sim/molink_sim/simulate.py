@@ -27,7 +27,7 @@ CHECK_INTERVAL_S = 10.0
 """How often, while the world drains, to check whether everything has ended."""
 
 PROGRESS_STEPS = 100
-"""Of the time in which requests arrive, at whose ends progress is told."""
+"""Steps of the time in which requests arrive, at whose ends progress is told."""
 
 
 def simulate(
@@ -79,7 +79,7 @@ class World:
     _specs: list[RingSpec] = field(init=False)
     _maker: RingMaker = field(init=False)
     _usages: dict[str, Usage] = field(init=False, default_factory=dict)
-    """By lane."""
+    """Busy times by lane."""
     _timeline: list[Activity] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class World:
             recoveries[fault.ring].plan(fault)
 
     def run(self, progress: Callable[[float], None] = lambda virtual_s: None) -> None:
-        """Until all has ended, at most for `drain_s` after the last arrival may come."""
+        """Run until all has ended, at most for `drain_s` after the last arrival may come."""
         now, until = self.scenario.duration_s, self.scenario.duration_s + self.scenario.drain_s
         for step in range(1, PROGRESS_STEPS):
             self.clock.run(now * step / PROGRESS_STEPS)
@@ -113,7 +113,7 @@ class World:
         self.clock.run(calm_at + CHECK_INTERVAL_S)  # What stages are to forget is on its way.
 
     def outcome(self) -> Outcome:
-        """What came of it so far."""
+        """Outcome so far."""
         scenario = self.scenario
         counted = [r for r in self.coordinator.requests if r.arrived_s >= scenario.warmup_s]
         return Outcome(
@@ -179,7 +179,7 @@ class World:
             self.coordinator.sampled(sent.what)
 
     def _usage(self, lane: str) -> Usage:
-        """The same for a ring that was built anew."""
+        """Busy time of a lane, the same for a ring that was built anew."""
         counted = self.scenario.warmup_s, self.scenario.duration_s
         return self._usages.setdefault(lane, Usage(lane, *counted, self._timeline))
 
@@ -236,7 +236,7 @@ class _RecoveringRing:
                 stage.when_free(partial(joining.enter, place))
 
     def _shadowed(self, listed: dict[int, int]) -> dict[int, dict[int, int]]:
-        """Of how many tokens of each request a shadow holds KV, by its place."""
+        """Tokens of each request of which a shadow holds KV, by its place."""
         return {
             loss.place: {one: tokens - lacks for one, tokens in listed.items()}
             for loss in self.world.scenario.faults
@@ -273,7 +273,7 @@ class _Joining:
     _missing: set[int] = field(init=False, default_factory=set)
 
     def enter(self, place: int) -> None:
-        """One of them enters, unless there is another epoch by now."""
+        """Let one stage enter, unless there is another epoch by now."""
         ring = self.host.ring
         if ring.epoch != self.epoch:
             return

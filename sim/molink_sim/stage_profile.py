@@ -97,9 +97,9 @@ class PcTimes:
     """Costs of a ring whose stages, links and coordinator are all processes of the measured PC."""
 
     slowdown_together: tuple[float, ...]
-    """Times as long as alone that a step takes with 1, 2, ... stages computing at once."""
+    """Multiples of the time alone that a step takes with 1, 2, ... stages computing at once."""
     after_idle: tuple[tuple[float, float], ...]
-    """(idle for so many seconds, by so many the next step takes longer)."""
+    """Pairs (idle for so many seconds, by so many the next step takes longer)."""
     chunk_s: float
     """Time of a core that a chunk on a link costs, both ends and the emulator."""
     hop_s: float
@@ -133,7 +133,7 @@ class StageProfile:
     model_layers: int | None = None
     """Layers of the whole model; None: the profile does not say."""
     pc: PcTimes | None = None
-    """None: it was not measured."""
+    """Times of a PC's stages together; None: they were not measured."""
 
     def cost(self, layers: int, is_head: bool, is_tail: bool) -> "ProfileCost":
         """The step cost of a stage of so many layers."""
@@ -208,7 +208,7 @@ def _points(listed: list[Mapping[str, float]]) -> Points:
 
 
 def _beyond(points: Points, middle: Surface) -> Curve:
-    """What these steps took beyond those of a middle stage; noise may make it less than nothing."""
+    """Time of these steps beyond those of a middle stage; noise may make it less than nothing."""
     more: dict[float, list[float]] = {}
     for rows, context, step_s in points:
         more.setdefault(rows, []).append(max(0.0, step_s - middle.at(rows, context)))

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 EVENTS_MAX = 500_000
-"""Of one world; the largest drawn so far needs a tenth. More: it runs in circles."""
+"""Events of one world; the largest drawn so far needs a tenth. More: it runs in circles."""
 
 NO_EXCEPTION = "nothing raises"
 """The invariant that has no checker of its own."""
@@ -57,7 +57,7 @@ SWARM_DURATION_S = 20.0
 """Requests and faults come within it."""
 
 SWARM_DRAIN_S = 3000.0
-"""More than the slowest drawn ring takes for all that is drawn; what lasts longer is stuck."""
+"""Seconds for what is drawn, more than the slowest ring takes; what lasts longer is stuck."""
 
 STAGES_MAX = 5
 REQUESTS_MAX = 24
@@ -65,10 +65,10 @@ INPUT_TOKENS_MAX = 200
 OUTPUT_TOKENS_MAX = 100
 KV_TOKENS_MIN = 200
 KV_TOKENS_MAX = 800
-"""For two requests of usual length, or for all: preemption is common, and some are refused."""
+"""KV for two requests of usual length, or for all: preemption is common, and some are refused."""
 
 OURS_SHARE = 0.8
-"""Of the worlds that run what we ship; the rest are compared systems."""
+"""Share of the worlds that run what we ship; the rest are compared systems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Failure:
     seed: int
     invariant: str
     mistake: str
-    """One sentence: the first thing that was wrong."""
+    """Sentence on the first thing that was wrong."""
     command: str
     """Replays it."""
 
@@ -115,7 +115,7 @@ def fault_kinds(names: str) -> tuple[str, ...]:
 
 
 def replay_command(seed: int, kinds: Sequence[str]) -> str:
-    """What to type to see one seed again."""
+    """Command to type to see one seed again."""
     names = "all" if set(kinds) == set(FAULTS) else ",".join(kinds) or "none"
     return f"molink sim swarm --seeds 1 --first-seed {seed} --faults {names}"
 

@@ -23,7 +23,7 @@ from molink_sim.scenario import SystemSpec
 __all__ = ["PAPER_MICRO_BATCHES", "SYSTEMS", "system_named"]
 
 WHOLE_PROMPT_TOKENS = 1 << 20
-"""More than any prompt has: a span is then the whole prompt."""
+"""Tokens of a span, more than any prompt has: it is then the whole prompt."""
 
 ONE_WAY_DELAYS_PER_HOP = 1.0
 """A message goes straight to the next stage; the trigger of the worker there left the head earlier,
@@ -41,7 +41,7 @@ third is waiting behind prompts; three hops share the rest."""
 TENSORS_PER_HOP = 2
 
 PAPER_MICRO_BATCHES = 5
-"""Of the paper's experiments, for three stages."""
+"""Micro-batches of the paper's experiments, for three stages."""
 
 _VLLM = SystemSpec(
     name="vllm",
@@ -63,7 +63,8 @@ SYSTEMS = {
     "paper": replace(_VLLM, name="paper", policy=PAPER_POLICY, micro_batches=PAPER_MICRO_BATCHES),
     "molink": SystemSpec(),
 }
-"""Where `prefill_blocks_decode` is set, `micro_batches=None` means as many as stages."""
+"""Systems by name. Where `prefill_blocks_decode` is set, `micro_batches=None` means as many as
+stages."""
 
 
 def system_named(name: str, **changes: Any) -> SystemSpec:

@@ -43,7 +43,7 @@ from molink_sim.scenario import Arrival
 __all__ = ["generate", "load_trace", "read_mooncake", "thin"]
 
 ARRIVALS_MAX = 5_000_000
-"""Of one run: 14 hours at 100 requests per second, and about 1 GB of them."""
+"""Arrivals of one run: 14 hours at 100 requests per second, and about 1 GB of them."""
 
 UNCOVERED_SHARE_MAX = 0.1
 UNCOVERED_REQUESTS_MAX = 5.0
@@ -63,7 +63,7 @@ trace, 1 in the synthetic one."""
 def thin(
     arrivals: Sequence[Arrival], rate_per_s: float, duration_s: float, seed: int
 ) -> list[Arrival]:
-    """`duration_s` seconds of a trace at `rate_per_s`, the same requests as the live benchmark's.
+    """Arrivals in `duration_s` seconds of a trace at `rate_per_s`, as the live benchmark has them.
 
     A trace that is less busy than that is played faster.
 

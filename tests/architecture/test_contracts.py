@@ -17,7 +17,7 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 
 OPTIONS = {
     "serve": (
-        "--host --port --link --hosts --nodes --standby --no-shadow --layers --dtype --device "
+        "--host --port --link --nodes --standby --no-shadow --layers --dtype --device "
         "--threads --max-model-len --kv-tokens --kv --micro-batches --upload-mbps --wire "
         "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
         "--api-tls --api-tls-cert --api-tls-key "

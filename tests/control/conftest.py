@@ -1,19 +1,16 @@
 import asyncio
-import tempfile
-from pathlib import Path
 from random import Random
 
 import pytest
 
-from molink.control.broker.broker import open_broker
 from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import CoordinatorPresence, NodeHealth, NodeState, Presence
 from molink.wire.protocol import PROTOCOL_VERSION
+from tests.control.brokers import KINDS, broker_of
 from tests.control.raw_client import RawClient
 
 PASSWORD = "a-random-token-of-a-node"
-KINDS = ("mosquitto", "embedded")
 
 
 def presence(online=True, name="pc"):
@@ -40,24 +37,15 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture
-def data_dir():
-    """That any user may enter, so that a Mosquitto started by root gives root up."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-
-
 @pytest.fixture(autouse=True)
 def quick_reconnects(monkeypatch):
     monkeypatch.setattr("molink.control.client.RECONNECT_FIRST_S", 0.05)
 
 
 @pytest.fixture
-async def broker(kind, data_dir):
+async def broker(kind, tmp_path):
     """Running, of either kind, with nodes n1, n2 and n10."""
-    one = open_broker(kind, "127.0.0.1", 0, data_dir)
+    one = broker_of(kind, tmp_path)
     for name in ("n1", "n2", "n10"):
         await one.allow(name, PASSWORD)
     await one.start()

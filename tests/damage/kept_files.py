@@ -23,7 +23,6 @@ from molink.control.sqlite_file import open_database
 from molink.coordinator.nodes.node_book import Contribution
 from molink.coordinator.reports.ledger import MIGRATIONS as LEDGER
 from molink.coordinator.reports.ledger import Ledger
-from molink.coordinator.ring.link_memory import KnownLink, LinkMemoryFile
 from molink.serving.answers.live_state import MIGRATIONS as LIVE
 from molink.serving.answers.live_state import LiveState
 from molink_agent.cli.join import KEY_FILE
@@ -139,24 +138,6 @@ def newer_certificate(folder: Path) -> None:
     path.write_text(path.read_text().replace("CERTIFICATE", "MOLINK IDENTITY 2"))
 
 
-def restart_links(folder: Path) -> str:
-    file = LinkMemoryFile(folder / "link_memory.json")
-    known = file.read(NOW)
-    file.add([("c", "d", KnownLink(5.0, 60.0, NOW))], NOW)
-    return ", ".join(known.links) or NOTHING
-
-
-def make_links(folder: Path) -> None:
-    file = LinkMemoryFile(folder / "link_memory.json")
-    file.add([("a", "b", KnownLink(20.0, 60.0, NOW))], NOW)
-
-
-def newer_links(folder: Path) -> None:
-    path = folder / "link_memory.json"
-    known = {name: one | {"jitter_ms": 3.0} for name, one in json.loads(path.read_text()).items()}
-    path.write_text(json.dumps(known))
-
-
 # -- an agent's -----------------------------------------------------------------------------------
 
 
@@ -267,9 +248,6 @@ FILES = (
     ),
     KeptFile(KEY_FILE, _named(KEY_FILE), make_identity, restart_identity, newer_identity),
     KeptFile("weights", one_part, make_weights, restart_weights, newer_part),
-    KeptFile(
-        "link_memory.json", _named("link_memory.json"), make_links, restart_links, newer_links
-    ),
     KeptFile(LIMITS_FILE, _named(LIMITS_FILE), make_limits, restart_limits, newer_limits),
 )
 BY_NAME = {file.name: file for file in FILES}

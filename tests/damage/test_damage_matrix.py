@@ -25,7 +25,6 @@ KEPT = {
     "tls.pem": "pinned",
     "identity.json": "node",
     "weights": "all of them",
-    "link_memory.json": "a -> b",
     "limits.toml": "3 and 2",
 }
 
@@ -170,7 +169,6 @@ COMES_OF_IT = {
     ),
     "identity.json": (NO_KEY, NO_KEY, NO_TEXT, NO_KEY, AGAIN, AGAIN, CANNOT_READ),
     "weights": (AGAIN, AGAIN, AGAIN, AGAIN, CANNOT_BE_KEPT, AGAIN, AGAIN),
-    "link_memory.json": (ANEW, ANEW, ANEW, ANEW, AGAIN, AGAIN, ANEW),
     "limits.toml": (SET_AGAIN, SET_AGAIN, SET_AGAIN, UNKNOWN_LIMIT, AGAIN, AGAIN, CANNOT_READ),
 }
 """By file and damage: `AGAIN`, `ANEW`, or the sentence of the refusal behind the file's name."""

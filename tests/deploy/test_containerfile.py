@@ -112,7 +112,7 @@ def test_what_it_starts_lies_where_it_was_copied():
     assert {entry[-1], healthy[-1]} == there
     assert entry[0] == "tini"
     installed = next(run.rest for run in of("RUN") if "apt-get" in run.rest)
-    assert {"mosquitto", "tini"} <= set(installed.split())
+    assert "tini" in installed.split()
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "deploy/container").glob("*.sh")), ids=str)

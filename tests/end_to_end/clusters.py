@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import psutil
 
-from molink.control.broker.mosquitto_files import password_hash
-from molink.control.broker.permissions import COORDINATOR_NAME, mosquitto_rules
 from molink.node.stage_handle import STAGE_MODULE
 from molink_agent.daemon.step_times import FORMATS_KEPT, STEPS_FILE
 from tests.end_to_end.command_line import READY_WITHIN_S, command_line
@@ -190,63 +187,3 @@ def free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [probe.getsockname()[1] for probe in probes]
-
-
-@dataclass
-class Mosquitto:
-    """A broker that the coordinator did not start, and that forgets everything when it ends, unless
-    it `remembers`."""
-
-    program: str
-    folder: Path
-    port: int
-    user: str = "club"
-    password: str = "short"
-    nodes: dict[str, str] = field(default_factory=dict)
-    """Id of each node that may enter, to its password."""
-    remembers: bool = False
-    process: subprocess.Popen | None = None
-
-    @property
-    def url(self) -> str:
-        return f"mqtt://{self.user}:{self.password}@127.0.0.1:{self.port}"
-
-    @property
-    def nodes_file(self) -> Path:
-        return self.folder / "nodes"
-
-    def start(self):
-        users, rules = self.folder / "users", self.folder / "rules"
-        config = self.folder / "mosquitto.conf"
-        known = {self.user: self.password, **self.nodes}
-        users.write_text("".join(f"{name}:{password_hash(known[name])}\n" for name in known))
-        users.chmod(0o600)
-        self.nodes_file.write_text("".join(f"{name}:{self.nodes[name]}\n" for name in self.nodes))
-        self.nodes_file.chmod(0o600)
-        rules.write_text(mosquitto_rules().replace(f"user {COORDINATOR_NAME}", f"user {self.user}"))
-        lines = [f"listener {self.port} 127.0.0.1", f"password_file {users}", f"acl_file {rules}"]
-        lines += ["user root"] if os.geteuid() == 0 else []
-        lines += ["allow_anonymous false", f"persistence {str(self.remembers).lower()}"]
-        lines += [f"persistence_location {self.folder}/"] if self.remembers else []
-        config.write_text("\n".join([*lines, ""]))
-        self.process = subprocess.Popen([self.program, "-c", str(config)], stderr=subprocess.PIPE)
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not self._listens() and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    def kill(self):
-        self.process.kill()
-        self.process.communicate()
-
-    def stop(self):
-        """End it in order, so that it writes down what it remembers."""
-        self.process.terminate()
-        self.process.communicate()
-
-    def forget(self):
-        """Lose what was written down; it does not run."""
-        (self.folder / "mosquitto.db").unlink()
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0

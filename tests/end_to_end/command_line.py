@@ -43,11 +43,13 @@ for arguments in json.loads(sys.argv[1]):
 """One process for all: what a command line imports takes longer than to refuse it."""
 
 
-def command_line(*arguments: str, waits: bool = False, forks: bool = False) -> list[str]:
+def command_line(
+    *arguments: str, waits: bool = False, forks: bool = False, changes: str = ""
+) -> list[str]:
     """How `molink` is started; `waits`: with a process that waits for the loss of a stage; `forks`:
-    with stages that need not import torch."""
+    with stages that need not import torch; `changes`: Python that is run first."""
     forks = forks and hasattr(os, "pidfd_open")
-    changes = ("" if waits else ALONE) + (FORKED % fork_server() if forks else "")
+    changes += ("" if waits else ALONE) + (FORKED % fork_server() if forks else "")
     start = ("-c", changes + RUN) if changes else ("-m", "molink.cli.main")
     return [sys.executable, *start, *arguments]
 

@@ -53,11 +53,13 @@ def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, **options):
 
 
 @contextmanager
-def serving(model: str, *options: str, waits: bool = False, forks: bool = True):
+def serving(model: str, *options: str, waits: bool = False, forks: bool = True, changes: str = ""):
     """Serve on a free port until the block ends; nothing that was started is left behind. `waits`:
-    with a process that waits for the loss of a stage; `forks`: with stages that start at once."""
+    with a process that waits for the loss of a stage; `forks`: with stages that start at once;
+    `changes`: Python that the server's process runs first."""
+    arguments = ("serve", model, "--port", "0", *options)
     process = subprocess.Popen(
-        command_line("serve", model, "--port", "0", *options, waits=waits, forks=forks),
+        command_line(*arguments, waits=waits, forks=forks, changes=changes),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

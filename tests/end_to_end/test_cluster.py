@@ -8,10 +8,10 @@ import aiohttp
 import psutil
 import pytest
 
-from molink.control.broker.mosquitto import find_mosquitto
 from molink.control.identity import load_or_make_key
 from tests.certificates import Authority
-from tests.end_to_end.clusters import Mosquitto, cluster, free_ports, running
+from tests.end_to_end.clusters import cluster, free_ports, running
+from tests.mosquitto import Mosquitto, installed_mosquitto
 
 PROMPTS = [[1, 5, 9], [1, 20, 21, 22, 23, 24], [1] + [7, 8] * 20, [1, 90]]
 MAX_TOKENS = 24
@@ -48,10 +48,8 @@ async def answers(tools, made, prompts=PROMPTS, tokens=MAX_TOKENS):
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory, tiny_llama):
-    """Three small PCs in one ring over Mosquitto; the first times a layer by itself."""
-    if find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
-    options = ("--broker", "mosquitto", "--min-nodes", "3", "--wait", "--dtype", "float32")
+    """Three small PCs in one ring; the first times a layer by itself."""
+    options = ("--min-nodes", "3", "--wait", "--dtype", "float32")
     folder = tmp_path_factory.mktemp("three")
     with cluster(folder, tiny_llama, *options) as made:
         for name in ("anna", "ben", "cleo"):
@@ -154,20 +152,16 @@ async def test_a_copied_data_directory_ends_the_older_agent(three, tools):
 @pytest.fixture(scope="module")
 def one(tmp_path_factory, tiny_llama):
     """One PC over somebody else's broker, and that broker, which lets in the PC by its id."""
-    program = find_mosquitto()
-    if program is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
+    program = installed_mosquitto()
     folder = tmp_path_factory.mktemp("one")
     anna = load_or_make_key(folder / "anna" / "identity.json").node_id
     broker = Mosquitto(program, folder, *free_ports(1), nodes={anna: "annas-password"})
-    broker.start()
     users = ("--broker-users", str(broker.nodes_file))
     options = ("--broker", broker.url, *users, "--wait", "--dtype", "float32")
-    with cluster(folder, tiny_llama, *options) as made:
+    with broker.running(), cluster(folder, tiny_llama, *options) as made:
         made.join("anna", known_steps=True, forks=False)
         made.up.line("ready")
         yield made, broker
-    broker.kill()
 
 
 def test_a_pc_without_a_user_at_somebody_elses_broker_is_told_what_to_ask_for(one, tmp_path):
@@ -204,13 +198,13 @@ async def test_answers_go_on_while_somebody_elses_broker_is_started_anew(one, to
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory, tiny_llama):
-    """Two PCs over the embedded broker, with the operator's certificate; nobody may connect to one
+    """Two PCs with the operator's certificate; nobody may connect to one
     of them."""
     folder = tmp_path_factory.mktemp("pair")
     tls = Authority.make(folder / "tls").sign_for("127.0.0.1")
     port, broker_port, relay_port, agents_port = (str(port) for port in free_ports(4))
     options = (
-        *("--broker", "embedded", "--min-nodes", "2", "--wait", "--dtype", "float32"),
+        *("--min-nodes", "2", "--wait", "--dtype", "float32"),
         *("--tls-cert", tls.certificate, "--tls-key", tls.key, "--tls-ca", tls.ca),
         *("--port", port, "--broker-port", broker_port, "--relay-port", relay_port),
         *("--agents-port", agents_port),
@@ -332,7 +326,7 @@ def test_a_pc_that_leaves_ends_its_agent(pair):
 def one_pc(tmp_path_factory, tiny_llama):
     """A PC that lends two devices, neither of which can hold the model, and to which nobody may
     connect."""
-    options = ("--broker", "embedded", "--min-nodes", "2", "--wait", "--dtype", "float32")
+    options = ("--min-nodes", "2", "--wait", "--dtype", "float32")
     folder = tmp_path_factory.mktemp("one-pc")
     with cluster(folder, tiny_llama, *options) as made:
         both = ("--memory-gb", "0.0005", "--threads", "2", "--relay-only")

@@ -1,7 +1,6 @@
 """A hole that nobody fills: a neighbour takes the lost layers beside its own."""
 
 import asyncio
-import json
 
 import psutil
 
@@ -11,17 +10,18 @@ TOKENS = 400
 GREEDY = {"prompt_token_ids": [5], "temperature": 0}
 SEEDED = {"prompt_token_ids": [7, 9], "temperature": 0.8, "seed": 3}
 
-
-def hosts_that_start_one_stage_each(tmp_path, count: int) -> str:
-    """Of each host the second process ends at once, so that no node loads its stage again."""
-    tables = []
-    for number in range(count):
-        once = f'mkdir {tmp_path}/started-{number} && exec "$@"'
-        command = json.dumps(["sh", "-c", once, "sh"])
-        tables.append(f'[[stage]]\naddress = "127.0.0.1"\ncommand = {command}\n')
-    file = tmp_path / "hosts.toml"
-    file.write_text('coordinator_address = "127.0.0.1"\n' + "".join(tables))
-    return str(file)
+LOADS_ONCE = """
+from molink.coordinator.local.local_node import _Launcher
+from molink.errors import StageError
+start, started = _Launcher.start, set()
+async def start_once(launcher, *words):
+    if launcher.index in started:
+        raise StageError("It is started once.")
+    started.add(launcher.index)
+    return await start(launcher, *words)
+_Launcher.start = start_once
+"""
+"""No node can load its stage again."""
 
 
 async def both_read_on(tools, server) -> dict:
@@ -53,13 +53,10 @@ async def killed(tools, server, before: dict, place: int, resumed: int) -> dict:
     return await tools.get(server.url, "/cluster")
 
 
-async def test_neighbours_take_the_layers_of_stages_that_nobody_loads_again(
-    tools, tiny_llama, tmp_path
-):
+async def test_neighbours_take_the_layers_of_stages_that_nobody_loads_again(tools, tiny_llama):
     """The stage before the lost one, in its process; then the one behind a lost head, which is a
     ring of its own. Greedy and seeded answers go on exactly."""
-    options = ("--hosts", hosts_that_start_one_stage_each(tmp_path, 3), "--dtype", "float32")
-    with tools.serving(str(tiny_llama), *options) as server:
+    with tools.serving(str(tiny_llama), "--dtype", "float32", changes=LOADS_ONCE) as server:
         bodies = [one | {"max_tokens": TOKENS, "ignore_eos": True} for one in (GREEDY, SEEDED)]
         expected = await tools.post(server.url, "/generate", bodies[1])
         asked = [asyncio.create_task(tools.post(server.url, "/generate", one)) for one in bodies]

@@ -3,15 +3,14 @@ has forgotten all, those who live are back at once."""
 
 import json
 import os
-from contextlib import contextmanager
 
 import aiomqtt
 import pytest
 
-from molink.control.broker.mosquitto import find_mosquitto
 from molink.control.identity import load_or_make_key
 from tests.control.conftest import presence
-from tests.end_to_end.clusters import Mosquitto, cluster, free_ports, running
+from tests.end_to_end.clusters import cluster, free_ports, running
+from tests.mosquitto import Mosquitto, installed_mosquitto
 
 BODY = {"prompt_token_ids": [1, 5, 9], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 SAID = "molink/v1/node/{}/said/{}"
@@ -22,33 +21,22 @@ GARBAGE = os.urandom(2**20)
 @pytest.fixture
 def made(tmp_path, tiny_llama):
     """Two PCs, of which one is removed, and their broker."""
-    if (program := find_mosquitto()) is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
+    program = installed_mosquitto()
     ids = {n: load_or_make_key(tmp_path / n / "identity.json").node_id for n in ("anna", "ben")}
     nodes = {node_id: "password" for node_id in ids.values()}
     broker = Mosquitto(program, tmp_path, *free_ports(1), nodes=nodes, remembers=True)
-    broker.start()
     users = ("--broker-users", str(broker.nodes_file))
     options = ("--broker", broker.url, *users, "--wait", "--dtype", "float32")
     ports = ("--port", "--relay-port", "--agents-port")
     fixed = [
         word for name, port in zip(ports, free_ports(3), strict=True) for word in (name, str(port))
     ]
-    with closing_broker(broker), cluster(tmp_path, tiny_llama, *options, *fixed) as found:
+    with broker.running(), cluster(tmp_path, tiny_llama, *options, *fixed) as found:
         for name in ids:
             found.join(name, known_steps=True, forks=False)
         found.up.line("ready")
         assert found.operator("node", "remove", "ben").returncode == 0
         yield found, broker, ids
-
-
-@contextmanager
-def closing_broker(broker):
-    """End it with the block, whatever happens there."""
-    try:
-        yield
-    finally:
-        broker.kill()
 
 
 async def remember(broker, *messages):

@@ -35,7 +35,7 @@ async def test_a_member_is_let_in_publishes_its_health_and_is_killed():
 def test_a_loss_that_was_not_noticed_is_never():
     figures = dict.fromkeys(
         ("agents", "joined", "joins_per_s", "messages_per_s", "broker_cpu", "coordinator_cpu"), 1
-    ) | {"broker": "x", "broker_memory_mb": 1.0, "delay_p50_s": 0.001, "delay_p99_s": 0.002}
+    ) | {"broker_memory_mb": 1.0, "delay_p50_s": 0.001, "delay_p99_s": 0.002}
     lost = {"kill_will_s": [0.1, 0.25], "freeze_will_s": [1.0, None], "freeze_silence_s": [4.0]}
     row = table([figures | lost]).splitlines()[-1]
     assert row.endswith("| 1.0 | 2.0 | 0.25 | never | 4.00 |")

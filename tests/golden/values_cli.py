@@ -12,7 +12,6 @@ from molink.cli.main import cli
 from molink.control.messages.topics import ROOT
 from molink.control.registry.registry import FILE_NAME as REGISTRY_FILE
 from molink.coordinator.reports.ledger import LEDGER_FILE
-from molink.coordinator.ring.link_memory import LinkMemoryFile
 from molink.coordinator.services import PROBE_SECRET, RELAY_SECRET
 from molink.terminal.tables import DATA_FOLDER
 from molink.transport.peer.protocol import PEER_PORT_NAME
@@ -108,12 +107,6 @@ def agent_folder() -> str:
     return directory(None).name
 
 
-def link_memory_place() -> str:
-    file = LinkMemoryFile.of_user()
-    assert file is not None
-    return "/".join(file.path.parts[-2:])
-
-
 NAMES = Codec("names", itself)
 NAMES.add(
     topics=lambda: ROOT,
@@ -125,7 +118,6 @@ NAMES.add(
     coordinator_ledger=lambda: LEDGER_FILE,
     coordinator_setting_relay=lambda: RELAY_SECRET,
     coordinator_setting_probe=lambda: PROBE_SECRET,
-    link_memory=link_memory_place,
     agent_folder=agent_folder,
     agent_key=lambda: KEY_FILE,
     agent_known=lambda: KNOWN_FILE,

@@ -2,15 +2,13 @@
 
 import base64
 import json
-import re
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
 from nacl.public import Box, PrivateKey, PublicKey
 
-from molink.control.addresses import ServerTrust, TlsFiles
-from molink.control.broker.mosquitto_files import MosquittoFiles, password_hash
+from molink.control.addresses import ServerTrust
 from molink.control.identity import KeyPair, load_or_make_key
 from molink.control.messages.invites import Invite, InviteSecret
 from molink.control.messages.joining import JoinAnswer, JoinRequest, Voucher
@@ -284,26 +282,6 @@ REGISTRIES = Codec("control-registry-rows", registry_content, read_registry)
 REGISTRIES.add(everything=lambda: {COORDINATOR_SETTING: COORDINATOR_SECRET})
 
 
-def mosquitto_files(tls) -> str:
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name) / "broker"
-        if tls:
-            (Path(name) / "pem").write_text(PEM + "key\n")
-            tls = TlsFiles(f"{name}/pem", f"{name}/pem")
-            pem = (tls.chain(), tls.secret())
-        files = MosquittoFiles(directory, None, pem if tls else None)
-        with fixed_random():
-            files.hashes = {NODE: password_hash("password"), "coordinator": password_hash("ж")}
-        files.write_config("127.0.0.1", 1883)
-        files.write_users()
-        shown = [f"== {path.name}\n{path.read_text()}" for path in sorted(directory.iterdir())]
-    text = "".join(shown).replace(str(directory), "DIRECTORY")
-    return re.sub("^user root\n", "", text, flags=re.MULTILINE)
-
-
-MOSQUITTO = Codec("control-mosquitto-files", mosquitto_files)
-MOSQUITTO.add(plain=lambda: False, encrypted=lambda: True)
-
 CODECS = (
     KEYS,
     KEY_FILES,
@@ -313,5 +291,4 @@ CODECS = (
     SECRETS,
     SCHEMAS,
     REGISTRIES,
-    MOSQUITTO,
 )

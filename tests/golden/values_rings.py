@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.control.messages.payloads import (
     AssignedWork,
     Assignment,
@@ -23,7 +22,6 @@ from molink.control.messages.payloads import (
 )
 from molink.coordinator.nodes.node_book import Contribution, Node
 from molink.coordinator.reports.ledger import LEDGER_FILE, Ledger
-from molink.coordinator.ring.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.ring.ring import AgentStage, JoinTerms
 from molink.coordinator.upkeep.ring_building import RingRoutes, build_ring
 from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
@@ -48,7 +46,7 @@ from molink.stage_protocol.messages import (
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.link.facts import LinkMemory, LinkReport
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.resume import Resume
 from tests.golden.codec import Codec, from_text, text
 from tests.golden.values_joining import schema
@@ -151,8 +149,6 @@ def join_ring_at_the_tail():
         coordinator_address="tcp://10.0.0.1:65535",
         ring=RingTerms(131_072, 4, (1, 2, 3, 4), 512),
         upload_bytes_per_s=2.5e6,
-        next_memory=LinkMemory(7.5e5, 0.08),
-        coordinator_memory=LinkMemory(1.25e9, 0.0001),
         next_key=KEY,
         coordinator_key=OTHER_KEY,
     )
@@ -320,35 +316,6 @@ RINGS.add(of_one_node=lambda: 1, of_three_nodes=lambda: 3)
 
 # -- files ----------------------------------------------------------------------------------------
 
-NOW = 1_700_000_000.5
-
-
-def link_memory_file(links: KnownLinks) -> str:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "molink" / "link_memory.json"
-        seen = [(*name.split(" -> "), link) for name, link in links.links.items()]
-        LinkMemoryFile(path).add(seen, NOW)
-        return path.read_text()
-
-
-def read_link_memory_file(content: str) -> KnownLinks:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "link_memory.json"
-        path.write_text(content)
-        return LinkMemoryFile(path).read(NOW)
-
-
-LINK_MEMORY = Codec("link-memory-file", link_memory_file, read_link_memory_file)
-LINK_MEMORY.add(
-    of_nothing=KnownLinks,
-    of_two_links=lambda: KnownLinks(
-        {
-            "10.0.0.1 -> 10.0.0.2": KnownLink(20.125, 60.0, NOW - 1),
-            "10.0.0.2 -> pc3": KnownLink(10_000.0, 0.0625, NOW - 3600),
-        }
-    ),
-)
-
 
 def ledger_content(given: dict[str, Contribution]) -> str:
     with tempfile.TemporaryDirectory() as directory:
@@ -380,19 +347,5 @@ LEDGERS.add(
     },
 )
 
-HOSTS = Codec(
-    "hosts-file", lambda hosts: hosts.text, lambda content: RingHosts.from_text(content, "golden")
-)
-HOSTS.add(
-    local=lambda: RingHosts.local(2),
-    elsewhere=lambda: RingHosts(
-        (
-            StageAddress("10.0.0.2", ("ssh", "pc2", 'a "quoted" word')),
-            StageAddress("pc-3.example.org"),
-        ),
-        "10.0.0.1",
-    ),
-)
-
-CODECS = (LINES, HEALTHS, RINGS, LINK_MEMORY, LEDGERS, HOSTS)
+CODECS = (LINES, HEALTHS, RINGS, LEDGERS)
 """All of them."""

@@ -44,7 +44,7 @@ def started(monkeypatch):
     """Every process that was started."""
     children = []
 
-    async def start(threads, command=(), arguments=()):
+    async def start(threads, arguments=()):
         children.append(Child(threads))
         return children[-1]
 

@@ -8,10 +8,8 @@ from molink.stage.links import COORDINATOR_LOST_S, StageLinks
 from molink.stage_protocol.messages import JoinRing, MovePath
 from molink.transport.link.thread import LinkThread
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.link.facts import CAUTIOUS, LinkMemory
+from molink_scheduler.link.facts import CAUTIOUS
 from molink_scheduler.link.silence import LOST_S
-
-MEMORY = LinkMemory(rate_bytes_per_s=7.5e5, rtt_s=0.08)
 
 
 @pytest.fixture
@@ -25,17 +23,15 @@ def links(monkeypatch):
         one._links.close()
 
 
-@pytest.mark.parametrize("known", [{}, {"next_memory": MEMORY, "coordinator_memory": MEMORY}])
-def test_a_link_begins_from_what_was_last_known_of_it(links, known):
+def test_a_link_begins_from_a_cautious_guess(links):
     """Nothing was sent that could measure it."""
     stage, peer = links
     address = f"tcp://127.0.0.1:{peer.ports[0]}"
-    stage.connect(JoinRing(1, address, address, RingTerms(64, None, (1,), None), None, **known))
-    expected = MEMORY if known else CAUTIOUS
+    stage.connect(JoinRing(1, address, address, RingTerms(64, None, (1,), None), None))
     for link in stage.reports():
-        assert link.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)
-        assert link.rtt_ms == pytest.approx(expected.rtt_s * 1e3)
-    assert stage.next_rate_bytes_per_s == expected.rate_bytes_per_s
+        assert link.rate_mbps == pytest.approx(CAUTIOUS.rate_bytes_per_s * 8e-6)
+        assert link.rtt_ms == pytest.approx(CAUTIOUS.rtt_s * 1e3)
+    assert stage.next_rate_bytes_per_s == CAUTIOUS.rate_bytes_per_s
 
 
 def test_a_coordinator_is_waited_for_longer_than_a_neighbour(links):

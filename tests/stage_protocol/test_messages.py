@@ -8,7 +8,7 @@ from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.stage_protocol.messages import decode_line, encode_line
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.link.facts import LinkMemory, LinkReport
+from molink_scheduler.link.facts import LinkReport
 
 LINK = LinkReport(
     name="next",
@@ -51,7 +51,6 @@ PACKED = PackingHealth("int8", 200, 104, 0.01)
         supervision.JoinRing(1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128), None),
         supervision.JoinRing(
             *(1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128), None),
-            next_memory=LinkMemory(1e6, 0.1),
             next_key=KEYS[0],
             coordinator_key=KEYS[1],
         ),

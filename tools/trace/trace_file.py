@@ -18,10 +18,10 @@ from molink.printable import printable_line
 __all__ = ["BYTES_MAX", "Group", "TraceFile"]
 
 BYTES_MAX = 256 * 2**20
-"""Of a file: some million events, as many as a browser tab still opens; hours of a busy ring."""
+"""Bytes of a file: some million events, as many as a browser tab opens; hours of a busy ring."""
 
 NAME_CHARS_MAX = 120
-"""Of names from afar."""
+"""Most characters of a name from afar."""
 
 Group = Literal["requests", "stages", "links", "cluster"]
 
@@ -62,14 +62,14 @@ class TraceFile:
     def slice(
         self, group: Group, track: str, name: str, at: float, took_s: float, args: dict[str, Any]
     ) -> None:
-        """Something that took a while on a track; those of one track follow or contain each
+        """Add an event that took a while on a track; those of one track follow or contain each
         other."""
         place, named = self._place(group, track), self._named(name, at)
         took_us = max(0, self._ts(at + took_s) - named["ts"])
         self._add({"ph": "X", **place, **named, "dur": took_us, "args": args})
 
     def instant(self, group: Group, track: str, name: str, at: float, args: dict[str, Any]) -> None:
-        """Something that happened on a track."""
+        """Add an event that happened on a track at one time."""
         place = self._place(group, track)
         self._add({"ph": "i", "s": "p", **place, **self._named(name, at), "args": args})
 
@@ -78,7 +78,7 @@ class TraceFile:
         self._add({"ph": "C", "pid": GROUPS[group], **self._named(name, at), "args": values})
 
     def begin(self, group: Group, row: str, name: str, at: float, args: dict[str, Any]) -> None:
-        """Begin a span of a row, within the one that was begun before it; rows may overlap."""
+        """Begin a span of a row, within the span that was begun before it; rows may overlap."""
         self._add({"ph": "b", **self._row(group, row), **self._named(name, at), "args": args})
 
     def end(self, group: Group, row: str, name: str, at: float) -> None:

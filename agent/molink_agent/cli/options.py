@@ -18,7 +18,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for
 
 
 def directory(given: str | None) -> Path:
-    """The agent's data directory: the one that was given, or the user's only one."""
+    """The agent's data directory: the given one, or the user's only one."""
     return Path(given).absolute() if given else data_dir("molink-agent")
 
 

@@ -12,7 +12,7 @@ from molink.errors import UserError
 from molink.printable import printable_line
 from molink.terminal.amounts import duration_text
 from molink_agent.cli.options import data_dir_option, joined_directory, json_option
-from molink_agent.status_text import KWH_J, MB, given_text
+from molink_agent.status_text import MB, given_text
 
 if TYPE_CHECKING:
     from molink_agent.daemon.given import GivenLedger, Night
@@ -21,8 +21,8 @@ __all__ = ["given_until_now", "report"]
 
 NIGHTS = 7
 
-ROW = "{:<16} {:>9} {:>17} {:>13} {:>10}"
-HEADS = ("night", "serving", "tokens x layers", "sent", "energy")
+ROW = "{:<16} {:>9} {:>17} {:>13}"
+HEADS = ("night", "serving", "tokens x layers", "sent")
 
 
 @click.command()
@@ -38,8 +38,7 @@ HEADS = ("night", "serving", "tokens x layers", "sent", "energy")
 def report(nights: int, as_json: bool, data_dir: str | None) -> None:
     """Show what this PC gave night by night, from noon to noon.
 
-    Hours, tokens and upload are the coordinator's count; energy is what the graphics card tells of
-    itself while it held layers, other programs' use included. CPUs do not tell.
+    All figures are the coordinator's count.
     """
     where = joined_directory(data_dir, "does it, or give --data-dir.")
     ledger = given_until_now(where, connected=True)
@@ -95,5 +94,4 @@ def _row(night: "Night") -> str:
         duration_text(night.uptime_s),
         f"{night.token_layers:,}",
         f"{night.bytes_sent / MB:,.1f} MB",
-        "-" if night.energy_j is None else f"{night.energy_j / KWH_J:.2f} kWh",
     )

@@ -24,11 +24,11 @@ REFRESH_S = 2.0
 """An owner who comes back waits no longer than this for the agent to notice."""
 
 DEVICES_EVERY_S = 60.0
-"""Between two questions which devices there are, while the limits stay the same: drivers are
-installed seldom, and asking one need not be free."""
+"""Seconds between two questions which devices there are, while the limits stay the same: drivers
+are installed seldom, and asking one need not be free."""
 
 NO_DEVICE = ""
-"""Of a node that lends nothing now: its device was taken back, or is broken."""
+"""Device of a node that lends nothing now: its own was taken back, or is broken."""
 
 
 class LeftError(MolinkError):
@@ -45,7 +45,7 @@ class Agent:
     maps_ports: Callable[[], bool]
     """Whether the owner lets the router be asked at all, when the agent starts."""
     make_node: Callable[[int], DeviceNode]
-    """By its number."""
+    """Function that makes the node with this number."""
     nodes: list[DeviceNode] = field(default_factory=list)
     _group: asyncio.TaskGroup | None = None
     _devices_checked_at: float | None = None
@@ -60,9 +60,8 @@ class Agent:
         return self.nodes[0]
 
     async def run(self) -> None:
-        """Until cancelled, until it has left, or until the coordinator or another agent ends it.
-
-        Raises LeftError, JoinRefusedError, ReplacedError, UserError.
+        """Run until cancelled, until it has left, or until the coordinator or another agent ends
+        it. Raises LeftError, JoinRefusedError, ReplacedError, UserError.
         """
         async with task_group() as self._group:
             await self.refresh()
@@ -126,11 +125,12 @@ class Agent:
 
 
 def assign_devices(now: Sequence[str], lent: Sequence[str]) -> tuple[str, ...]:
-    """The device of each node, by its number, when these devices are lent. Pure.
+    """The device of each node, by its number, when these devices are lent. Pure. `now`: as it has
+    been.
 
-    `now`: as it has been. The keys of a node follow from its number and its stage computes on its
-    device, so a node keeps a device that is still lent; one that has none takes the next that no
-    other has; devices that are left get further nodes, behind the others. There is always one node.
+    The keys of a node follow from its number and its stage computes on its device, so a node keeps
+    a device that is still lent. A node without a device takes the next that no other has; devices
+    that are left get further nodes, behind the others. There is always one node.
     """
     kept = [device if device in lent else NO_DEVICE for device in now or (NO_DEVICE,)]
     free = [device for device in lent if device not in kept]

@@ -52,7 +52,7 @@ class _LogFile(logging.handlers.RotatingFileHandler):
 
 @contextmanager
 def logged(data_dir: Path, listener: StatusListener) -> Iterator[None]:
-    """What the agent logs goes to a file, and to a listener, until the end of the block. Raises
+    """Write the agent's log to a file, and to a listener, until the end of the block. Raises
     UserError for a file that cannot be opened."""
     path = data_dir / LOG_FILE
     try:

@@ -54,23 +54,24 @@ __all__ = [
 ]
 
 RECLAIM_S = 180.0
-"""For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
+"""Seconds to find a replacement (a minute) and to let answers end (half of one), twice over."""
 
 RECLAIM_HURRIED_S = 10.0
-"""While its owner plays on it: a ring whose stage ends goes on elsewhere with the tokens it has."""
+"""Seconds while the owner plays on the device: a ring whose stage ends goes on elsewhere with the
+tokens it has."""
 
 ABANDONED_S = 600.0
 """A coordinator that restarts, or a router, is back by then; later an idle stage's memory is better
 its owner's."""
 
 UNCLAIMED_S = 60.0
-"""For which a stage is kept for a coordinator that was started anew: it takes a ring over once all
-of its nodes are back, and waits half as long for them."""
+"""Seconds for which a stage is kept for a coordinator that was started anew: it takes a ring over
+once all of its nodes are back, and waits half as long for them."""
 
 Command = (
     Accepted | Services | LinkKeys | ProbeOrder | Assignment | ShadowOrder | CoordinatorPresence
 )
-"""What the coordinator sends to a node, or to all."""
+"""Messages that the coordinator sends to a node, or to all."""
 
 TOPICS: tuple[Topic[Any], ...] = (
     ACCEPTED,
@@ -119,7 +120,7 @@ class AbandonedDeadline:
 
     def is_due(self, now: float, *, alone: bool, steps: int | None) -> bool:
         """Whether nobody will ask the stage for anything. `steps`: that it has computed; answers go
-        on without a broker, so one that computes is not abandoned."""
+        on without a broker, so a stage that computes is not abandoned."""
         if not alone or self._idle_since is None or steps != self._steps:
             self._steps, self._idle_since = steps, now if alone else None
             return False
@@ -159,7 +160,7 @@ class DeviceNode:
     _abandoned: AbandonedDeadline = field(default_factory=AbandonedDeadline)
     _unclaimed: UnclaimedDeadline = field(default_factory=UnclaimedDeadline)
     _coordinator_session: str = ""
-    """Of the coordinator's present start; empty: not heard of yet."""
+    """Session of the coordinator's present start; empty: not heard of yet."""
 
     @property
     def device(self) -> str:
@@ -243,8 +244,8 @@ class DeviceNode:
     # -- membership ------------------------------------------------------------------------------
 
     async def _member_until_refused(self, membership: Membership) -> Membership:
-        """Be a member; the new membership that the coordinator grants once its broker has refused
-        the old one."""
+        """Be a member until the broker refuses it; the new membership that the coordinator grants
+        then."""
         try:
             await self._be_a_member(membership)
         except ControlError as error:
@@ -311,8 +312,8 @@ class DeviceNode:
         return not own_protocols().trouble(number)
 
     def _check_not_replaced(self, accepted: Accepted) -> None:
-        """Of two agents with the same keys the one that started later stays. Raises ReplacedError
-        when the coordinator has accepted that one."""
+        """Check that no other agent with the same keys is accepted that started later: that agent
+        stays. Raises ReplacedError when the coordinator has accepted it."""
         later = accepted.started_unix_s > self.session.started_unix_s
         if accepted.incarnation != self.session.incarnation and later:
             raise ReplacedError(
@@ -321,6 +322,6 @@ class DeviceNode:
             )
 
     async def _report_rates(self) -> None:
-        """Publish what others can send here, whenever one has measured."""
+        """Publish the rates at which others can send here, whenever a neighbour has measured."""
         while True:
             await self.session.publish(SEEN, await self.probes.endpoint.next_rates())

@@ -50,7 +50,7 @@ class PeerEndpoint:
 
     routes: RelayedRoutes
     data_port: int
-    """0: any free one."""
+    """Port of the peer service; 0: any free one."""
     _service: PeerService | None = None
     _key: str = ""
     _rates_changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,7 +74,7 @@ class PeerEndpoint:
             routes.open_port(PEER_PORT_NAME, self._service.port)
 
     async def next_rates(self) -> RatesSeen:
-        """What others can send here, once another one has measured."""
+        """Rates at which others can send here, once another neighbour has measured."""
         await self._rates_changed.wait()
         self._rates_changed.clear()
         seen = self._service.rates if self._service is not None else {}
@@ -86,7 +86,7 @@ class PeerEndpoint:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """host:port of the peer service, as others may reach it."""
+        """Addresses of the peer service as host:port, as others may reach it."""
         if self._service is None:
             return ()
         port, routes = self._service.port, self.routes
@@ -110,7 +110,7 @@ class Budgets:
 
     @classmethod
     def full(cls) -> "Budgets":
-        """Nothing is spent yet."""
+        """Budgets of which nothing is spent yet."""
         clock = time.monotonic
         return cls(MeasuringBudget(PATHS_BUDGET, clock), MeasuringBudget(TIMING_BUDGET, clock))
 
@@ -145,8 +145,8 @@ class ProbeRunner:
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Measure what is due where the owner lends the device now; where he does not, end what is
-        under way, which is due again later."""
+        """Measure what is due where the owner lends the device now. Where he does not, end the
+        measurements under way; they are due again later."""
         if self.reports.withheld:
             self._timing_due |= await _interrupted(self._timing)
             self._paths_due |= await _interrupted(self._measuring)

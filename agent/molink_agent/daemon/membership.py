@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 DEVICES_DIR = "seats"
-"""In it a directory for each further device, by its number."""
+"""Folder in the data directory with a directory for each further device, by its number."""
 
 JOIN_PATH = "/agents/join"
 JOIN_TIMEOUT_S = 30.0
@@ -71,19 +71,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Coordinator:
-    """Whom a join asks."""
+    """The coordinator that a join asks."""
 
     url: str
     key: bytes
     tls: ServerTrust | None
-    """What its certificate is accepted by; None: it is told only in the answer."""
+    """Trust by which its certificate is accepted; None: it is told only in the answer."""
 
 
 class Membership(Message):
     """Membership of one node, as it is kept for the next start."""
 
     url: Annotated[str, Field(pattern=r"^https://")]
-    """Of the coordinator's port for agents."""
+    """URL of the coordinator's port for agents."""
     name: str
     answer: JoinAnswer
     clock_offset_s: float
@@ -97,19 +97,19 @@ class Membership(Message):
 
     @property
     def weights(self) -> CoordinatorSource:
-        """Where this node fetches weights: at the coordinator that it has joined."""
+        """Source of this node's weights: the coordinator that it has joined."""
         answer = self.answer
         return CoordinatorSource(f"{self.url}/weights", answer.weights_token, answer.agents_tls)
 
     @property
     def coordinator(self) -> _Coordinator:
-        """Whom this node asks again."""
+        """The coordinator that this node asks again."""
         key = key_from_z85(self.answer.coordinator_public_key)
         return _Coordinator(self.url, key, self.answer.agents_tls)
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """Where the owner has sent this PC: the coordinator's host, and its broker's."""
+        """Hosts to which the owner has sent this PC: the coordinator's, and its broker's."""
         return urlsplit(self.url).hostname or "", self.broker.host
 
     def belongs_to(self, pc: "Membership", name: str) -> bool:
@@ -123,12 +123,12 @@ class Admission:
     """Admission of one node to the cluster, and again when the broker has refused it."""
 
     pair: KeyPair
-    """The node's."""
+    """Key pair of the node."""
     name: str
     directory: Path
-    """Where its membership is kept."""
+    """Directory of the node's membership."""
     first: "Admission | None" = None
-    """Of the PC's first node, which vouches for this one; None: this is the first."""
+    """Admission of the PC's first node, which vouches for this one; None: this is the first."""
     kept: Membership | None = None
     """None: not asked for yet."""
 
@@ -144,9 +144,8 @@ class Admission:
         return self.membership if self.first is None else self.first.membership
 
     async def enter(self) -> Membership:
-        """The membership that was kept, or a new one, however long that takes.
-
-        Raises JoinRefusedError.
+        """The membership that was kept, or a new membership, however long that takes. Raises
+        JoinRefusedError.
         """
         if self.kept is None:
             try:
@@ -225,7 +224,7 @@ async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membe
 
 
 def load_membership(data_dir: Path) -> Membership | None:
-    """What was kept; None before the first join. Raises UserError when it is damaged."""
+    """Membership that was kept; None before the first join. Raises UserError when it is damaged."""
     text = read_private(data_dir / MEMBERSHIP_FILE)
     if text is None:
         return None
@@ -239,7 +238,8 @@ def load_membership(data_dir: Path) -> Membership | None:
 
 
 def forget_membership(data_dir: Path) -> None:
-    """After leaving, with all devices: from now on an invite is needed again. The key stays."""
+    """Forget the membership of all devices after leaving: from now on an invite is needed again.
+    The key stays."""
     (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
     shutil.rmtree(data_dir / DEVICES_DIR, ignore_errors=True)
 

@@ -72,7 +72,7 @@ class WeightsCache:
     pc: ThisPc
     _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
     _used: dict[int, Path] = field(default_factory=dict)
-    """What each node asked for last, by its number."""
+    """Directory of weights that each node asked for last, by its number."""
 
     async def get(
         self, number: int, member: Membership, work: AssignedWork, report: Callable[[float], None]
@@ -105,7 +105,7 @@ class WeightsCache:
         return lent_disk_bytes(limits, free, 0) if limits.disk_gb else None
 
     def _kept(self, number: int) -> frozenset[Path]:
-        """What the stages of other nodes run from."""
+        """Weights from which the stages of other nodes run."""
         return frozenset(
             path
             for other, path in self._used.items()
@@ -118,7 +118,7 @@ class _Promise:
     """Memory that an assignment may take."""
 
     limits: Limits
-    """Of the owner, under which it was promised."""
+    """Limits of the owner under which the memory was promised."""
     memory_bytes: int
 
 
@@ -177,7 +177,8 @@ class AgentStageLauncher:
         )
 
     async def stand_ready(self, work: AssignedWork) -> None:
-        """Where its owner would not miss the memory, and has set no bound: a stage may fill it."""
+        """Start a process that waits for a stage, where its owner would not miss the memory and has
+        set no bound: a stage may fill it."""
         pc = self.cache.pc
         machine = await asyncio.to_thread(read_machine, pc.data_dir)
         is_bound = pc.limits.limits.memory_gb is not None
@@ -213,15 +214,16 @@ class AgentStageLauncher:
 
 
 WARM_BYTES_SPARE = 2 * GB
-"""Of memory that nobody uses: a process that waits with torch takes a quarter of a GB or more."""
+"""Bytes of unused memory from which a process may wait for a stage: with torch it takes a quarter
+of a GB or more."""
 
 LOCK_FILE = "agent.lock"
 
 STATUS_EVERY_S = 1.0
-"""Between two comparisons of the status, for the listener and for the log."""
+"""Seconds between two comparisons of the status, for the listener and for the log."""
 
 NAME_CHARACTERS_MAX = 60
-"""Of a node, as messages allow."""
+"""Most characters of a node's name, as messages allow."""
 
 log = logging.getLogger(__name__)
 
@@ -257,10 +259,7 @@ def _recorder(agent: Agent) -> GivenRecorder:
         first = agent.first
         return ask_totals(first.admission.membership) if first.session.connected else None
 
-    def busy() -> tuple[str, ...]:
-        return tuple(node.device for node in agent.nodes if node.device and node.stage.busy)
-
-    return GivenRecorder(agent.pc.data_dir, totals, busy)
+    return GivenRecorder(agent.pc.data_dir, totals)
 
 
 async def _show_news(agent: Agent, listener: StatusListener) -> None:
@@ -301,7 +300,7 @@ def build_agent(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
 
 
 def node_name(pc: str, number: int) -> str:
-    """For people: the PC's own name, of its second device "NAME (2)"."""
+    """Name of a node for people: the PC's own, of its second device "NAME (2)"."""
     ending = f" ({number + 1})" if number else ""
     return pc[: NAME_CHARACTERS_MAX - len(ending)] + ending
 

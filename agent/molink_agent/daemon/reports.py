@@ -41,7 +41,7 @@ class CapacityCheck:
     model: ModelSize | None = None
     """None: not known yet; then anything is enough."""
     sentence: str = ""
-    """What is too little and what to change; empty: it is enough."""
+    """Sentence about what is too little and what to change; empty: it is enough."""
     _checked_at: float = 0.0
     _checked_for: ModelSize | None = None
 
@@ -76,15 +76,15 @@ class DeviceReports:
     measured: Measured = field(default_factory=Measured)
     """Addresses of the node and step times of its device."""
     stun_port: int = 0
-    """Of the coordinator; 0: it answers none."""
+    """Port at which the coordinator answers STUN; 0: it answers none."""
     speaks: Protocols | None = None
     """The coordinator; None: not heard yet."""
     profile: Profile | None = None
-    """As published last."""
+    """Profile as published last."""
     _wish: NodeWish | None = None
-    """As published last."""
+    """Wish as published last."""
     _publishing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a profile is put together and published: an older one must not come last."""
+    """Lock around making and publishing a profile: an older one must not come last."""
 
     def __post_init__(self) -> None:
         kept = self.admission.kept
@@ -97,7 +97,7 @@ class DeviceReports:
 
     @property
     def wish(self) -> NodeWish:
-        """What the coordinator is asked for: a pause or leave of the owner's own comes before one
+        """Wish that the coordinator is told. A pause or leave of the owner's own comes before one
         because the device is of no use, or the build: a coordinator that compares no versions is
         kept from planning with it so."""
         wish = self.owner.wish
@@ -115,7 +115,7 @@ class DeviceReports:
         return "" if self.wish.wish == "serve" else self.wish.reason
 
     async def loan(self) -> Loan:
-        """What may be asked of the device now."""
+        """Loan of the device, as it is now."""
         return await asyncio.to_thread(self.pc.loan, self.stage, self.withheld)
 
     def serves(self, model: ModelSize | None) -> None:

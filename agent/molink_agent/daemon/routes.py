@@ -38,7 +38,7 @@ __all__ = ["ListenAddress", "LocalPorts", "RelayedRoutes", "SharedUplink", "keep
 log = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 16
-"""Of a link and of a peer, as messages allow."""
+"""Most addresses of a link and of a peer, as messages allow."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class LocalPorts:
     """Addresses within the PC at which its nodes listen."""
 
     _addresses: dict[str, dict[str, str]] = field(default_factory=dict)
-    """host:port by node id and name of the port."""
+    """Addresses as host:port, by node id and name of the port."""
 
     @property
     def node_ids(self) -> frozenset[str]:
@@ -62,7 +62,7 @@ class LocalPorts:
         self._addresses.setdefault(node_id, {})[port_name] = address
 
     def of_node(self, node_id: str) -> dict[str, str]:
-        """Where a node's ports are reached from within the PC, by name."""
+        """Addresses of a node's ports within the PC, by name."""
         return dict(self._addresses.get(node_id, {}))
 
     def leads_outside(self, assignment: Assignment) -> bool:
@@ -94,9 +94,9 @@ class SharedUplink:
     cap_bytes_per_s: Callable[[], float | None]
     """The owner's, for the whole PC; None: no cap."""
     shares_changed: Callable[[], None]
-    """Called when a stage's share has changed."""
+    """Callback for when a stage's share has changed."""
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while one node measures the line: two at once would each find half of it."""
+    """Lock that a node holds while it measures the line: two would each find half of it."""
     _senders: set[str] = field(default_factory=set)
     """Nodes whose stages send out of the PC."""
 
@@ -108,7 +108,7 @@ class SharedUplink:
             self.shares_changed()
 
     def share_bytes_per_s(self, node_id: str) -> float | None:
-        """What a node's stage may upload; None: as much as it can."""
+        """Rate at which a node's stage may upload; None: as fast as it can."""
         cap = self.cap_bytes_per_s()
         if cap is None or node_id not in self._senders:
             return None
@@ -116,7 +116,7 @@ class SharedUplink:
 
 
 PATH_WITHIN_S = 60.0
-"""Until the first path of a link is found: the neighbour may be restarting its router."""
+"""Seconds until the first path of a link is found: the neighbour may be restarting its router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,8 @@ class _Route:
     keeper: PathKeeper
     task: "asyncio.Task[None]"
     moving_to: str = ""
-    """Where the stage was told to lead the link, until it has reported how that ended."""
+    """Address to which the stage was told to lead the link, until it has reported how that ended;
+    empty: no move is under way."""
 
 
 @dataclass(slots=True)
@@ -156,14 +157,14 @@ class RelayedRoutes:
     ports: LocalPorts
     uplink: SharedUplink
     mapper: PortMapper
-    """Lets neighbours in at the router."""
+    """Port mapper, which lets neighbours in at the router."""
     find_reach: Callable[[], Reach]
-    """Where others may send this PC; looks names up."""
+    """Function that finds where others may send this PC; it looks names up."""
     pauses: Pauses = field(default_factory=Pauses)
-    """Between attempts to register."""
+    """Pauses between attempts to register."""
     caller: RelayCaller | None = None
     _retrying: "asyncio.Task[None] | None" = None
-    """Until the relay is where one can be."""
+    """Task that runs until the relay is where one can be."""
     _receiver: RelayReceiver | None = None
     _receiving: "asyncio.Task[None] | None" = None
     _routes: dict[OutgoingLink, _Route] = field(default_factory=dict)
@@ -207,7 +208,7 @@ class RelayedRoutes:
         self._receiving = spawn(self._receiver.run())
 
     async def reach(self) -> Reach:
-        """Where others may send this PC now: its networks change."""
+        """Addresses at which others may send to this PC now: its networks change."""
         return await asyncio.to_thread(self.find_reach)
 
     def open_port(self, name: str, port: int) -> None:
@@ -226,8 +227,8 @@ class RelayedRoutes:
             self.open_port(name, port)
 
     async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
-        """Find the first path of each link; `move` is called for better ones later. Raises
-        LinkLostError when one has none."""
+        """Find the first path of each link; `move` is called for better paths later. Raises
+        LinkLostError when a link has none."""
         ring = ring_terms(assignment)
         await self._close_routes()
         outside = self.ports.leads_outside(assignment)
@@ -249,7 +250,6 @@ class RelayedRoutes:
             next_address=_url(next_path) if next_path else None,
             coordinator_address=_url(coordinator) if coordinator else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
-            next_memory=None,
             next_key=next_link.public_key if next_link else None,
             coordinator_key=tail_link.public_key if tail_link else None,
             resume=resume_of(assignment),

@@ -50,7 +50,7 @@ def status_of(agent: Agent) -> dict[str, Any]:
 
 
 def _device_status(node: DeviceNode) -> dict[str, Any]:
-    """What one device does, and as which node."""
+    """Status of one device, and of the node as which it serves."""
     assignment, health = node.stage.assignment, node.stage.health
     work = assignment.work if assignment is not None else None
     reason = assignment.reason if assignment is not None else ""
@@ -88,7 +88,7 @@ def _loaded(node: DeviceNode) -> dict[str, Any] | None:
 
 
 def _lends(profile: Profile | None) -> list[dict[str, Any]]:
-    """What the coordinator was told of the device."""
+    """Devices as the coordinator was told of them."""
     return [
         {
             "device": device.kind if device.kind == "cpu" else f"{device.kind}:{device.index}",

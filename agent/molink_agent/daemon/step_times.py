@@ -33,10 +33,10 @@ STEP_PROBE_TIMEOUT_S = 300.0
 
 FORMAT_PROBE_MODULE = "molink.stage.format_probe"
 FORMATS_KEPT = "formats of weights"
-"""What stands for a model's name where times are kept."""
+"""Key that stands for a model's name where times are kept."""
 
 Kept = dict[str, dict[str, Any]]
-"""Of a model's layer by name; of formats by name, each by name."""
+"""Times of a model's layer, by its name; and those of formats, each by its name."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class StepTimes:
 
     data_dir: Path
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while something is timed: two at once would each find half of the PC."""
+    """Lock that is held while something is timed: two at once would each find half of the PC."""
 
     async def of(self, order: ProbeOrder, loan: Loan, budget: MeasuringBudget) -> StepCost:
         """The times on one device. Raises StageError when they cannot be measured."""
@@ -99,7 +99,7 @@ async def _format_times(loan: Loan) -> dict[str, Any]:
 
 
 async def _printed(loan: Loan, *module_and_arguments: str) -> dict[str, Any]:
-    """What a probe prints."""
+    """Times that a probe prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *module_and_arguments),
         *("--device", loan.device, "--threads", str(loan.threads)),

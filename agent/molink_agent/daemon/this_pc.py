@@ -46,7 +46,7 @@ RTT_MS_MAX = 60_000.0
 DEVICES_MAX = 16
 ADDRESSES_MAX = 16
 THREADS_MAX = 1024
-"""What `molink.control.messages.payloads` lets pass."""
+"""Largest figures that `molink.control.messages.payloads` lets pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Measured:
     """Measurements of the PC's line, or of one device: its addresses and its times."""
 
     upload_mbps: float = 0.0
-    """0: unknown."""
+    """Upload rate of the line; 0: unknown."""
     download_mbps: float = 0.0
     coordinator_rtt_ms: float | None = None
     nat: str = "unknown"
     addresses: tuple[str, ...] = ()
-    """host:port of the peer service, best first."""
+    """Addresses of the peer service as host:port, best first."""
     clock_offset_s: float = 0.0
     steps: StepCost | None = None
     formats: tuple[FormatCost, ...] = ()
@@ -73,11 +73,11 @@ class DeviceStage:
     device: str = ""
     """Empty: the node lends nothing now."""
     offered_bytes: int = 0
-    """Of the device's memory, as the coordinator was told last."""
+    """Bytes of the device's memory, as the coordinator was told last."""
     served: ModelSize | None = None
-    """What the cluster serves; None: not known yet."""
+    """Model that the cluster serves; None: not known yet."""
     download: Downloaded | None = None
-    """Of its weights, while it lasts."""
+    """Download of the stage's weights, while it lasts."""
     times_full: int = 0
     """How often the device was full when the offer was made."""
 
@@ -99,11 +99,11 @@ class ThisPc:
     limits: LimitsFile
     gpus: GpuProbe
     measured: Measured
-    """Of the line."""
+    """Measurements of the PC's line."""
     stages: list[DeviceStage] = field(default_factory=list)
-    """By the number of their nodes."""
+    """Stages by the number of their nodes."""
     _rates_mbps: dict[str, float] = field(default_factory=dict)
-    """As they were last measured to each neighbour."""
+    """Rates as they were last measured to each neighbour."""
 
     @property
     def busy(self) -> bool:
@@ -117,7 +117,7 @@ class ThisPc:
 
     @property
     def held_bytes(self) -> dict[str, int]:
-        """What our stages hold of each device, beside their KV."""
+        """Bytes of each device that our stages hold beside their KV."""
         return {stage.device: stage.manager.weights_bytes for stage in self.stages}
 
     def upload_caps_changed(self) -> None:
@@ -148,9 +148,9 @@ class ThisPc:
         return compose_profile(self.limits.limits, machine, lent, known, disk)
 
     def loan(self, stage: DeviceStage, withheld: str, promised_bytes: int = 0) -> Loan:
-        """What may be asked of a node's device now. Where free memory is all that bounds it, what
-        was offered last still counts, or was promised: a plan takes seconds and a download longer,
-        in which it comes and goes."""
+        """Loan of a node's device, as it is now. Where free memory is all that bounds it, the last
+        offer still counts, or a promise: a plan takes seconds and a download longer, in which free
+        memory comes and goes."""
         name = None if stage.served is None else stage.served.name
         part = next((part for part in self.lent() if part.device == stage.device), None)
         if part is None:
@@ -168,9 +168,8 @@ class ThisPc:
 
     def shortage(self, model: ModelSize, margin: float = 1.0, device: str | None = None) -> str:
         """Why not one layer of the cluster's model fits into this device, or (None) into any that
-        is lent; empty when one does, and where only other devices are lent.
-
-        To be asked while no stage runs on it: what one holds counts as taken.
+        is lent; empty when a layer does, and where only other devices are lent. To be asked while
+        no stage runs on it: memory that a stage holds counts as taken.
         """
         machine = read_machine(self.data_dir)
         own = bytes_under(self.data_dir / WEIGHTS_DIR)

@@ -37,7 +37,7 @@ class TorchAnswer:
     problem: str = ""
     """Why it could not, in its own words."""
     architectures: tuple[str, ...] = ()
-    """What it has code for: `sm_86` and so on; empty: it did not say."""
+    """Architectures that it has code for: `sm_86` and so on; empty: it did not say."""
     kernel_problem: str = ""
     """Why Triton could not make kernels for the cards; empty: it could."""
     pinning_problem: str = ""
@@ -53,7 +53,7 @@ class ClockFacts:
     offset_s: float | None = None
     """The coordinator's minus ours; None: it was not asked, or did not answer."""
     synchronized: bool | None = None
-    """By the network, as the system reports it; None: it does not."""
+    """Whether the network sets it, as the system reports; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PortTrial:
     problem: str = ""
     """Why it failed; empty: one can listen there."""
     agent_runs: bool = False
-    """Then it is the agent that holds the port."""
+    """Whether the agent runs; then it is the agent that holds the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class DoctorFacts:
     torch: TorchAnswer
     port: PortTrial
     version: str = ""
-    """Of MoLink."""
+    """Version of MoLink."""
     limits: Limits = field(default_factory=Limits)
     limits_problem: str = ""
     known: Known = field(default_factory=Known)
@@ -85,14 +85,15 @@ class DoctorFacts:
     broker_problem: str = ""
     """Why the broker could not be reached; empty: it was, or none is known."""
     large_packets_pass: bool | None = None
-    """To the coordinator and back; None: it does not answer small ones either, or is too old."""
+    """Whether packets of full size pass to the coordinator and back; None: it does not answer small
+    ones either, or is too old."""
     nat: NatAnswer | None = None
     """None: there is no coordinator to ask."""
     input_idle: InputIdle = field(default_factory=lambda: InputIdle(None))
     weights_bytes: int = 0
-    """On the disk already."""
+    """Bytes of weights that are on the disk already."""
     swaps: tuple[str, ...] = ()
-    """What the stages that run here compute the library's way, as faster modules were off."""
+    """Parts that the stages running here compute the library's way, as faster modules were off."""
 
     @property
     def joined(self) -> bool:
@@ -110,11 +111,11 @@ class Result(StrEnum):
 
     OK = "ok"
     WARN = "warn"
-    """It works, but less well than it could."""
+    """Works, but less well than it could."""
     FAIL = "fail"
     """This PC cannot help until it is mended."""
     SKIP = "skip"
-    """It cannot be checked yet."""
+    """Cannot be checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Finding:
     result: Result
     found: str
     remedy: str = ""
-    """Empty where there is nothing to do."""
+    """Remedy; empty where there is nothing to do."""
 
 
 def ok(check: str, found: str) -> Finding:

@@ -48,7 +48,7 @@ CONNECT_WITHIN_S = 5.0
 coordinator answers in one, and a doctor should not keep people waiting."""
 
 ECHO_PATH, ECHO_BYTES = "/agents/echo", 4096
-"""Where the coordinator sends back what it got, and what fills three packets of a home line."""
+"""Path at which the coordinator sends back what it got; bytes of three packets of a home line."""
 
 TORCH_QUESTION = """
 import json
@@ -97,7 +97,7 @@ else:
             answer["graph_problem"] = f"nothing can be recorded ({error})"
     print(json.dumps(answer))
 """
-"""Only computing something shows whether this build has code for the card."""
+"""Program for torch: only computing something shows whether this build has code for the card."""
 
 PROBLEM_CHARACTERS_MAX = 200
 """torch explains itself in paragraphs; the first line is enough."""
@@ -138,7 +138,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
 
 
 async def _swaps(data_dir: Path) -> tuple[str, ...]:
-    """What the agent that runs says of its stages; nothing where none runs."""
+    """Parts that stages compute the library's way, as the agent tells; none where none runs."""
     try:
         status = await ask_agent(data_dir, {"command": "status"})
     except UserError:
@@ -148,7 +148,7 @@ async def _swaps(data_dir: Path) -> tuple[str, ...]:
 
 
 async def ask_cards(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts | None:
-    """Only what tells whether torch computes on the cards; None where none would be lent."""
+    """Facts that tell whether torch computes on the cards; None where none would be lent."""
     limits, _ = _read_limits(data_dir)
     wsl = await read_wsl(ask=ask)
     gpus = await asyncio.to_thread(_read_gpus, wsl is not None)
@@ -190,7 +190,7 @@ def _first_line(problem: object) -> str:
 
 
 async def why_unreachable(host: str, port: int) -> str:
-    """Why no TCP connection can be made; empty when one was, or when no host is known."""
+    """Why no TCP connection can be made; empty when it can, or when no host is known."""
     if not host:
         return ""
     try:

@@ -33,7 +33,7 @@ TYPICAL = ModelSize(name="a typical 8B model", layers=32, layer_bytes=436_224_00
 """218 million numbers a layer in 16 bits: hidden size 4,096, MLP 14,336, 8 KV heads of 128."""
 
 WEIGHTS_SHARE = 0.75
-"""Of what is lent; the rest is for KV and for what a step computes with."""
+"""Part of a loan for weights; the rest is for KV and for what a step computes with."""
 
 COMPILER = (
     "Triton compiles kernels for the card when a stage starts: install gcc and Python's headers "
@@ -57,12 +57,12 @@ HYPER_V = (
     "PowerShell: `New-NetFirewallHyperVRule -Name MoLink -DisplayName MoLink -Direction Inbound "
     "-VMCreatorId '{40E0AC32-46A5-438A-A0B2-2B479E8F2E90}' -Protocol TCP -Action Allow`"
 )
-"""Said where the Linux has the address of Windows: a port that is dropped looks like any other from
-within."""
+"""Advice where the Linux has the address of Windows: a port that is dropped looks like any other
+from within."""
 
 
 def molink(facts: DoctorFacts) -> Finding:
-    """Which MoLink is it, and does the coordinator speak as it does?"""
+    """Does the coordinator speak as this version of MoLink does?"""
     number, coordinator = own_protocols().newest, facts.known.speaks
     found = f"{facts.version}, protocol {number}"
     trouble = coordinator.trouble(number) if coordinator is not None else ""
@@ -135,7 +135,7 @@ def torch(facts: DoctorFacts) -> Finding:
 
 
 def _card_without_code(facts: DoctorFacts) -> Finding | None:
-    """Of the first lent card that this build of torch has no code for; None: it has for all."""
+    """Finding on the first lent card that this torch has no code for; None: it has for all."""
     built, limits = facts.torch.architectures, facts.limits
     for gpu in facts.gpus.gpus:
         is_lent = limits.device == "auto" or f"cuda:{gpu.index}" in limits.device_names

@@ -92,7 +92,7 @@ def data_port(facts: DoctorFacts) -> Finding:
 
 
 def nat(facts: DoctorFacts) -> Finding:
-    """Which router stands in between?"""
+    """What kind of router stands in between?"""
     if facts.nat is None:
         return skip("NAT", NOT_JOINED if not facts.joined else "not told yet by the coordinator")
     kind, outside = facts.nat.kind, facts.nat.outside

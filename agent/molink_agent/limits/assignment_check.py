@@ -21,7 +21,7 @@ PLANNED_WITHOUT_SHARE = 0.02
 and no biases, less than a hundredth of the weights even of small models."""
 
 PROBE_BYTES_FREE = 64 * 2**20
-"""Of layers so small nobody notices that they are timed: loading torch takes five times as much."""
+"""Bytes of layers that are timed unnoticed: loading torch takes five times as much."""
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -31,13 +31,13 @@ class Loan:
     """Loan of one device, as it is now."""
 
     device: str = ""
-    """"cpu" or "cuda:N"; empty: nothing is lent."""
+    """Device that is lent, "cpu" or "cuda:N"; empty: nothing is lent."""
     threads: int = 1
     memory_bytes: int = 0
     element_bytes: int = 2
-    """Of a number that the device computes with by itself."""
+    """Bytes of a number that the device computes with by itself."""
     model: str | None = None
-    """That the cluster serves; None: not known."""
+    """Model that the cluster serves; None: not known."""
     withheld: str = ""
     """Why the owner lends nothing now; empty: he does."""
 

@@ -20,21 +20,23 @@ from molink_agent.probe.gpus import Gpu, GpuProbe
 __all__ = ["GAME_KEEP_S", "GameWatch", "sign_of_game"]
 
 CARD_POLL_S = 5.0
-"""Between two questions to the driver, which take a millisecond: a game that starts fills a card
-within some ten seconds."""
+"""Seconds between two questions to the driver, which take a millisecond: a game that starts fills a
+card within some ten seconds."""
 
 SCREEN_POLL_S = 20.0
 SCREEN_POLL_WSL_S = 60.0
-"""As for input: asking the desktop starts a process, under WSL half a second of a core."""
+"""Seconds between two looks at the screen, here and under WSL, as for input: asking the desktop
+starts a process, under WSL half a second of a core."""
 
 GAME_KEEP_S = 90.0
-"""Since a sign was last seen: longer than a game loads or shows a menu."""
+"""Seconds since a sign was last seen: longer than a game loads or shows a menu."""
 
 DRAWING_FROM_PERCENT = 30.0
 """Games and renderers start there; a desktop with a browser draws 1 to 10 %."""
 
 PRESSURE_SHARE = 0.5
-"""Of the part that stays free: below it others have taken what was left to them, and want more."""
+"""Part of the memory that stays free of a loan: below it others have taken what was left to them,
+and want more."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class GameWatch:
     """Watch for signs of a game; what it saw counts for a while."""
 
     gpus: GpuProbe
-    """Its own: a probe tells what has been used since it was last asked."""
+    """Probe of its own: a probe tells what has been used since it was last asked."""
     screen: FullScreenProbe
     screen_every_s: float = SCREEN_POLL_S
     _card_asked_at_s: float | None = None
@@ -82,8 +84,8 @@ class GameWatch:
 
 
 def sign_of_game(gpu: Gpu, *, holds: bool) -> str:
-    """What a lent card tells of a game, a sentence; empty: nothing. `holds`: whether stages of ours
-    compute here; on which card the driver need not tell."""
+    """Sentence about a sign of a game on a lent card; empty: there is none. `holds`: whether stages
+    of ours compute here; on which card the driver need not tell."""
     if gpu.drawing_percent is not None and gpu.drawing_percent >= DRAWING_FROM_PERCENT:
         return f"A game or another program draws on cuda:{gpu.index} (pause_on_game)."
     least = PRESSURE_SHARE * kept_free_bytes(gpu.memory_bytes)

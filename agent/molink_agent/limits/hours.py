@@ -29,12 +29,12 @@ class LendingHours:
     """Hours of one line of the limits, such as `mon-fri 18:00-02:00`; built by `parse`."""
 
     days: tuple[int, ...]
-    """0 is Monday: the days on which it begins."""
+    """Days on which it begins; 0 is Monday."""
     start_minute: int
     end_minute: int
-    """Of the same day when later than the start, else of the next."""
+    """Minute of the same day when later than the start, else of the next."""
     text: str
-    """As its owner wrote it, in plain form."""
+    """Line as its owner wrote it, in plain form."""
 
     @classmethod
     def parse(cls, text: str) -> "LendingHours":

@@ -27,16 +27,16 @@ __all__ = [
 ]
 
 FREE_MEMORY = "free memory"
-"""What bounds a loan where no cap of the owner does."""
+"""Bound of a loan that no cap of the owner bounds."""
 
 BESIDE_STAGE_BYTES = CONTEXT_BYTES + STEP_BYTES
-"""Of a card, for a stage's process and its steps: what is lent is for weights and KV."""
+"""Bytes of a card for a stage's process and its steps: what is lent is for weights and KV."""
 
 FULL_SHARE = 0.1
-"""Of a card's memory: what is lent less each time it was full although less was counted..."""
+"""Part of a card's memory that is lent less each time it was full although less was counted."""
 
 TIMES_FULL_MAX = 5
-"""...at most half of it, until the agent starts anew."""
+"""Times that count: the loan shrinks by at most half of the memory, until the agent starts anew."""
 
 MEMORY_RESERVE_SHARE = 0.1
 MEMORY_RESERVE_BYTES_MAX = 2 * GB
@@ -47,8 +47,8 @@ DISK_RESERVE_BYTES = 2 * GB
 """Logs, updates, and the owner's next download."""
 
 THREADS_SHARE = 0.5
-"""Of the processor's threads: one for each core where cores have two, and the owner's programs stay
-quick. Decode is bound by memory, and more threads gain it little."""
+"""Part of the processor's threads: one for each core where cores have two, and the owner's programs
+stay quick. Decode is bound by memory, and more threads gain it little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,11 @@ class Lent:
     total_bytes: int
     lent_bytes: int
     bound_by: str
-    """"vram_gb" or "memory_gb" where the owner's cap decides, FREE_MEMORY where the PC does."""
+    """Bound of the loan: "vram_gb" or "memory_gb" where the owner's cap decides, FREE_MEMORY where
+    the PC does."""
     threads: int = 1
     element_bytes: int = 2
-    """Of a number that it computes with by itself."""
+    """Bytes of a number that it computes with by itself."""
 
     @property
     def computes_on(self) -> str:
@@ -128,9 +129,8 @@ def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
 def nothing_left(
     limits: Limits, lent: tuple[Lent, ...], disk_bytes: int, model: ModelSize, margin: float = 1.0
 ) -> str | None:
-    """A sentence when not one layer of `model` fits; None when one does.
-
-    `margin` times a layer must fit: for a few bytes more an earlier sentence is not taken back.
+    """A sentence when not one layer of `model` fits; None when a layer does. `margin` times a layer
+    must fit: for a few bytes more an earlier sentence is not taken back.
     """
     if not lent:
         return (
@@ -203,5 +203,5 @@ def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:
 
 
 def _gb(size: int) -> str:
-    """As the limits are typed; small models have layers of a few MB."""
+    """Size in GB, as the limits are typed; small models have layers of a few MB."""
     return f"{size / GB:.2f} GB" if size >= GB / 100 or not size else f"{size / GB:.2g} GB"

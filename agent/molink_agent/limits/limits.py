@@ -33,17 +33,17 @@ __all__ = [
 GB = 2**30
 
 UNSET = frozenset({"none", "unset", "default", ""})
-"""After `set KEY`: back to what applies without a line in the file."""
+"""Values of `set KEY` that mean: back to what applies without a line in the file."""
 
 
 HOURS_ENTRIES_MAX = 50
 """Seven days in pieces of four hours are 42."""
 
 DEVICES_MAX = 16
-"""Of one PC, as the coordinator admits them (`molink.control.registry.rules`)."""
+"""Most devices of one PC, as the coordinator admits them (`molink.control.registry.rules`)."""
 
 NUMBERLESS = {"cuda": "cuda:0"}
-"""What people call the only card."""
+"""Names that people give the only card."""
 
 YES = frozenset({"yes", "true", "on", "1"})
 NO = frozenset({"no", "false", "off", "0"})
@@ -88,11 +88,11 @@ class ValueKind:
     """Kind of value that a limit takes: how it is read and written."""
 
     allowed: str
-    """Completes "it must be"."""
+    """Words that complete "it must be"."""
     of_toml: Callable[[Any], Any]
-    """The value, checked. Raises ValueError."""
+    """Value of TOML, checked. Raises ValueError."""
     of_text: Callable[[str], Any]
-    """The same from what was typed. Raises ValueError."""
+    """Value from what was typed, checked. Raises ValueError."""
     to_toml: Callable[[Any], str]
 
 
@@ -134,7 +134,7 @@ def _flag_of_text(text: str) -> bool:
 
 
 def _hours_of_toml(value: Any) -> tuple[LendingHours, ...]:
-    """From one entry or a list of them."""
+    """Lending hours from one entry or a list of them."""
     entries = [value] if isinstance(value, str) else value
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise ValueError(f"{value!r} is neither hours nor a list of hours")
@@ -146,7 +146,7 @@ def _hours_of_toml(value: Any) -> tuple[LendingHours, ...]:
 
 
 def _hours_of_text(text: str) -> tuple[LendingHours, ...]:
-    """From entries with commas between them."""
+    """Lending hours from entries with commas between them."""
     return _hours_of_toml([part for part in text.split(",") if part.strip()])
 
 
@@ -259,13 +259,13 @@ KEYS = (
         "10",
     ),
 )
-"""In the order of the file."""
+"""Keys in the order of the file."""
 
 _BY_NAME = {key.name: key for key in KEYS}
 
 
 def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
-    """From parsed TOML; `source` names the file in errors. Raises UserError."""
+    """The limits in parsed TOML; `source` names the file in errors. Raises UserError."""
     read = {}
     for name, value in fields.items():
         key = _key(name, source)

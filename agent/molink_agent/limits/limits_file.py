@@ -19,7 +19,7 @@ from molink_agent.limits.limits import KEYS, Key, Limits, limits_of, with_value
 __all__ = ["LIMITS_FILE", "LimitsFile", "limits_text"]
 
 LIMITS_FILE = "limits.toml"
-"""In the agent's data directory."""
+"""Name of the file in the agent's data directory."""
 
 FILE_BYTES_MAX = 65_536
 """Ours has under 2 KB; a larger one is something else."""
@@ -43,13 +43,13 @@ class LimitsFile:
     def __init__(self, data_dir: Path) -> None:
         self.path = data_dir / LIMITS_FILE
         self.limits = Limits()
-        """As last read."""
+        """Limits as last read."""
         self.problem = ""
-        """What is wrong with the file as it is now; empty: nothing."""
+        """Fault of the file as it is now; empty: none."""
         self._stamp: tuple[int, ...] | None = None
 
     def read(self) -> Limits:
-        """Read the file; without one the defaults hold. Raises UserError for one that is wrong."""
+        """Read the file; without it the defaults hold. Raises UserError for a wrong file."""
         self._stamp = self._stamp_now()
         self.limits = self._parse()
         self.problem = ""
@@ -75,7 +75,7 @@ class LimitsFile:
         return changed
 
     def write(self, limits: Limits) -> None:
-        """Replace the file; a reader finds the old one or the new one. Raises UserError."""
+        """Replace the file; a reader finds the old content or the new. Raises UserError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         try:

@@ -30,10 +30,10 @@ from molink_agent.probe.machine import runs_on_battery
 __all__ = ["INPUT_POLL_S", "IdleTime", "OwnerPolicy", "UseFacts", "UseWatch", "Verdict", "verdict"]
 
 PAUSED_FILE = "paused"
-"""While it exists the owner has paused: it outlives a restart."""
+"""Name of the file that exists while the owner has paused: it outlives a restart."""
 
 IDLE_KEEP_SHARE = 0.5
-"""Of the idle time that its owner asks for: under it, what is lent is given back."""
+"""Part of the idle time that the owner asks for: with less, what is lent is given back."""
 
 
 INPUT_POLL_S = 20.0
@@ -41,7 +41,8 @@ INPUT_POLL_S = 20.0
 costs a process of about 10 ms."""
 
 INPUT_POLL_WSL_S = 60.0
-"""Under WSL: starting PowerShell costs about half a second of a core, 1 % at this rate."""
+"""Seconds between two questions under WSL: starting PowerShell costs about half a second of a core,
+1 % at this rate."""
 
 UNKNOWN_AFTER_S = 200.0
 """Three answers in a row may be missing; then the idle time is unknown."""
@@ -50,7 +51,7 @@ GPU_USED_FROM_PERCENT = 15.0
 """A desktop with a browser draws 1 to 10 %; games and renderers start at 30."""
 
 GPU_FREE_BELOW_PERCENT = 8.0
-"""Under the other, so that a load about the threshold does not come and go with every poll."""
+"""Use below which a GPU is free again, so that load about one threshold does not come and go."""
 
 
 @dataclass(slots=True)
@@ -75,7 +76,7 @@ class IdleTime:
             self._gpu_used_at_s = now_s
 
     def idle_s(self, now_s: float) -> float | None:
-        """Since the last use; None while it is unknown."""
+        """Seconds since the last use; None while it is unknown."""
         if self._input_at_s is None or now_s - self._answered_at_s > UNKNOWN_AFTER_S:
             return None
         used_at_s = max(self._input_at_s, self._gpu_used_at_s or self._input_at_s)
@@ -121,11 +122,11 @@ class UseFacts:
     lending: bool = False
     """Whether the last verdict allowed it."""
     idle_s: float | None = None
-    """Since anybody used it; None: unknown."""
+    """Seconds since anybody used it; None: unknown."""
     on_battery: bool | None = None
     """None: no battery, or unknown."""
     paused: bool = False
-    """By its owner."""
+    """Whether its owner has paused it."""
     game: str = ""
     """Why its owner seems to play on it; empty: he does not."""
 
@@ -172,7 +173,7 @@ class OwnerPolicy:
 
     @property
     def wish(self) -> NodeWish:
-        """What the coordinator is asked for: serve, pause or leave, with the reason."""
+        """Wish that the coordinator is told: serve, pause or leave, with the reason."""
         if self.leaving:
             return NodeWish(wish="leave", reason="Its owner has taken it out of the cluster.")
         if not self.now.allowed:

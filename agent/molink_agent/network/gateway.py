@@ -19,7 +19,7 @@ DISCOVER_MS = 2000
 """How long a router has to answer the search; they do within half a second."""
 
 DESCRIPTION = "MoLink"
-"""What the owner sees in the router's list."""
+"""Name that the owner sees in the router's list."""
 
 
 class Gateway(Protocol):
@@ -55,7 +55,7 @@ class UpnpGateway:
         return str(self._call("externalipaddress"))
 
     def map(self, port: int, lease_s: int) -> int:
-        """The same port outside as inside; one that another PC has is refused by the router."""
+        """Map the same port outside as inside; the router refuses one that another PC has."""
         upnp = self._upnp
         if not self._call(
             "addportmapping", port, "TCP", upnp.lanaddr, port, DESCRIPTION, "", lease_s
@@ -83,7 +83,7 @@ NAT_PMP_TRIES_S = (0.25, 0.5, 1.0)
 
 PUBLIC_ADDRESS, MAP_TCP = 0, 2
 ANSWER = 128
-"""Added to the operation in the answer."""
+"""Number that is added to the operation in the answer."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class NatPmpGateway:
     """Default router, asked by NAT-PMP (RFC 6886)."""
 
     router: str | None = None
-    """Its address; None: the default route's."""
+    """Address of the router; None: the default route's."""
     port: int = NAT_PMP_PORT
     _public_ports: dict[int, int] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ class NatPmpGateway:
         return str(ipaddress.IPv4Address(answer[8:12]))
 
     def map(self, port: int, lease_s: int) -> int:
-        """The router may give another port than the one it was asked for."""
+        """Map a port; the router may give another port than the one it was asked for."""
         wanted = self._public_ports.get(port, port)
         request = struct.pack("!BBHHHI", 0, MAP_TCP, 0, port, wanted, lease_s)
         answer = self._ask(request, MAP_TCP, 16)

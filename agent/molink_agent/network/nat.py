@@ -36,7 +36,7 @@ class NatKind(StrEnum):
     CONE = "cone"
     """The same outside address for everybody (endpoint-independent mapping)."""
     SYMMETRIC = "symmetric"
-    """Another outside port for each: neighbours cannot know which. Links go through the relay."""
+    """Another outside port for each neighbour, which none can know. Links go through the relay."""
     BLOCKED = "blocked"
     """UDP comes back from nowhere."""
     UNKNOWN = "unknown"
@@ -49,9 +49,9 @@ class NatAnswer:
 
     kind: NatKind
     outside: Address | None = None
-    """As the first port sees us."""
+    """Address at which the first port sees us."""
     inside: Address | None = None
-    """Our own, on the interface that leads there."""
+    """Address of our own, on the interface that leads there."""
 
 
 def nat_kind(inside: Address | None, first: Address | None, second: Address | None) -> NatKind:

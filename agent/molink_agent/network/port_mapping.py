@@ -29,12 +29,12 @@ class MappingPeriods:
     """Time limits of a port mapper."""
 
     answer_s: float = 8.0
-    """For one question: miniupnpc searches for two seconds and then asks each device it found."""
+    """Seconds for a question: miniupnpc searches for two and then asks each device found."""
     lease_s: int = 3600
     renew_s: float = 1500.0
     """Two renewals fit into a lease. Also how soon a router that had none is asked again."""
     removal_s: float = 3.0
-    """For removing all mappings at the end: the owner waits for the agent to stop."""
+    """Seconds to remove all mappings at the end: the owner waits for the agent to stop."""
 
 
 class PortMapper:
@@ -49,18 +49,18 @@ class PortMapper:
         self._gateways, self._periods = gateways, periods
         self._gateway: Gateway | None = None
         self._wanted: dict[str, tuple[int, ...]] = {}
-        """Ports by who listens at them."""
+        """Ports by the listener at them."""
         self._held: set[int] = set()
-        """Mapped, at the gateway."""
+        """Ports that are mapped at the gateway."""
         self._wanted_changed = asyncio.Event()
         self._asking = False
         """Whether a question has no answer yet; perhaps nobody waits for it any more."""
         self.mapped: dict[int, str] = {}
-        """host:port at the router, by this PC's port."""
+        """Addresses at the router as host:port, by this PC's port."""
         self.trouble = "the router has not been asked yet"
         """Why ports are not mapped, for the owner; empty when they are."""
         self.changed = asyncio.Event()
-        """Set when `mapped` has changed; the reader clears it."""
+        """Event that is set when `mapped` has changed; the reader clears it."""
 
     def want(self, listener: str, ports: Iterable[int]) -> None:
         """All the ports of one listener that shall be mapped from now on."""
@@ -128,10 +128,9 @@ class PortMapper:
                     await self._in_thread(self._gateway.unmap, port)
 
     async def _in_thread(self, ask: Callable[..., Result], *arguments: Any) -> Result:
-        """Raises OSError, TimeoutError among them, and nothing else.
-
-        A daemon thread, because the loop's own pool would be waited for at exit. As long as an
-        older question has no answer, no new one is asked.
+        """Result of a call in a daemon thread, because the loop's own pool would be waited for at
+        exit. Raises OSError, TimeoutError among them, and nothing else. As long as an older
+        question has no answer, no new question is asked.
         """
         if self._asking:
             raise TimeoutError("the router has not answered an older question")
@@ -162,7 +161,7 @@ def _as_os_error(error: Exception) -> OSError:
 
 
 def _check_public(address: str) -> None:
-    """Raises OSError for an address that leads nowhere from outside."""
+    """Raise OSError for an address that leads nowhere from outside."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:

@@ -25,7 +25,7 @@ from molink.transport.relay.protocol import COORDINATOR
 __all__ = ["RATE_MBPS_MAX", "CoordinatorPath", "Prober"]
 
 RTT_MS_MAX, RATE_MBPS_MAX = 60_000.0, 100_000.0
-"""What a message may hold (`control.messages`)."""
+"""Largest figures that a message may hold (`control.messages`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class Prober:
     inside: frozenset[str] = frozenset()
     """Nodes that are other devices of this PC."""
     bulk_s: float = 1.0
-    """Of sending, for each rate."""
+    """Seconds of sending, for each rate."""
 
     async def round(self, order: ProbeOrder) -> tuple[PathReport, CoordinatorPath | None]:
         """Measure the path to everybody in `order`. Raises nothing that a network can cause.
 
-        The coordinator's turn is where ids begin anew, so that of nodes that start together each
-        measures another neighbour at a time.
+        The coordinator's turn is where ids begin anew. So nodes that start together each measure
+        another neighbour at a time.
         """
         after = [peer for peer in order.peers if peer.node_id > self.node_id]
         before = [peer for peer in order.peers if peer.node_id <= self.node_id]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 __all__ = ["ClockReading", "clock_trouble"]
 
 CLOCK_OFF_S = 60.0
-"""From here on people notice: logs do not fit together, an invite seems to expire too early."""
+"""Seconds by which a clock is off when people notice: logs do not fit together, an invite seems to
+expire too early."""
 
 HOUR_S = 3600.0
 
@@ -25,9 +26,9 @@ class ClockReading:
     sent_unix_s: float
     """This PC's clock when the request left."""
     round_trip_s: float
-    """Until the answer was here, by a clock that nobody sets."""
+    """Seconds until the answer was here, by a clock that nobody sets."""
     coordinator_unix_s: float
-    """In its answer."""
+    """Time in the coordinator's answer."""
 
     @property
     def offset_s(self) -> float:

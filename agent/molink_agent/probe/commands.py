@@ -21,15 +21,15 @@ ANSWER_WITHIN_S = 5.0
 """PowerShell takes about two seconds to start on a slow disk; everything else answers at once."""
 
 ANSWER_BYTES_MAX = 65_536
-"""All that is asked for is a number or a line."""
+"""Most bytes of an answer: all that is asked for is a number or a line."""
 
 END_WITHIN_S = 1.0
-"""A killed process ends at once; only one that fled to a session of its own holds the pipe longer,
-and is not waited for."""
+"""Seconds to wait for the end of a killed process, which ends at once; only a process that fled to
+a session of its own holds the pipe longer, and is not waited for."""
 
 
 async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | None:
-    """What `command` prints; None when it is missing, fails, prints too much or takes too
+    """Text that `command` prints; None when it is missing, fails, prints too much or takes too
     long."""
     loop = asyncio.get_running_loop()
     try:
@@ -67,8 +67,8 @@ async def _whole_answer(process: Process) -> str | None:
 
 
 async def _end(process: Process) -> None:
-    """Also what it started: they share its session. Its pipe is emptied, since asyncio does not
-    believe in the end of a process before the end of its pipe."""
+    """End a process and all that it started: they share its session. Its pipe is emptied, since
+    asyncio does not believe in the end of a process before the end of its pipe."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):

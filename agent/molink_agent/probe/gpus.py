@@ -38,13 +38,13 @@ class Gpu:
     memory_bytes: int
     free_bytes: int
     own_bytes: int = 0
-    """What our own processes hold of it; 0 where the driver does not tell."""
+    """Bytes that our own processes hold of it; 0 where the driver does not tell."""
     others_percent: float | None = None
     """How busy others keep it, 0 to 100; None: unknown."""
     drawing_percent: float | None = None
-    """How busy those of them keep it that draw (desktops, games), 0 to 100; None: unknown."""
+    """How busy other programs that draw (desktops, games) keep it, 0 to 100; None: unknown."""
     capability: Capability | None = None
-    """Which machine code it runs; None: the driver does not tell."""
+    """Machine code that it runs; None: the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ class _CardUse:
     """Use of one card by process, as its driver reports it."""
 
     bytes_by_pid: dict[int, int]
-    """Empty where the driver does not tell."""
+    """Bytes of its memory by process; empty where the driver does not tell."""
     percent_by_pid: dict[int, float] | None
     """Use since it was last asked; None: it does not tell."""
     percent_in_all: float | None
     drawing_pids: frozenset[int] = frozenset()
-    """Of processes that draw; empty where the driver does not tell."""
+    """Ids of processes that draw; empty where the driver does not tell."""
 
     @property
     def pids(self) -> set[int]:

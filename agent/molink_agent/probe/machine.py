@@ -41,7 +41,7 @@ BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets that multiply bfloat16; other CPUs hold weights in fp32, twice as large."""
 
 NETWORKING_MODES = ("nat", "mirrored", "bridged", "virtioproxy", "consomme", "none")
-"""What `wslinfo --networking-mode` may answer."""
+"""Answers of `wslinfo --networking-mode`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Machine:
 
     cpu_name: str
     cpu_threads: int
-    """That this process may use."""
+    """Threads that this process may use."""
     multiplies_bfloat16: bool
     memory_bytes: int
     memory_available_bytes: int
-    """Without hurting who works here, as the system estimates."""
+    """Memory that may be taken without hurting who works here, as the system estimates."""
     disk_free_bytes: int
-    """Where the agent keeps its data."""
+    """Free bytes of the disk with the agent's data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ContainerLimits:
 
     memory_bytes: int | None = None
     memory_used_bytes: int = 0
-    """Without the files that the system only keeps in case they are read again."""
+    """Bytes in use, without the files that the system only keeps in case they are read again."""
     cpus: float | None = None
 
 
@@ -74,9 +74,9 @@ class Wsl:
     """Kind of WSL around this Linux."""
 
     version: int
-    """1 or 2."""
+    """Version of WSL: 1 or 2."""
     networking: str = "unknown"
-    """One of NETWORKING_MODES, or "unknown" where WSL is too old to tell."""
+    """Kind of network, one of NETWORKING_MODES, or "unknown" where WSL is too old to tell."""
 
 
 def read_machine(data_dir: Path, limits: ContainerLimits | None = None) -> Machine:
@@ -136,7 +136,7 @@ def runs_on_battery(ask: Callable[[], Any] | None = None) -> bool | None:
 
 
 def container_limits(directory: Path = CGROUP_DIRECTORY) -> ContainerLimits:
-    """What this process may use; without control groups there is no limit."""
+    """Memory and processors that this process may use; without control groups there is no limit."""
     memory = _whole(directory / "memory.max")
     if memory is None:
         return ContainerLimits(cpus=_cpus(directory))

@@ -25,7 +25,7 @@ class ScreenSaverInfo(ctypes.Structure):
 
 
 def idle_ms() -> int | None:
-    """None without the libraries, a display or the extension."""
+    """Milliseconds since the last input; None without the libraries, a display or the extension."""
     try:
         x11, saver = ctypes.CDLL("libX11.so.6"), ctypes.CDLL("libXss.so.1")
     except OSError:

@@ -58,14 +58,14 @@ class ServiceStatus:
     unit: str
     installed: bool
     enabled: bool
-    """Starts by itself."""
+    """Whether it starts by itself."""
     active: bool
-    """Runs now."""
+    """Whether it runs now."""
     lingering: bool
-    """Goes on when the user logs out."""
+    """Whether it goes on when the user logs out."""
     restarts: int
     problem: str = ""
-    """One sentence with a remedy; empty when all is well."""
+    """Sentence with a remedy; empty when all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Surroundings:
     wsl: bool
     container: bool
     systemd_booted: bool
-    """systemd is process 1."""
+    """Whether systemd is process 1."""
     user: str
     user_id: int
 
@@ -96,7 +96,7 @@ class _Answer:
     """Exit code and output of a program."""
 
     code: int
-    """0: done; 127: no such program; 124: it did not answer in time."""
+    """Exit code: 0: done; 127: no such program; 124: it did not answer in time."""
     output: str
     errors: str
 
@@ -285,8 +285,8 @@ def _ask(command: list[str], timeout_s: float = ANSWER_WITHIN_S) -> _Answer:
 
 
 def _environment(present: Mapping[str, str], run_directory: Path) -> dict[str, str]:
-    """As it is, in English, and with the directory of the user's bus, which some logins do not
-    set."""
+    """The environment as it is, in English, and with the directory of the user's bus, which some
+    logins do not set."""
     environment = {**present, "LC_ALL": "C"}
     if "XDG_RUNTIME_DIR" not in environment and run_directory.is_dir():
         environment["XDG_RUNTIME_DIR"] = str(run_directory)

@@ -21,7 +21,7 @@ from molink.errors import UserError
 __all__ = ["ISOLATION", "MADE_BY", "UNIT_NAME", "unit_name", "unit_text"]
 
 UNIT_NAME = "molink-agent.service"
-"""Of the agent with the usual data directory."""
+"""Name of the unit of the agent with the usual data directory."""
 
 MADE_BY = "# Made by molink agent service install"
 """First line of every unit of ours: no other file is ever overwritten or removed."""
@@ -42,11 +42,12 @@ CPU_WEIGHT = 20
 """A fifth of an ordinary program's share when both want all of the CPU."""
 
 MEMORY_MAX_PERCENT = 90
-"""Of the PC's memory: a leak ends the stage before it ends the owner's session. What the owner
-lends is less, and the agent keeps to that."""
+"""Percentage of the PC's memory: a leak ends the stage before it ends the owner's session. What the
+owner lends is less, and the agent keeps to that."""
 
 OOM_SCORE = 500
-"""Of -1000 to 1000: when memory runs out in spite of that, ours is what the kernel takes first."""
+"""Score between -1000 and 1000: when memory runs out in spite of that, ours is what the kernel
+takes first."""
 
 WRITTEN = {
     "XDG_STATE_HOME": "state",
@@ -67,8 +68,9 @@ ISOLATION = (
     "PrivateTmp=yes",
     "BindReadOnlyPaths=-/tmp/.X11-unix",
 )
-"""What needs a namespace of users, which some Linuxes forbid. Home stays readable for the program
-itself, the hub's token and the desktop's key; of /tmp only the display's socket is shared."""
+"""Isolation that needs a namespace of users; some Linuxes forbid that. Home stays readable for the
+program itself, the hub's token and the desktop's key; of /tmp only the display is shared.
+"""
 
 _UNIT = f"""\
 {MADE_BY}: changes are lost when it runs again.
@@ -141,7 +143,7 @@ def unit_text(command: Sequence[str], data_dir: Path, *, isolated: bool = True) 
 
 
 def _quoted(argument: str) -> str:
-    """In double quotes, with the characters that systemd would read as its own doubled."""
+    """An argument in double quotes; characters that systemd would read as its own are doubled."""
     return _path(argument).replace("$", "$$")
 
 

@@ -26,11 +26,11 @@ MANIFEST_BYTES_MAX = 64 * 2**20
 """The largest models known (90,000 tensors, 140,000 blocks) come to 20 MB."""
 
 TIMEOUTS = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=45.0)
-"""No bound on the whole: home lines are slow. A read may wait as long as the coordinator lets nodes
-stand in line (30 s), and some."""
+"""Timeouts without a bound on the whole: home lines are slow. A read may wait as long as the
+coordinator lets nodes stand in line (30 s), and some."""
 
 BUFFER_BYTES = 2**20
-"""Of what has come and is not taken yet. With aiohttp's 64 KB a download costs half as much
+"""Bytes that have come and are not taken yet. With aiohttp's 64 KB a download costs half as much
 processor time again."""
 
 RETRY_AFTER_S_MIN, RETRY_AFTER_S_MAX = 0.2, 60.0

@@ -42,11 +42,11 @@ from molink_agent.weights.weights_dir import (
 __all__ = ["ensure_weights"]
 
 REQUEST_BYTES = 64 * 2**20
-"""Asked for at once: 50 s of a line of 10 Mbps, and so long that a round trip does not count."""
+"""Bytes asked for at once: 50 s of a line of 10 Mbps, so that a round trip does not count."""
 
 BLOCK_TRIES = 3
-"""Of one block that comes damaged. TCP lets one error through in 10**9 packets or so; three in the
-same place are no accident of the line."""
+"""Tries of one block that comes damaged. TCP lets one error through in 10**9 packets or so; three
+in the same place are no accident of the line."""
 
 
 async def ensure_weights(

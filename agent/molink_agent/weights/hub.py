@@ -36,24 +36,24 @@ from molink_agent.weights.weights_dir import (
 __all__ = ["fetch_from_hub"]
 
 LARGE_FILE_NAME = re.compile(r"[0-9a-f]{64}")
-"""In the client's cache: a SHA-256. Small files have shorter names."""
+"""Name of a large file in the client's cache, a SHA-256. Small files have shorter names."""
 
 READ_BYTES = 2**20
 
 FETCHES = 2
-"""Of a file whose checksum is wrong."""
+"""Times that a file is fetched while its checksum is wrong."""
 
 VERIFYING_SHARE = 0.1
-"""Of the time in which as many bytes come: minutes of it are visible as progress."""
+"""Time to verify bytes, as a part of that to fetch them: minutes of it show as progress."""
 
 Counted = Callable[[int], None]
-"""Called with a number of bytes."""
+"""Callback with a number of bytes."""
 
 
 async def fetch_from_hub(
     source: HubSource, layers: range, directory: Path, limits: WeightsLimits, progress: Progress
 ) -> Path:
-    """As `ensure_weights` from the hub."""
+    """Fetch the weights of a stage as `ensure_weights` does, from the hub."""
     checkpoint = await in_thread(
         open_hub_checkpoint, source.model, directory / "hub", limits.disk_bytes_max
     )
@@ -161,7 +161,7 @@ def bar_class(received: Counted) -> type[Any]:
 
 
 def _plan(paths: dict[str, Path], shape: WeightsLayout, layers: range) -> ShardPlan:
-    """By what the files really hold."""
+    """Plan of the files and tensors that the layers need, by what the files really hold."""
     weight_map = {
         tensor.name: name for name, path in paths.items() for tensor in read_header(path).tensors
     }

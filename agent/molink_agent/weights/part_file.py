@@ -43,10 +43,10 @@ class Run:
     """Range of bytes that follow each other in the original file and in our part."""
 
     start: int
-    """In the original file."""
+    """First byte in the original file."""
     stop: int
     local: int
-    """Where they begin in the part."""
+    """First byte in the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Cut:
     """Slice of one block, and where it goes in our part."""
 
     start: int
-    """In the block."""
+    """First byte in the block."""
     stop: int
     local: int
 
@@ -66,7 +66,7 @@ class Part:
     name: str
     source: FileEntry
     prefix: bytes
-    """What stands in front of the first run."""
+    """Bytes in front of the first run."""
     runs: tuple[Run, ...]
     tensors: tuple[str, ...] = ()
 
@@ -86,7 +86,7 @@ class Part:
         return sorted(numbers)
 
     def cuts(self, block: int, block_bytes: int) -> list[Cut]:
-        """What one block gives to it, in order; together they are one piece."""
+        """Slices of one block that belong to the part, in order; together they are one piece."""
         first, last = block * block_bytes, (block + 1) * block_bytes
         found = []
         for run in self.runs:
@@ -148,7 +148,7 @@ JOURNAL_LINE = re.compile(r"(\d{1,12}) ([0-9a-f]{64})")
 """Block number, checksum of our piece of it."""
 
 READ_BYTES = 2**20
-"""At once while comparing: an agent that has finished shall not keep the memory of a block."""
+"""Bytes read at once while comparing: a finished agent shall not keep a block's memory."""
 
 
 @dataclass(slots=True)
@@ -260,7 +260,7 @@ class PartFile:
         return json.dumps(facts)
 
     def _read_journal(self) -> dict[int, str] | None:
-        """None when there is none for this part."""
+        """Checksums of the blocks in the journal, by number; None when it is not of this part."""
         try:
             lines = self.journal.read_bytes().decode("ascii", "replace").split("\n")
         except OSError:
@@ -281,7 +281,7 @@ class PartFile:
         return sum(cut.stop - cut.start for cut in self.part.cuts(block, self.block_bytes))
 
     def _piece_digest(self, descriptor: int, block: int) -> str:
-        """Empty where the disk cannot read it."""
+        """Checksum of our piece of a block; empty where the disk cannot read it."""
         digest = hashlib.sha256()
         try:
             for cut in self.part.cuts(block, self.block_bytes):

@@ -26,10 +26,10 @@ class Downloaded:
     """How far a download is."""
 
     fraction: float
-    """That is there and was verified, 0 to 1."""
+    """Part that is there and was verified, 0 to 1."""
     total_bytes: int = 0
     bytes_per_s: float = 0.0
-    """Of the last seconds."""
+    """Rate over the last seconds."""
 
 
 Progress = Callable[[Downloaded], None]
@@ -40,10 +40,10 @@ class CoordinatorSource:
     """The coordinator's HTTP server of weights."""
 
     url: str
-    """In front of /manifest and /files/NAME."""
+    """URL in front of /manifest and /files/NAME."""
     token: str = field(repr=False)
     tls: ServerTrust = field(default_factory=ServerTrust)
-    """What its certificate is accepted by."""
+    """Trust by which its certificate is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class HubSource:
     """The hub on which the model was published."""
 
     model: str
-    """owner/name."""
+    """Model on the hub, owner/name."""
 
 
 Source = CoordinatorSource | HubSource
@@ -62,26 +62,26 @@ class WeightsLimits:
     """Limits of a download: disk, and how long it goes on when things fail."""
 
     disk_bytes_max: int | None = None
-    """Of all weights under the directory; older ones go when it is reached. None: no cap."""
+    """Most bytes of all weights in the directory; older ones go beyond it. None: no cap."""
     disk_reserve_bytes: int = 2 * GIB
-    """Left free on the disk: a PC whose disk is full to the last byte is not a pleasant one."""
+    """Bytes left free on the disk: a PC whose disk is full is not a pleasant one."""
     keep: frozenset[Path] = frozenset()
     """Directories that `ensure_weights` returned and that stages still use: never removed."""
     failures_max: int = 12
-    """In a row without one good block. With the pauses below that is five minutes: a coordinator
-    that restarts, or a router, is back by then."""
+    """Failures in a row without one good block. With the pauses below that is five minutes: a
+    coordinator that restarts, or a router, is back by then."""
     pause_s: float = 0.5
-    """After the first failure; each further one doubles it."""
+    """Seconds of pause after the first failure; each further failure doubles them."""
     pause_s_max: float = 60.0
     busy_s_max: float = 3600.0
     """How long to be sent away with "come back" without one good block."""
 
 
 WINDOW_S = 5.0
-"""Of the rate shown: steady enough to read, and a line that stops shows within seconds."""
+"""Seconds of the rate shown: steady enough to read, and a line that stops shows within seconds."""
 
 SAMPLES_MAX = 512
-"""More blocks in a window would only give the same rate more exactly."""
+"""Blocks in a window; with more the rate would be the same, only more exact."""
 
 
 class ProgressMeter:

@@ -46,10 +46,10 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_PLAIN = re.compile(r"[^A-Za-z0-9]+")
 
 NAME_CHARS_MAX = 60
-"""Of a model's name in a folder's name."""
+"""Most characters of a model's name in a folder's name."""
 
 REVISION_CHARS = 12
-"""Of the content's hash there: for telling a model's versions apart, not for trust."""
+"""Characters of the content's hash in a folder's name, to tell versions apart, not for trust."""
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -175,7 +175,7 @@ class DiskSpace:
     directory: Path
     limits: WeightsLimits
     purpose: str
-    """What is downloaded, in words."""
+    """Words for what is downloaded."""
 
     def make(self, missing_bytes: int, wanted: Iterable[Path], view: Path) -> None:
         """Make room for `missing_bytes` more. `wanted` files and `view` stay. Raises WeightsError
@@ -242,7 +242,7 @@ class DiskSpace:
         return {link.resolve() for view in self._views() for link in view.iterdir()}
 
     def _used_bytes(self) -> int:
-        """What all weights take on the disk."""
+        """Bytes that all weights take on the disk."""
         found = (path for path in self.directory.rglob("*") if not path.is_symlink())
         return sum(path.stat().st_size for path in found if path.is_file())
 

@@ -27,7 +27,7 @@ TASK_NAME = "MoLink agent"
 NAMESPACE = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 
 DELAY = "PT30S"
-"""After logon: what the owner opens first goes first."""
+"""Delay after logon: what the owner opens first goes first."""
 
 RESTART = {"Interval": "PT1M", "Count": "999"}
 """The shortest wait and the most attempts that Windows allows: sixteen hours of trying, until the

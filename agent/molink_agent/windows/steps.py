@@ -51,14 +51,14 @@ class WindowsFacts:
     """Facts about a Windows PC before MoLink is installed."""
 
     build: int
-    """Of Windows: 22631 is Windows 11 23H2."""
+    """Build of Windows: 22631 is Windows 11 23H2."""
     virtualisation: bool
     """Switched on in the firmware, or a hypervisor runs already."""
     wsl_version: tuple[int, ...] | None
-    """Of WSL itself; None: the old one that came with Windows and cannot tell."""
+    """Version of WSL itself; None: the old one that came with Windows and cannot tell."""
     distribution: str
     distribution_wsl: int
-    """1 or 2: how this distribution runs."""
+    """Version of WSL, 1 or 2, in which this distribution runs."""
     mirrored: bool
     """.wslconfig sets it already."""
     python_complete: bool
@@ -81,7 +81,7 @@ def can_mirror(facts: WindowsFacts) -> bool:
 
 
 def plan_steps(facts: WindowsFacts) -> tuple[Step, ...]:
-    """In the order in which they are to be done; one STOP alone when nothing can be."""
+    """Steps in the order in which they are to be done; one STOP alone when nothing can be."""
     obstacle = _obstacle(facts)
     if obstacle:
         return (Step(Do.STOP, obstacle),)

@@ -53,7 +53,7 @@ class TextFile:
 
     @classmethod
     def read(cls, path: Path) -> "TextFile":
-        """Empty when there is none. Raises UserError when it cannot be read."""
+        """The file at `path`, empty when there is none. Raises UserError when it cannot be read."""
         try:
             content = path.read_bytes() if path.exists() else b""
         except OSError as error:
@@ -151,7 +151,7 @@ def _goes_on(line: str) -> bool:
 
 
 def _line_after_header(lines: Lines) -> int | None:
-    """Where the first [wsl2] section begins; None when there is none."""
+    """Line behind the first header [wsl2]; None when there is none."""
     for first, last, section in _logical_lines(lines):
         if section == SECTION and _HEADER.fullmatch(lines[first]):
             return last
@@ -169,13 +169,13 @@ def _section_is_empty(lines: Lines, start: int) -> bool:
 
 
 def _lines(text: str) -> Lines:
-    """Only the line ends that WSL knows: Python's splitlines takes others too."""
+    """Lines of a text, by the line ends that WSL knows: Python's splitlines takes others too."""
     lines = re.split(r"\r?\n", text)
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def _text(lines: Lines, before: str) -> str:
-    """With the line ends that the file had; a new one gets those of Windows."""
+    """Text of the lines, with the line ends that the file had; a new file gets those of Windows."""
     end = "\n" if "\n" in before and "\r\n" not in before else "\r\n"
     return "".join(line + end for line in lines)
 

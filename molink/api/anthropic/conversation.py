@@ -121,7 +121,7 @@ def _turns(messages: Iterable[InputMessage]) -> list[Message]:
 
 
 def _spoken(message: InputMessage) -> Iterator[Message]:
-    """What one message says: results first, as their calls came just before."""
+    """Messages in one message of the dialect: results first, as their calls came just before."""
     blocks = message.content
     results = [block for block in blocks if isinstance(block, ToolResultBlock)]
     for block in results:

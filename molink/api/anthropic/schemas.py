@@ -88,7 +88,7 @@ def kind_of(type: str) -> str:
 
 
 class ThinkingBlock(Part):
-    """What the model reasoned before an earlier answer."""
+    """Thoughts of the model before an earlier answer."""
 
     type: Literal["thinking"]
     thinking: OrEmpty = ""
@@ -126,7 +126,7 @@ class InputMessage(Part):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system", "developer", "tool"]
-    """Who speaks; a developer and a tool, whose result it is, are not Anthropic's."""
+    """Author of the message; Anthropic knows no developer, and no tool, whose result it is."""
     tool_call_id: OrEmpty = ""
     content: Annotated[list[Block], FailFast(), BeforeValidator(as_parts)] = NO_CONTENT
 

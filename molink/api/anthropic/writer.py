@@ -25,7 +25,7 @@ class _OpenBlock:
 
     block: dict[str, Any]
     text_field: str
-    """Where its text goes, as in the block's deltas; a use of a tool has its input instead."""
+    """Name of the block's field, and its deltas', that takes text; a call's text is its input."""
     call: int = -1
     """Index of its call."""
     texts: list[str] = field(default_factory=list)

@@ -21,7 +21,7 @@ from molink_scheduler.request import GRAMMAR_CHARS_MAX
 __all__ = ["chat_requests"]
 
 TOOLS_ASKED_MAX = 64
-"""Tools that are looked at one by one for the one to name; others' questions wait meanwhile."""
+"""Tools that are looked at one by one for the one at fault; others' questions wait meanwhile."""
 
 
 async def chat_requests(

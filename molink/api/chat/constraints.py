@@ -34,7 +34,7 @@ class AnswerGrammars:
     """Writer of the grammars of answers to one prompt."""
 
     tags: ThinkTags | None
-    """What stands around thoughts; None: the model has none."""
+    """Marks around the model's thoughts; None: it has none."""
     prompt: str
     """The template's text, as far as it tells whether the model thinks first."""
     lark: LarkWriter

@@ -50,7 +50,7 @@ UNREAD = {
     "document": "document",
     "file": "file",
 }
-"""What a person has shown, by a word of its type: the model must be told of it."""
+"""Name of the thing that a person has shown, by a word of its type: the model is told of it."""
 
 
 def as_parts(value: Any) -> Any:
@@ -140,7 +140,7 @@ class ContentPart(LeftOut):
 
     @property
     def shown(self) -> str:
-        """What the model reads; empty: nothing."""
+        """Text that the model reads of this part; empty: none."""
         if self.is_left_out:
             kinds = (kind for word, kind in UNREAD.items() if word in self.type)
             return next((f"[{kind} left out: this model reads text]" for kind in kinds), "")

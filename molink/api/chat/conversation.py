@@ -52,7 +52,7 @@ class Message:
     role: Role
     text: str = ""
     reasoning: str = ""
-    """What the assistant thought before; most templates show only that of the latest turn."""
+    """Thoughts of the assistant before it; most templates show only those of the latest turn."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls that an assistant made."""
     tool_call_id: str = ""
@@ -124,7 +124,7 @@ AUTO = ToolChoice("auto")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Everything of a request that decides its prompt and how its answer is read."""
+    """All facts of a request that decide its prompt and how its answer is read."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -132,7 +132,7 @@ class Conversation:
     parallel_tool_calls: bool = True
     """False: calls after the first are dropped."""
     reasoning_effort: str | None = None
-    """For the template; "none" also asks it for an answer without reasoning."""
+    """Effort for the chat template; "none" also asks it for an answer without reasoning."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables for the template, over all others."""
     include_reasoning: bool = True
@@ -142,7 +142,7 @@ class Conversation:
     continue_final_message: bool = False
     """Whether it ends within the last message instead, with which the answer goes on."""
     param: str = "messages"
-    """What the dialect calls the messages, for errors."""
+    """The dialect's name for the messages, for errors."""
 
     @property
     def chars(self) -> int:
@@ -156,7 +156,7 @@ class Conversation:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the template knows beside messages and tools."""
+        """Variables that the template knows beside messages and tools."""
         found: dict[str, Any] = {}
         if self.reasoning_effort not in (None, "default"):
             found["reasoning_effort"] = self.reasoning_effort
@@ -217,7 +217,7 @@ def _templated_call(call: ToolCall, read: Callable[[str], Any]) -> dict[str, Any
 
 
 def read_json(text: str, *, strict: bool = True) -> Any:
-    """What a text says in JSON, None where it is none; `strict`: without line ends in strings."""
+    """Value of a text in JSON, None where it is none; `strict`: without line ends in strings."""
     try:
         return json.loads(text, strict=strict)
     except (ValueError, RecursionError):
@@ -231,7 +231,7 @@ def _object_or_text(arguments: str) -> dict[str, Any] | str:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """Arguments as an object in any case: what is none stands within one."""
+    """Arguments as an object in any case: arguments that are none stand within one."""
     found = _object_or_text(arguments)
     return found if isinstance(found, dict) else {"arguments": found}
 

@@ -109,7 +109,7 @@ OF_A_SISTER = {
     "deepseek_v31": ("```json", "deepseek_v3"),
     "deepseek_v32": ("tool_calls>", "deepseek_v4"),
 }
-"""What a template holds besides, where it is not of this version but of another."""
+"""Text by which a template of another version than the key's is told, and that version."""
 
 MARKS_OF_REASONING = (
     (HARMONY_MARK, HARMONY_REASONING),
@@ -181,8 +181,9 @@ class ChatFormat:
         return ""
 
     def _strict_calls(self, conversation: Conversation, shape: CallShape, prompt: str) -> str:
-        """Empty where no mark tells a call from text as it begins (an answer may be JSON for its
-        own sake, or marks may stand for other things), and where a grammar has one call only."""
+        """Grammar of strict calls; empty where no mark tells a call from text as it begins (an
+        answer may be JSON for its own sake, or a mark another thing), and where it has one call
+        only."""
         if not isinstance(shape, JsonShape) or shape.is_single:
             return ""
         marks = self._reader.marks if self._reader is not None else ()
@@ -223,8 +224,8 @@ class ChatFormat:
         return self._reader.shape if self._reader is not None else None
 
     def lead(self, conversation: Conversation, prompt: str) -> str:
-        """What stands before an answer to `prompt`, the template's text, as far as it tells whether
-        the model thinks first: where it goes on with a message it has thought, unless the message
+        """Text before an answer to `prompt`, the template's text, as far as it tells whether the
+        model thinks first: where it goes on with a message it has thought, unless the message
         itself ends within thoughts."""
         if self.tags is None or not conversation.continue_final_message:
             return prompt
@@ -277,8 +278,8 @@ class ChatFormat:
 
 
 def _template(tokenizer: ChatTokenizer | None, name: str = DEFAULT) -> str:
-    """A tokenizer's template; of several the one of this name, as the library takes it with tools,
-    else the default one."""
+    """A tokenizer's template; of several the template of this name, as the library takes it with
+    tools, else the default one."""
     found = tokenizer.chat_template if tokenizer is not None else None
     return found.get(name, found[DEFAULT]) if isinstance(found, dict) else found or ""
 
@@ -288,7 +289,7 @@ def _found(template: str, marks: tuple[tuple[str, str], ...]) -> str:
 
 
 def _marks(tool_parser: str, reasoning_parser: str) -> tuple[str, ...]:
-    """What readers look for in the text."""
+    """Marks that readers look for in the text."""
     if tool_parser == HARMONY_CALLS or reasoning_parser == HARMONY_REASONING:
         return HarmonyReader.marks
     reader, tags = CALL_READERS.get(tool_parser), TAGS.get(reasoning_parser)
@@ -297,7 +298,7 @@ def _marks(tool_parser: str, reasoning_parser: str) -> tuple[str, ...]:
 
 
 def _of_one_token(marks: tuple[str, ...], tokenizer: ChatTokenizer | None) -> dict[str, int]:
-    """Those of the marks that are one token, with its id."""
+    """Marks that are one token, with its id."""
     if tokenizer is None:
         return {}
     token_ids = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in marks}

@@ -53,7 +53,7 @@ class Finished:
     """End of the answer, always its last part."""
 
     reason: str
-    """"stop", "length", or "tool_calls": it ended by itself and tools are to be called."""
+    """Reason of the end: "stop", "length", or "tool_calls": a stop after which to call tools."""
 
 
 Part = ReasoningDelta | TextDelta | ToolCallDelta | Finished

@@ -56,7 +56,7 @@ class ChatPrompt:
     conversation: Conversation
     format: ChatFormat
     text: str
-    """As the template wrote it."""
+    """The prompt as the template wrote it."""
     call_grammar: str
     """Grammar, in llguidance's Lark, of the call that the answer must be; empty: none."""
     token_ids: tuple[int, ...]

@@ -70,7 +70,7 @@ def free_call(number: int, tool: Tool, shape: TagShape, lark: LarkWriter) -> str
 
 
 def _begin(tool: Tool, shape: TagShape) -> str:
-    """What a call of a tool begins with."""
+    """Text with which a call of a tool begins."""
     line = shape.line_break
     return (
         f"{shape.begin}{line + shape.open if shape.open else ''}{tool.name}{shape.name_end}{line}"
@@ -106,8 +106,8 @@ def _json(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
 
 
 def _choices(schema: Mapping[str, Any], shape: TagShape) -> list[str]:
-    """The only texts that a schema allows, without those that hold the marks that end a text; none:
-    it allows more. Raises ApiError where none is left."""
+    """All texts that a schema allows, but for texts with a mark that ends a text; none: it allows
+    more. Raises ApiError where no text is left."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
     marks = (shape.value_end, shape.close)
@@ -133,7 +133,7 @@ def _text(schema: Mapping[str, Any], shape: TagShape) -> str:
 
 
 def _whole(pattern: str) -> str:
-    """A schema's pattern, which may match within a text, as one that matches all of it."""
+    """Pattern that matches all of a text, for a schema's pattern, which may match within a text."""
     begin = "" if pattern.startswith("^") else "(?s:.*)"
     end = "" if re.search(r"(?<!\\)\$$", pattern) else "(?s:.*)"
     inner = pattern.removeprefix("^") if end else pattern.removeprefix("^").removesuffix("$")

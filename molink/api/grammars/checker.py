@@ -21,13 +21,13 @@ CHECK_WITHIN_S = 5.0
 """The worst grammar within the library's limits takes a second; four times that on a busy PC."""
 
 START_WITHIN_S = 60.0
-"""Of the process, which takes 0.2 s on a free core."""
+"""Seconds within which the process starts; it takes 0.2 s on a free core."""
 
 REMEMBERED_MAX = 64
 """Answers: 8 MB when all of them are as long as may be."""
 
 LINE_BYTES_MAX = 2**20
-"""Of an answer: a grammar whose every character is escaped in JSON."""
+"""Most bytes of one answer: a grammar whose every character is escaped in JSON."""
 
 Process = asyncio.subprocess.Process
 
@@ -44,8 +44,8 @@ class GrammarChecker:
     )
 
     async def grammar(self, question: GrammarQuestion, param: str, of: str = "") -> str:
-        """In the form in which it travels. Raises ApiError about the field `param` when no tail
-        could follow it; `of`: which part of the field it is."""
+        """A grammar in the form in which it travels. Raises ApiError about the field `param` when
+        no tail could follow it; `of`: which part of the field it is."""
         if len(question.text) > GRAMMAR_CHARS_MAX:
             raise ApiError(
                 f"'{param}' is longer than {GRAMMAR_CHARS_MAX} characters: simplify it.",

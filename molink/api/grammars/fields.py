@@ -92,7 +92,7 @@ def _asked_by_guided_fields(body: SamplingBody) -> Asked:
 def _asked_as_text(
     prefix: str, regex: str | None, choice: list[str] | None, grammar: str | None
 ) -> Asked:
-    """What vLLM's fields ask for under both of their names."""
+    """Grammars that vLLM's fields ask for under both of their names."""
     if regex is not None:
         yield f"{prefix}regex", GrammarQuestion("regex", regex)
     if choice is not None:
@@ -117,13 +117,13 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
 
 
 def schema_question(schema: dict[str, Any] | None, param: str) -> Question:
-    """That `param` asks for JSON of this schema; None: for any object."""
+    """Question about the field `param`, which asks for JSON of this schema; None: of any object."""
     text = ANY_OBJECT if schema is None else json_text(without_notes(schema))
     return param, GrammarQuestion("json", text)
 
 
 def _of_schema(schema: Any, param: str, blanks: str | None = None) -> GrammarQuestion:
-    """vLLM takes a schema as an object, or as a string that holds one."""
+    """Question of a schema; vLLM takes one as an object, or as a string that holds one."""
     if isinstance(schema, dict):
         return GrammarQuestion("json", json_text(without_notes(schema)), blanks)
     if isinstance(schema, str):

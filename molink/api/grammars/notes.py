@@ -23,8 +23,8 @@ NAMED = (*DEFINITIONS, "dependentRequired", "dependentSchemas", "patternProperti
 
 
 def without_notes(schema: Any) -> Any:
-    """A schema without what demands nothing: notes, keywords with null or with what is none of
-    theirs, and formats that no grammar follows (`int64`, `url`), which are notes in JSON Schema."""
+    """A schema without all that demands nothing: notes, keywords with null or an impossible value,
+    and formats that no grammar follows (`int64`, `url`), which are notes in JSON Schema."""
     if isinstance(schema, list):
         return [without_notes(one) for one in schema]
     if not isinstance(schema, Mapping):

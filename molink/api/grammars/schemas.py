@@ -9,7 +9,7 @@ from molink_scheduler.request import GRAMMAR_CHARS_MAX
 __all__ = ["Choices", "GrammarText", "ResponseFormat", "StructuredOutputs"]
 
 CHOICES_MAX = 10_000
-"""Their characters are limited as a grammar's are; this keeps reading them bounded."""
+"""Most choices. Their characters are limited as a grammar's; this keeps reading them bounded."""
 
 GrammarText = Annotated[str, Field(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
 Choices = Annotated[list[GrammarText], Field(min_length=1, max_length=CHOICES_MAX)]
@@ -46,7 +46,7 @@ class StructuredOutputs(_Strict):
     regex: GrammarText | None = None
     choice: Choices | None = None
     grammar: GrammarText | None = None
-    """In Lark's syntax, or llama.cpp's GBNF."""
+    """A grammar in Lark's syntax, or llama.cpp's GBNF."""
     structural_tag: GrammarText | None = None
     """Text with parts in JSON, as a string: `{"structures": [{"begin": ..., "schema": ..., "end":
     ...}], "triggers": [...]}`."""

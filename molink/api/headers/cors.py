@@ -24,7 +24,7 @@ __all__ = ["ANY_ORIGIN", "OUR_HEADERS", "CorsRules", "add_cors_headers", "prefli
 ANY_ORIGIN = "*"
 
 PREFLIGHT_S = 600
-"""For which a browser need not ask again; Chromium takes at most 7,200."""
+"""Seconds for which a browser need not ask again; Chromium takes at most 7,200."""
 
 ASKED_CHARS_MAX = 2048
 """Names of headers that a page may announce; OpenAI's client announces some 400 characters."""
@@ -56,7 +56,7 @@ class CorsRules:
     """Origins whose pages may use the API."""
 
     origins: frozenset[str] = frozenset()
-    """As browsers send them, `https://chat.example:8443`; or `*`."""
+    """Origins as browsers send them, `https://chat.example:8443`; or `*`."""
 
     @classmethod
     def of(cls, origins: Iterable[str]) -> "CorsRules":
@@ -73,7 +73,7 @@ class CorsRules:
 
 
 def _checked(origin: str) -> str:
-    """As a browser writes it, in small letters."""
+    """The origin as a browser writes it, in small letters."""
     if origin == ANY_ORIGIN:
         return origin
     plain = origin.lower().removesuffix("/")

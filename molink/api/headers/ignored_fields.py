@@ -21,7 +21,7 @@ __all__ = ["IGNORED", "IGNORED_HEADER", "STRICT", "note_ignored", "unknown_field
 IGNORED_HEADER = "X-MoLink-Ignored"
 
 NAMES_SHOWN_MAX = 20
-"""Of fields in the header, each of at most NAME_CHARS_SHOWN: proxies take headers of 4 KiB."""
+"""Most fields in the header, of at most NAME_CHARS_SHOWN each: proxies take headers of 4 KiB."""
 
 STRICT = web.AppKey("strict", bool)
 """Whether a field that would be ignored is refused."""
@@ -29,7 +29,7 @@ STRICT = web.AppKey("strict", bool)
 IGNORED = web.RequestKey("ignored", str)
 
 _UNSHOWN = re.compile(r"[^!-+\-.-~]")
-"""What does not stand in a list of names in a header: spaces, commas, all that is not ASCII."""
+"""Characters that no name in a header's list may hold: spaces, commas, all that is not ASCII."""
 
 _PLACES = re.compile(r"\.\d+(?=\.)")
 

@@ -34,7 +34,7 @@ TRACEPARENT_CHARS_MAX = 64
 """Version 00 has 55."""
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
-"""Whose requests are conversations, for metrics; all others complete text."""
+"""Paths of conversations, for metrics; all others complete text."""
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
@@ -68,8 +68,7 @@ def request_id_of(request: web.Request) -> str:
 
 
 def kept_id_of(request: web.Request) -> str:
-    """The id under which its answer is kept: never one that a client chose, as another one may
-    choose the same."""
+    """Id under which its answer is kept: never the client's, as others may choose the same."""
     own = request_id_of(request)
     is_chosen = own == request.headers.get(REQUEST_ID_HEADER)
     return secrets.token_hex(_MADE_BYTES) if is_chosen else own

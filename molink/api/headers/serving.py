@@ -24,7 +24,7 @@ NODES_SHOWN_MAX = 64
 NODE_CHARS_SHOWN = 40
 
 _UNSHOWN = re.compile(r"[^ -+\--~]")
-"""What does not stand in a list of names in a header: commas, and all that is not ASCII."""
+"""Characters that no name in a header's list may hold: commas, and all that is not ASCII."""
 
 
 def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
@@ -35,8 +35,8 @@ def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
 
 
 def cached_tokens(prompt_tokens: int) -> int:
-    """How many of the request's prompt tokens, of which there are so many, were cached. Choices of
-    one prompt find what the first has computed, so that one counts."""
+    """How many of the request's `prompt_tokens` were cached. Choices of one prompt find what the
+    first has computed, so only the first counts."""
     timelines = SERVED.get() or []
     is_one = bool(timelines) and timelines[0].prompt_tokens == prompt_tokens
     cached = sum(one.cached_tokens for one in (timelines[:1] if is_one else timelines))
@@ -44,10 +44,10 @@ def cached_tokens(prompt_tokens: int) -> int:
 
 
 def served_by() -> dict[str, Any]:
-    """What a stream says of it in its last event: rings and nodes in the order in which they
-    served, times in milliseconds (null: it did not come so far), and under `attempts` what each
-    ring did for a request of one sequence: more than one where a ring was lost meanwhile;
-    `audited` of one that was chosen for an audit."""
+    """Report that a stream's last event gives of the request: rings and nodes in the order in which
+    they served, times in milliseconds (null: it did not come so far), and under `attempts` what
+    each ring did for a request of one sequence: more than one where a ring was lost meanwhile;
+    `audited` of a request that was chosen for an audit."""
     timelines = SERVED.get() or []
     told = {
         "request_id": timelines[0].arrival.request_id if timelines else None,
@@ -74,7 +74,7 @@ def _attempt(part: RingAttempt) -> dict[str, Any]:
 
 
 def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
-    """What is known now of a request's sequences, as headers."""
+    """Headers with what is known now of a request's sequences."""
     is_over = all(one.finished_at is not None for one in timelines)
     times = {
         "X-MoLink-Queue-Ms": _slowest_ms(one.queue_s for one in timelines),
@@ -93,8 +93,8 @@ def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
 
 
 def _audited(timelines: Iterable[RequestTimeline]) -> str:
-    """How far the audit of one of them is: it begins when the answer has ended, so of answers that
-    are on their way no more is known than that there will be one. Empty: none was chosen."""
+    """How far the audit of one of them is; empty: none was chosen. An audit begins when the answer
+    has ended, so while answers are on their way it is only known that there will be one."""
     return next((one.audited for one in timelines if one.audited), "")
 
 

@@ -20,10 +20,10 @@ from molink.token_bucket import TokenBucket
 __all__ = ["LiveKeys", "RateState", "run_live_keys"]
 
 PERIOD_S = 10.0
-"""What a server that is killed forgets of the usage."""
+"""Seconds of usage that a server forgets when it is killed."""
 
 SECRET_CHARS_MAX = 200
-"""Of what is hashed: longer than any key."""
+"""Most characters of a secret that are hashed: longer than any key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RateState:
     reset_s: float
     """Seconds until all of them may be sent again."""
     retry_s: float
-    """Seconds until one may be sent; 0: now."""
+    """Seconds until a request may be sent; 0: now."""
 
 
 @dataclass(slots=True)
@@ -46,11 +46,11 @@ class LiveKeys:
     """Keys of a data directory, as a running server needs them."""
 
     store: KeyStore
-    """Only read; usage is written over a connection of its own."""
+    """Store that is only read; usage is written over a connection of its own."""
     clock: Callable[[], float] = time.time
     _known: dict[bytes, ApiKey] = field(default_factory=dict)
     _holds_keys: bool = True
-    """Also while the file could not be read yet: then nobody is let in without a key."""
+    """Whether there are keys; true until the file was read: nobody is let in without one."""
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _usage: dict[str, KeyUsage] = field(default_factory=dict)
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))
@@ -75,7 +75,7 @@ class LiveKeys:
         return any(key.state(self.clock()) == "usable" for key in durable)
 
     def usage(self, key: ApiKey) -> KeyUsage:
-        """What was asked with a key and is not written yet: add to it."""
+        """Usage of a key that is not written yet: add to it."""
         return self._usage.setdefault(key.key_id, KeyUsage())
 
     def spend(self, key: ApiKey, now_s: float) -> RateState | None:
@@ -94,7 +94,7 @@ class LiveKeys:
         return RateState(allowed, limit, int(level), (limit - level) / bucket.rate_per_s, retry_s)
 
     async def settle(self, store: KeyStore) -> None:
-        """Write down what was asked since the last call; what cannot be written is kept."""
+        """Write down the usage since the last call; usage that cannot be written is kept."""
         used = {key_id: one for key_id, one in self._usage.items() if one != KeyUsage()}
         given = {key_id: one.take() for key_id, one in used.items()}
         with self._writing:

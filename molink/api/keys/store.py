@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 KEY_PREFIX = "molink-sk-"
-"""Lets people, and programs that look for secrets in published files, recognise a key."""
+"""Prefix by which people, and programs that search published files, recognise a key."""
 
 SECRET_BYTES = 32
 
 FILE_NAME = "keys.sqlite"
 
 KEYS_MAX = 1000
-"""Usable at the same time: the list is read by a person, and a running server keeps all."""
+"""Most usable keys at a time: the list is read by a person, and a running server keeps all."""
 
 NAME_MAX = 60
 
@@ -51,13 +51,13 @@ RATE_PER_MIN_MAX = 1_000_000
 EXPIRES_S_MAX = 10 * 366 * 24 * 3600.0
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
-"""Expired and revoked keys stay in the list for so long, with what they have used."""
+"""Seconds for which expired and revoked keys stay in the list, with what they have used."""
 
 TEMPORARY_S = 60.0
-"""A command's own key outlives it by so long where it is killed; one that goes on renews it."""
+"""Seconds for which a killed command's own key outlives it; a command that goes on renews it."""
 
 ROTATED_S = 24 * 3600.0
-"""Who has the old secret of a key that was rotated has so long to be given the new one."""
+"""Seconds for which a rotated key's old secret stays valid, for its users to get the new one."""
 
 MIGRATIONS = (
     """
@@ -98,17 +98,17 @@ Scope = Literal["inference", "watch", "admin"]
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a key."""
+    """Hash of a secret, which is all that is kept of it."""
     return hashlib.sha256(secret.encode(errors="replace")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key besides its secret; times in seconds since 1970."""
+    """Key without its secret; times in seconds since 1970."""
 
     key_id: str
     name: str
-    """For the operator; empty: none."""
+    """Name for the operator; empty: none."""
     scope: Scope
     rate_per_min: int | None
     """Requests that it may send; None: no limit."""
@@ -116,10 +116,10 @@ class ApiKey:
     expires: float | None
     revoked: float | None
     priority: int = 0
-    """Of its requests that do not say one, and the best that the others may have unless the key is
-    an admin's; lower goes first."""
+    """Priority of requests that state none; lower goes first. Requests may state no better one,
+    unless the key is an admin's."""
     is_temporary: bool = False
-    """Whether a command has made it for itself, rather than an operator for somebody."""
+    """Whether a command made the key for itself, rather than an operator for somebody."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
@@ -144,7 +144,7 @@ class KeyUsage:
     """Seconds since 1970; None: never."""
 
     def take(self) -> "KeyUsage":
-        """What it holds, of which it keeps nothing."""
+        """Take the sums out: they begin at zero again."""
         taken = replace(self)
         self.requests = self.prompt_tokens = self.answer_tokens = 0
         self.last_used = None
@@ -267,7 +267,7 @@ class KeyStore:
         return [KeyRecord(ApiKey.of_row(row[4:]), KeyUsage(*row[:4])) for row in rows]
 
     def by_digest(self) -> dict[bytes, ApiKey]:
-        """All keys by the hash of their secret; by an old secret one that expires with it."""
+        """All keys by the hash of their secret; by an old secret a key that expires with it."""
         query = f"SELECT digest, old_digest, old_until, {KEY_COLUMNS} FROM keys"
         with self._lock:
             rows = self._connection.execute(query).fetchall()

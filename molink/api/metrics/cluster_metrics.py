@@ -39,7 +39,7 @@ class Figure:
     field: str
     help: str
     scale: float = 1.0
-    """From the field's unit to the metric's."""
+    """Factor from the field's unit to the metric's."""
 
     @property
     def is_counter(self) -> bool:
@@ -112,7 +112,7 @@ class NodeLabels:
     _known: set[str] = field(default_factory=set)
 
     def label(self, name: str) -> str:
-        """The name, printable; `other` for one that came too late."""
+        """The name, printable; `other` for a name that came too late."""
         shown = printable_line(name)
         if shown not in self._known:
             if len(self._known) >= self.names_max:
@@ -165,7 +165,7 @@ class ClusterCollector(Collector):
 
 
 def _cached(caches: Sequence[Part]) -> Iterator[Metric]:
-    """What all rings have cached in each tier, and what came back from the lower ones."""
+    """Metrics of tokens that all rings have cached in each tier, or that came from lower ones."""
     tiers = [one["tiers"] for one in caches if one.get("tiers")]
     names = ("host", "file", "fetched", "lost") if tiers else ()
     sums = {name: sum(one[f"{name}_tokens"] for one in tiers) for name in names}
@@ -204,7 +204,7 @@ def _families(
 
 
 def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
-    """Of parts with the same labels counters are added up, and of gauges the highest counts."""
+    """Values of a figure by labels: counters of one label add up, the highest gauge counts."""
     values: dict[tuple[str, ...], float] = {}
     for labels, part in parts:
         if (raw := part.get(figure.field)) is not None:

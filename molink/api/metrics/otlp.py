@@ -48,10 +48,10 @@ from molink.version import version
 __all__ = ["OtlpExport", "RequestSpans", "metrics_data"]
 
 PERIOD_S = 15.0
-"""Between two exports of metrics; a scraper asks about as often."""
+"""Seconds between two exports of metrics; a scraper asks about as often."""
 
 EXPORT_MS_MAX = 5_000
-"""For which an export may take, at the end too: then a collector that is gone holds nobody up."""
+"""Milliseconds that an export may take: a collector that is gone must not hold up the end."""
 
 NS = 1_000_000_000
 
@@ -106,7 +106,7 @@ def _point(sample: Sample, times: tuple[int, int]) -> NumberDataPoint:
 
 
 def _attributes(labels: Mapping[str, str]) -> dict[str, str]:
-    """Without those that are empty, as an error's type where there was none."""
+    """Labels that are not empty, as an error's type is where there was none."""
     return {DOTTED.get(name, name): value for name, value in labels.items() if value}
 
 

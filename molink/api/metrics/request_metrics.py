@@ -24,15 +24,15 @@ __all__ = ["UNANSWERED", "RequestMetrics"]
 PROVIDER = "molink"
 
 FINISH_REASONS = ("stop", "length", DEADLINE, "cancelled", OVERLOADED, "error")
-"""All with which a timeline ends."""
+"""All reasons with which a timeline ends."""
 
 UNANSWERED = ("cancelled", OVERLOADED, "error")
-"""Those that the conventions' `error.type` names."""
+"""Finish reasons that the conventions' `error.type` names."""
 
 SHARED_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 
 DURATION_BUCKETS_S = tuple(0.01 * 2**step for step in range(17))
-"""0.01 to 81.92 s as the conventions say, then on to eleven minutes."""
+"""Bounds from 0.01 to 81.92 s as the conventions say, then on to eleven minutes."""
 
 TTFT_BUCKETS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
@@ -43,7 +43,7 @@ TPOT_BUCKETS_S = (
     *(5.0, 10.0),
 )
 TOKEN_BUCKETS = tuple(float(4**power) for power in range(14))
-"""1 to 67,108,864, as the conventions say."""
+"""Bounds from 1 to 67,108,864, as the conventions say."""
 
 FORECASTS = "Seconds to first tokens, as they were forecast and as they came."
 
@@ -96,7 +96,7 @@ HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...]
 
 @dataclass(slots=True, eq=False)
 class RequestMetrics(Collector):
-    """Observer of timelines that have ended, and collector of what is counted of all."""
+    """Observer of timelines that have ended, and collector of the counts over all."""
 
     log: RequestLog
     events: EventLedger
@@ -105,21 +105,21 @@ class RequestMetrics(Collector):
     """Requests by how they ended."""
     _moves: int = 0
     _prompt_tokens: int = 0
-    """Of requests that have ended..."""
+    """Tokens of the prompts of ended requests that were answered."""
     _cached_tokens: int = 0
-    """...and of those, the ones that were not computed again."""
+    """Tokens of answered prompts that were in a cache and not computed again."""
     _forecast_s: float = 0.0
-    """To first tokens, of ended requests to which one was forecast..."""
+    """Forecast seconds to first tokens that came, summed over ended requests with a forecast."""
     _came_s: float = 0.0
-    """...and how long those took."""
+    """Measured seconds to first tokens, summed over ended requests that had a forecast."""
     _tokens_ended: int = 0
-    """Generated for requests that have ended."""
+    """Tokens generated for requests that have ended."""
     _live: int = 0
-    """Requests that waited or ran at the last look..."""
+    """Requests that waited or ran at the last look."""
     _tokens: int = 0
-    """...and what all requests had until then: tokens generated..."""
+    """Tokens generated for all requests until the last look."""
     _moves_seen: int = 0
-    """...and moves to another ring."""
+    """Moves of all requests to another ring until the last look."""
     _histograms: dict[str, Histogram] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ class RequestMetrics(Collector):
         self._moves_seen = self._moves + sum(one.moves for one in live)
 
     def collect(self) -> Iterator[Metric]:
-        """What is counted of all requests and events, as of the last look."""
+        """Counts over all requests and events, as of the last look."""
         ends = {reason: self._ended.get(reason, 0) for reason in FINISH_REASONS}
         computed = self._prompt_tokens - self._cached_tokens
         prompts = {"computed": computed, "cached": self._cached_tokens}

@@ -39,7 +39,7 @@ def add_metrics_route(app: web.Application, metrics: Metrics) -> None:
     """Serve metrics in the format that the scraper asks for."""
 
     async def get_metrics(request: web.Request) -> web.Response:
-        """What Prometheus reads: requests, rings, links, stages and nodes as metrics."""
+        """Metrics of requests, rings, links, stages and nodes, as Prometheus reads them."""
         metrics.look()
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
         body = await in_worker(lambda: encode(metrics.registry))

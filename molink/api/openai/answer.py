@@ -43,7 +43,7 @@ class Dialect(Protocol):
         """A choice of a whole answer."""
 
     def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """What a whole answer holds beside its choices, all of which `answers` are."""
+        """Fields of a whole answer beside its choices, all of which `answers` are."""
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
         """A choice of a streamed chunk; None: there is nothing to tell yet."""
@@ -54,16 +54,16 @@ class Job:
     """Sequences that one HTTP request asks for, and how it wants to be answered."""
 
     requests: Sequence[GenerationRequest]
-    """One for each choice, in the order of their index."""
+    """Requests, one for each choice, in the order of their index."""
     prompt_tokens: int
-    """Each prompt counted once, however many choices it has."""
+    """Tokens of the prompts, each prompt counted once, however many choices it has."""
     stream: bool
     include_usage: bool
     usage_in_each_chunk: bool = False
     best_of: int | None = None
     """Sequences of each prompt, of which only the best become choices; None: all do."""
     kept: int = 1
-    """So many of them."""
+    """Sequences of each prompt that become choices."""
     prompt_only: bool = False
     """Whether the answer is left out, because only the prompt is to be shown."""
     is_scored: bool = False

@@ -101,12 +101,12 @@ def _delta(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, str]:
-    """vLLM's present name, and the one that it had before, which many clients know."""
+    """Reasoning under vLLM's present name and its former one, which many clients know."""
     return {"reasoning": text, "reasoning_content": text}
 
 
 def _add_call_delta(deltas: list[dict[str, Any]], part: ToolCallDelta) -> None:
-    """One for each call in a chunk: some clients look at the first alone."""
+    """Add a part of a call to the deltas, one for each call: some clients read only the first."""
     if part.name:
         function = {"name": part.name, "arguments": part.arguments}
         begin = {"index": part.index, "id": part.id, "type": "function"}
@@ -174,7 +174,7 @@ class ChatDialect:
         return message
 
     def _reason(self, reason: str | None) -> str | None:
-        """As OpenAI's: who demanded this very call is not told of it again."""
+        """Finish reason as OpenAI has it: "stop" for a call that the request itself demanded."""
         if self.is_former and reason == "tool_calls":
             return "function_call"
         is_named = self.prompt.conversation.tool_choice.mode == "named"

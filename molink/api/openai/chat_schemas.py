@@ -98,9 +98,9 @@ class Message(Part):
     content: Content = NO_CONTENT
     """Default: none."""
     refusal: str | None = None
-    """What the assistant said instead of content."""
+    """Refusal that the assistant gave instead of content."""
     reasoning: OrEmpty = ""
-    """What the assistant thought."""
+    """Thoughts of the assistant."""
     reasoning_content: OrEmpty = ""
     """The same, under the name that many clients use."""
     name: str | None = None
@@ -150,7 +150,7 @@ class ChatBody(SamplingBody):
     """Default: none; not streamed. k: of each token of the prompt and of the k most likely at its
     place."""
     stream_options: StreamOptions | None = None
-    """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
+    """Options of a stream: `{"include_usage": true}` adds an event with the counted tokens."""
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
     """Functions that the model may call."""
     tool_choice: Any = None
@@ -162,7 +162,7 @@ class ChatBody(SamplingBody):
     parallel_tool_calls: bool | None = None
     """Default true. False: calls after the first are left out of the answer."""
     reasoning_effort: ReasoningEffort | None = None
-    """For the chat template; default: as the template says."""
+    """Effort that the chat template is given; default: as the template says."""
     include_reasoning: bool | None = None
     """Default true. False: the answer is without its reasoning."""
     chat_template_kwargs: dict[str, Any] | None = None

@@ -196,7 +196,7 @@ class CompletionDialect:
         return choice
 
     def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Nothing: each choice shows its own prompt."""
+        """No fields: each choice shows its own prompt."""
         return {}
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:

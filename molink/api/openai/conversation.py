@@ -19,7 +19,7 @@ ROLES = {"developer": "system", "function": "tool"}
 
 
 def conversation_of(body: ChatBody) -> Conversation:
-    """What a checked body says. Raises ApiError for what cannot be meant."""
+    """The conversation in a checked body. Raises ApiError for what cannot be meant."""
     if body.continue_final_message and body.add_generation_prompt:
         raise ApiError(
             "'continue_final_message' and 'add_generation_prompt' exclude each other: leave one "
@@ -54,7 +54,7 @@ def _check_last(messages: Sequence[MessageBody]) -> None:
 
 
 def _messages(body: MessageBody) -> Iterator[Message]:
-    """What one message says; results of tools in Anthropic's words stand first."""
+    """Messages in one message of a body; results of tools in Anthropic's words stand first."""
     for part in body.content:
         if part.type == "tool_result":
             given = text_within(part.content)

@@ -22,7 +22,7 @@ SCORES_MAX = 2**17
 """Log-probabilities of prompts in one answer, those of alternatives included: 5 MB of JSON."""
 
 BROKEN_CHARACTER = "\ufffd"
-"""What a tokenizer shows for a token that holds only part of a character's bytes."""
+"""Text that a tokenizer shows for a token that holds only part of a character's bytes."""
 
 
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -48,7 +48,7 @@ class TokenTexts:
         self._service = service
         self._texts: dict[int, str] = {}
         self.fragments: dict[int, bytes] = {}
-        """Bytes of tokens that are part of a character, of those whose text was asked for."""
+        """Bytes of the tokens whose text was asked for and which are only part of a character."""
 
     def text(self, token_id: int) -> str:
         """The text of one token."""

@@ -24,7 +24,7 @@ __all__ = [
 FieldDefaults = Mapping[str, tuple[Any, ...]]
 
 NO_LIMITS = (-1, -2)
-"""What clients of other servers send as a length for "as much as fits"."""
+"""Lengths that clients of other servers send for "as much as fits"."""
 
 OTHER_LENGTHS = ("max_new_tokens", "n_predict", "num_predict")
 """Names of max_tokens elsewhere, served with one of NO_LIMITS."""

@@ -15,8 +15,8 @@ def joined_name(name: str, namespace: Any = None) -> str:
 
 
 def chosen(tools: tuple[Tool, ...], given: Any) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools that a choice leaves, and what is to be done with them. Raises ApiError for a
-    choice that is none."""
+    """Tools that a choice leaves, and the choice that is made of them. Raises ApiError for a choice
+    that is none."""
     match _unboxed(given):
         case None | "" | "auto" | {"type": "auto"}:
             return tools, AUTO

@@ -53,7 +53,7 @@ class ErrorAnswer(_Answer):
 
 
 class AnthropicErrorDetail(_Answer):
-    """What went wrong, in Anthropic's words."""
+    """Failure in Anthropic's words."""
 
     type: str
     message: str
@@ -89,32 +89,32 @@ class StagePart(_Answer):
 
 
 class RingPart(_Answer):
-    """What one ring computed of a sequence."""
+    """Part of a sequence that one ring computed."""
 
     ring: int
     stages: list[StagePart]
     tokens: int
-    """That it generated."""
+    """Tokens that this ring generated."""
     moved_because: str
     """Why the sequence left it for another ring; empty: it did not."""
 
 
 class ServedBy(_Answer):
-    """Which rings served a request, and what each part took; in a stream's last event."""
+    """The rings that served a request, and what each part took; in a stream's last event."""
 
     request_id: str | None
     rings: list[int]
     """Numbers of rings, in the order in which they served."""
     nodes: list[str]
     queue_ms: float | None
-    """From arrival until a ring began to compute."""
+    """Milliseconds from arrival until a ring began to compute."""
     prefill_ms: float | None
-    """From there to the first token."""
+    """Milliseconds from the beginning of the computation to the first token."""
     decode_ms: float | None
-    """From there to the last."""
+    """Milliseconds from the first token to the last."""
     attempts: list[RingPart]
-    """What each ring did: more than one where a ring was lost meanwhile. Empty where several
-    sequences were asked for."""
+    """Parts that the rings computed: more than one where a ring was lost meanwhile. Empty where
+    several sequences were asked for."""
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
@@ -147,7 +147,8 @@ class PromptAlternative(_Answer):
 
 
 PromptLogprobs = list[dict[str, PromptAlternative] | None]
-"""Of each token of a prompt (null for the first), by token id, its own and the likeliest ones."""
+"""Log-probabilities of a prompt's tokens by token id: of each (null for the first), its own and the
+likeliest ones."""
 
 
 class CompletionChoice(_Choice):
@@ -156,7 +157,7 @@ class CompletionChoice(_Choice):
     text: str
     logprobs: CompletionLogprobs | None
     prompt_logprobs: PromptLogprobs | None = None
-    """Where asked for."""
+    """Log-probabilities of the prompt's tokens, where they were asked for."""
 
 
 class _OpenAiAnswer(_Answer):
@@ -180,7 +181,7 @@ class TokenAlternative(_Answer):
     token: str
     logprob: float = Field(le=0)
     bytes: list[int] | None
-    """Of its text in UTF-8; null where the token is part of a character."""
+    """Bytes of the token's text in UTF-8; null where the token is part of a character."""
 
 
 class TokenPosition(TokenAlternative):
@@ -216,14 +217,14 @@ class ChatAnswer(_OpenAiAnswer):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | None = None
-    """Where asked for: of the prompt's tokens, those of the chat template among them."""
+    """Log-probabilities of the prompt's tokens, those of the chat template too, where asked for."""
 
 
 class Timing(_Answer):
     """Seconds of one answer by the server's clock."""
 
     ttft_s: float | None
-    """Until the first token."""
+    """Seconds until the first token."""
     tpot_s: float | None
     """Mean time between tokens after it; null for a single token."""
     total_s: float | None
@@ -255,7 +256,7 @@ class GenerateAnswer(_Answer):
     timing: Timing
     logprobs: list[TokenIdPosition] | None = None
     prompt_logprobs: PromptLogprobs | None = None
-    """Where asked for."""
+    """Log-probabilities of the prompt's tokens, where they were asked for."""
 
 
 class GeneratedAnswer(GenerateAnswer):
@@ -263,7 +264,7 @@ class GeneratedAnswer(GenerateAnswer):
 
     status: Literal["completed", "incomplete", "failed", "in_progress", "cancelled"]
     error: dict[str, str] | None = None
-    """Of one that has failed: its `message` is a sentence."""
+    """Error of an answer that has failed: its `message` is a sentence."""
 
 
 class ModelEntry(_Answer):
@@ -279,7 +280,7 @@ class ModelEntry(_Answer):
     max_model_len: int = Field(ge=1)
     """Most tokens of prompt and answer together."""
     context_length: int = Field(ge=1)
-    """The same."""
+    """Most tokens of prompt and answer together."""
     vocabulary_size: int = Field(ge=1)
     default_sampling_params: dict[str, float]
     """How tokens are drawn where a request does not say."""
@@ -315,11 +316,11 @@ class RequestsAnswer(_Answer):
 
 
 class EventsAnswer(_Answer):
-    """What has happened to the cluster."""
+    """Events of the cluster."""
 
     events: list[dict[str, Any]]
     next: int = Field(ge=0)
-    """To be sent as `after` for what comes next."""
+    """Number to send as `after` for the events that come next."""
 
 
 class ResponsesAnswer(_Answer):

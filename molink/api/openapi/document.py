@@ -31,7 +31,7 @@ UNDESCRIBED = Operation("Other", "")
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS", "*"})
 
 SKIPPED_FOLDERS = ("/docs/", "/page/")
-"""Of files that only pages ask for."""
+"""Folders of files that only pages ask for."""
 
 _REF = "#/components/schemas/{model}"
 _VALIDATION: JsonSchemaMode = "validation"
@@ -99,7 +99,7 @@ def openapi_document(app: web.Application) -> dict[str, Any]:
 
 
 def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
-    """Of all models that occur, by name."""
+    """Schemas of all models that occur, by name."""
     models: list[type[BaseModel]] = [ServedBy]
     for operation in operations:
         parts = (operation.body, operation.answer, operation.error)

@@ -60,9 +60,9 @@ class Operation:
     fields: Mapping[str, Mapping[str, Any]] | None = None
     """Schema of each field of a short body."""
     orders: tuple[str, ...] = ()
-    """What the path's `order` may be."""
+    """Values that the path's `order` may have."""
     example: Mapping[str, Any] | None = None
-    """Of a body."""
+    """Example of a body."""
 
 
 INFERENCE, SERVER, CLUSTER = "Inference", "Server", "Cluster"
@@ -225,4 +225,4 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         query={"split": {"type": "string", "enum": ["planned", "even"]}},
     ),
 }
-"""By method and path, as in the document."""
+"""Operations by method and path, as in the document."""

@@ -15,10 +15,10 @@ from molink.api.page.routes import add_file_routes
 __all__ = ["DOCS_PATHS", "add_openapi_routes"]
 
 FILES = {"/docs": "docs.html", "/docs/docs.css": "docs.css", "/docs/docs.js": "docs.js"}
-"""By path."""
+"""Names of files by path."""
 
 DOCS_PATHS = frozenset({"/openapi.json", *FILES})
-"""They hold nothing of this server, and a browser that opens a page sends no key."""
+"""Paths that hold nothing of this server; a browser that opens a page sends no key."""
 
 
 def add_openapi_routes(app: web.Application) -> None:

@@ -49,7 +49,7 @@ FILES = {"/": "index.html"} | {
     f"/page/{name}": name
     for name in ("icon.svg", "page.css", *(f"{module}.js" for module in MODULES))
 }
-"""By path."""
+"""Names of files by path."""
 
 PAGE_PATHS = frozenset(FILES)
 

@@ -40,7 +40,7 @@ class TokenizeBody(Body):
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, such as "enable_thinking"."""
     add_generation_prompt: bool | None = None
-    """As a chat has it, and the next one too."""
+    """Default true unless `continue_final_message`. False: it ends behind the last message."""
     continue_final_message: bool | None = None
     """Default false. True: messages end within the last one."""
     add_special_tokens: bool | None = None

@@ -22,12 +22,12 @@ class BlockType:
     """Way to store the numbers of a row: blocks of `values` numbers in `size` bytes."""
 
     name: str
-    """As it ends the name of an imported tensor, such as "q4_k"; of plain numbers the type's name
-    in safetensors."""
+    """Name of the type, as it ends the name of an imported tensor, such as "q4_k"; of plain numbers
+    the type's name in safetensors."""
     values: int
     size: int
     bits: int
-    """Of a code once it is unpacked for our kernels: 4 or 8; of a plain number all of it."""
+    """Bits of a code once it is unpacked for our kernels: 4 or 8; of a plain number all of it."""
     group: int
     """Values that share a scale."""
     has_zero: bool = False
@@ -86,7 +86,7 @@ OTHER_TYPES = {9: "Q8_1", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 
 
 def recoded_type(stored: BlockType) -> BlockType:
-    """What an import writes in place of a type in RECODED_TYPES."""
+    """Type that an import writes in place of a type in RECODED_TYPES."""
     return PLAIN_TYPES[0] if stored.values == 1 else BLOCK_TYPES[8]
 
 

@@ -45,13 +45,13 @@ __all__ = [
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-"""1 had counts of 32 bits and was written for two months of 2023."""
+"""Versions that are read. 1 had counts of 32 bits and was written for two months of 2023."""
 
 TENSORS_MAX = 65_536
 """A model of 128 layers with 12 tensors each has 1,500: experts are stacked in this format."""
 
 PAIRS_MAX = 65_536
-"""Published files have some dozen."""
+"""Most pairs of metadata; published files have some dozen."""
 
 VALUES_MAX = 8_000_000
 """Values in all arrays of strings together, which must be walked one by one: a vocabulary of
@@ -61,16 +61,16 @@ TEXTS_BYTES_MAX = 256 * 2**20
 """Bytes of all texts read at once; a vocabulary of 262,144 with its merges has 20 MB."""
 
 NAME_BYTES_MAX = 1024
-"""Of a key or the name of a tensor; the format's own limits are 65,535 and 64."""
+"""Most bytes of a key or of a tensor's name; the format's own limits are 65,535 and 64."""
 
 TEXT_BYTES_MAX = 4 * 2**20
-"""Of one string; chat templates have some kilobytes."""
+"""Most bytes of one string; chat templates have some kilobytes."""
 
 DIMENSIONS_MAX = 4
-"""By the format."""
+"""Most dimensions of a tensor, by the format."""
 
 DIMENSION_MAX = 2**31
-"""Of a tensor, as of any other checkpoint that is read."""
+"""Largest dimension of a tensor, as of any other checkpoint that is read."""
 
 ALIGNMENT = 32
 ALIGNMENT_MAX = 2**20
@@ -97,7 +97,7 @@ U32, U64 = SCALARS[4], SCALARS[10]
 TAKE_INSTEAD = "take a version of it in Q4_K_M, Q5_K_M, Q6_K or Q8_0"
 
 NAME_CHARACTERS_MAX = 80
-"""Of a name from a file that an error repeats."""
+"""Most characters that an error repeats of a name from a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class GgufTensor:
     path: Path
     """The file: parts of a model have each their own."""
     stored: Stored | None = None
-    """Of one that no kernel reads as it is: `type` is then what it becomes, and `start` and `stop`
-    count the bytes of that."""
+    """Form in the file of a tensor that no kernel reads as it is: `type` is then what it becomes,
+    and `start` and `stop` count the bytes of that. None: it is read as it is."""
 
     @property
     def row_bytes(self) -> int:
@@ -158,7 +158,7 @@ class GgufHeader:
     path: Path
     metadata: Mapping[str, Value]
     tensors: tuple[GgufTensor, ...]
-    """As they lie in the file."""
+    """Tensors in the order in which they lie in the file."""
     unread: Counter[str]
     """Types that are not read, with the numbers of their tensors, which are left out above."""
 
@@ -256,7 +256,7 @@ class _Walk:
         return tensors, pairs
 
     def number(self, scalar: struct.Struct) -> int:
-        """One number of this type."""
+        """A number of this type."""
         value: int = scalar.unpack_from(self._data, self._step(scalar.size))[0]
         return value
 
@@ -266,7 +266,7 @@ class _Walk:
         return many.unpack_from(self._data, self._step(many.size))
 
     def text(self, bytes_max: int = NAME_BYTES_MAX) -> str:
-        """One string. Tokens may be no UTF-8: what is not is replaced."""
+        """A string. Tokens may be no UTF-8: other bytes are replaced."""
         size = self.number(U64)
         if size > bytes_max:
             raise self.damaged(f"a text of {size} bytes")

@@ -21,13 +21,12 @@ ARCHITECTURE = "general.architecture"
 PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII)
 
 PARTS_MAX = 1000
-"""Of a model; published ones of 600 GB have some dozen."""
+"""Most parts of a model; published ones of 600 GB have some dozen."""
 
 
 def read_gguf_parts(path: Path) -> GgufHeader:
-    """The table of a file, or of a model of which it is a part; the other parts stand beside it.
-
-    Raises CheckpointError for a file that is damaged, a part that is missing and parts that do not
+    """The table of a file, or of the model of which the file is a part; the other parts stand
+    beside it. Raises CheckpointError when a file is damaged, a part is missing, or parts do not
     belong together.
     """
     header = read_gguf(path)

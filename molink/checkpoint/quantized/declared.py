@@ -28,8 +28,8 @@ Scheme = Mapping[str, Any]
 """JSON object of a config."""
 
 SCHEME_KEYS = ("quantization_config", "compression_config")
-"""Where a config, or the text part of one, says how weights are quantized; the second name is that
-of the first compressed-tensors."""
+"""Keys under which a config, or the text part of one, says how weights are quantized; the second
+name is that of the first compressed-tensors."""
 
 OTHER_METHODS = {
     "bitsandbytes": "bitsandbytes, whose codes belong to its own kernels",
@@ -71,10 +71,10 @@ BLOCK = (128, 128)
 """Rows and inputs of an FP8 block where the config does not say."""
 
 DIGITS_MAX = 9
-"""Of the sizes of a block: more are no size of any matrix."""
+"""Most digits of the sizes of a block: more are no size of any matrix."""
 
 NAME_CHARACTERS_MAX = 60
-"""Of a word from a config that an error repeats."""
+"""Most characters that an error repeats of a word from a config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class DeclaredQuantization:
     """The part of a quantization config that tensors do not tell."""
 
     method: str | None = None
-    """compressed-tensors, awq, gptq, mxfp4, fp8 or gguf; None where nothing is declared."""
+    """Method: compressed-tensors, awq, gptq, mxfp4, fp8 or gguf; None where nothing is declared."""
     bits: int | None = None
-    """Of an integer code, where the config says."""
+    """Bits of an integer code, where the config says."""
     group: int | None = None
     """Inputs of a group; None: a whole row, or not declared."""
     zero_offset: int = 0
-    """What GPTQ's first version has taken from each zero point before it stored it."""
+    """Number that GPTQ's first version has subtracted from each zero point before it stored it."""
     block: tuple[int, int] = BLOCK
     """Rows and inputs of an FP8 block."""
     is_float: bool = False
@@ -103,8 +103,8 @@ class DeclaredQuantization:
 
 
 def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
-    """What a parsed config.json declares. Raises UnsupportedModelError, with one sentence that
-    names what to take instead, for a scheme that is not read."""
+    """Quantization that a parsed config.json declares. Raises UnsupportedModelError for a scheme
+    that is not read, with one sentence that names another to take."""
     text = config.get("text_config")
     places = (config, text) if isinstance(text, Mapping) else (config,)
     found = [place.get(key) for place in places for key in SCHEME_KEYS]
@@ -172,7 +172,7 @@ def _one_kind(name: str, kinds: set[tuple[str, Any]]) -> tuple[str, Any]:
 
 
 def _refuse_transforms(name: str, scheme: Scheme) -> None:
-    """What compressed-tensors can do to a model beside quantizing its weights."""
+    """Refuse changes to a model that compressed-tensors can make beside quantizing its weights."""
     if scheme.get("transform_config"):
         raise refusal(name, "rotations of activations (transform_config)")
     sparsity = scheme.get("sparsity_config")

@@ -24,7 +24,7 @@ class Measured:
     kl: float
     """Divergence from the plain model."""
     same_percent: float
-    """Of positions, where the likeliest word is the plain model's."""
+    """Percentage of positions at which the likeliest word is the plain model's."""
     perplexity: float
     plain_perplexity: float
 
@@ -59,7 +59,7 @@ IMPORTED = {
         *("`molink import --weights int4`", 3.37e-4, 97.7, 1.6236, 1.6237),
     ),
 }
-"""What this project rounds, by bits."""
+"""Figures of what this project rounds, by bits."""
 
 KV_INT8 = Measured("int8", "KV in int8", 1.8e-6, 99.93, 1.65846, 1.65847)
 
@@ -67,7 +67,7 @@ KV_INT8 = Measured("int8", "KV in int8", 1.8e-6, 99.93, 1.65846, 1.65847)
 def quality_lines(
     declared: DeclaredQuantization, *, is_import: bool = False, is_kv_int8: bool = False
 ) -> list[str]:
-    """What weights in few bits cost, and KV in eight: a sentence each, none for what is plain."""
+    """Sentences about what weights in few bits cost, and KV in eight; none for what is plain."""
     lines = []
     if declared.method is not None:
         found = IMPORTED.get(declared.bits or 0) if is_import else _measured(declared)

@@ -41,17 +41,17 @@ METHODS_OF: Mapping[WeightFormat, tuple[str, ...]] = {
     WeightFormat.FP8: ("fp8", "compressed-tensors"),
     WeightFormat.GGUF: ("gguf",),
 }
-"""What a config declares (`quant_method`) where weights of a format are. Something else, or
-nothing, leaves open what the codes mean: the zero of GPTQ's versions, for example."""
+"""Methods (`quant_method`) that a config declares where weights of a format are. Another, or none,
+leaves open what the codes mean: the zero of GPTQ's versions, for example."""
 
 WORD_BITS = 32
-"""Of an integer that holds several codes."""
+"""Bits of an integer that holds several codes."""
 
 GROUP_MIN = 16
 """Inputs that share a scale, at least: with fewer, scales would take as much as codes."""
 
 DIMENSION_MAX = 2**31
-"""Of a matrix; products of two still fit the numbers of every machine."""
+"""Largest dimension of a matrix; products of two still fit the numbers of every machine."""
 
 
 def stored_weight(

@@ -57,19 +57,19 @@ class StoredWeight:
     """Quantized matrix, or stack of matrices of experts, in the files of a checkpoint."""
 
     name: str
-    """Of the plain weight that it stands for, such as "model.layers.3.mlp.up_proj.weight"."""
+    """Name of the plain weight that it stands for, such as "model.layers.3.mlp.up_proj.weight"."""
     format: WeightFormat
     parts: Mapping[Part, StoredTensor]
     outputs: int
     inputs: int
     bits: int
-    """Of a code: 4 or 8."""
+    """Bits of a code: 4 or 8."""
     group: int
     """Inputs that share a scale, as stored; the last group of a row may be shorter."""
     experts: int | None = None
     """Matrices in the stack; None: it is one matrix."""
     zero_offset: int = 0
-    """To be added to each stored zero point."""
+    """Number to add to each stored zero point."""
     scale_rows: int = 1
     """Outputs that share a scale."""
     block: str = ""

@@ -1,1 +1,1 @@
-"""The MQTT broker of the control plane: embedded, Mosquitto, or an external one."""
+"""The MQTT broker of the control plane: embedded, or an external one."""

@@ -1,24 +1,20 @@
-"""The broker of the control plane: a Mosquitto of our own, one in this process, or an external one.
+"""The broker of the control plane: one in this process, or an external one by its URL.
 
-Mosquitto is preferred where it is installed (the container image and the installer bring it): it
-has been hardened in public for a decade and runs in a process of its own. Where it is not, a small
-broker of ours stands in (`embedded.py`); docs/benchmarks/control.md shows how far that goes. Both
-are held to the same tests. A cloud service is used by its URL.
+docs/benchmarks/control.md shows how far the one in this process goes. The same tests hold it and a
+Mosquitto, as one that an operator runs, to the same rules. Starting a Mosquitto ourselves was
+rejected: it needed supervision, a user of its own and a reload for each node that joins, and an
+operator who wants one can run it as any other service.
 """
 
-import logging
 from pathlib import Path
 from typing import Protocol
 
 from molink.control.addresses import BrokerAddress, Credentials, ServerTrust, TlsFiles
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.broker.external import ExternalBroker
-from molink.control.broker.mosquitto import MosquittoBroker, find_mosquitto
 from molink.errors import UserError
 
 __all__ = ["Broker", "BrokerAddress", "Credentials", "TlsFiles", "open_broker"]
-
-log = logging.getLogger(__name__)
 
 
 class Broker(Protocol):
@@ -48,8 +44,8 @@ class Broker(Protocol):
 
         When this returns it can connect. Before `start` it costs nothing: that is how a coordinator
         lets in all the nodes that it knows. `password` is a random token of at least 16 bytes.
-        Raises UserError for a name that is no node id, ControlError when the broker does not
-        answer, JoinRefusedError when somebody else decides and has not let the node in.
+        Raises UserError for a name that is no node id, ControlError when the list of users
+        cannot be read, JoinRefusedError when somebody else decides and has not let the node in.
         """
 
     async def forbid(self, username: str) -> None:
@@ -57,33 +53,24 @@ class Broker(Protocol):
 
 
 def open_broker(
-    choice: str | None,
+    choice: str,
     host: str,
     port: int,
-    data_dir: Path,
     tls: TlsFiles | None = None,
     users: Path | None = None,
 ) -> Broker:
     """The broker that an operator has asked for, not yet started.
 
-    `choice` is a URL, "mosquitto", "embedded", or None for the best that is installed. Port 0 picks
-    a free one. Without `tls` a broker of ours speaks plain MQTT, which is for loopback only;
-    `users` is the file of the nodes' users at a broker by URL. Raises UserError when it cannot be
-    had.
+    `choice` is a URL or "embedded". Port 0 picks a free one. Without `tls` the embedded broker
+    speaks plain MQTT, which is for loopback only; `users` is the file of the nodes' users at a
+    broker by URL. Raises UserError when it cannot be had.
     """
-    if choice is not None and "://" in choice:
+    if "://" in choice:
         return ExternalBroker(choice, users)
-    if choice not in (None, "mosquitto", "embedded"):
+    if choice != "embedded":
         raise UserError(
-            f"{choice!r} is no broker: give mosquitto, embedded, or mqtt://USER:PASSWORD@HOST."
+            f"{choice!r} is no broker: leave --broker out for the one in the coordinator's "
+            "process, or run a broker yourself, such as Mosquitto, and give "
+            "mqtts://USER:PASSWORD@HOST."
         )
-    program = None if choice == "embedded" else find_mosquitto()
-    if program is not None:
-        return MosquittoBroker(program, host, port, data_dir, tls)
-    if choice == "mosquitto":
-        raise UserError(
-            "Mosquitto is not installed: install the package mosquitto, or use embedded."
-        )
-    if choice is None:
-        log.info("mosquitto is not installed: the broker runs inside this process")
     return EmbeddedBroker(host, port, tls)

@@ -1,4 +1,4 @@
-"""A broker inside the coordinator's process, for where Mosquitto is not installed.
+"""A broker inside the coordinator's process.
 
 It keeps its state in memory only. That suffices: every client repeats what it had published when it
 comes back, and the coordinator publishes what its own database holds. So it needs a small part of

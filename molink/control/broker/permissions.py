@@ -1,4 +1,5 @@
-"""Who may write and read what. Pure; the same rules for every broker that is ours.
+"""Who may write and read what. Pure; what an external broker should allow, too
+(docs/operating.md prints it as rules of Mosquitto).
 
 A node writes the topics under its own `said/` that there are, and no others, so that what a broker
 keeps for it has an end; it reads its own `told/#` and what the coordinator publishes for all; the
@@ -20,7 +21,6 @@ __all__ = [
     "is_topic",
     "may_read",
     "may_write",
-    "mosquitto_rules",
     "readers",
 ]
 
@@ -83,16 +83,3 @@ def readers(topic: str, connected: Iterable[str]) -> Iterable[str]:
 def _lies_under(topic: str, root: str) -> bool:
     above = root.split("/")
     return topic.split("/")[: len(above)] == above
-
-
-def mosquitto_rules() -> str:
-    """The same rules as a file for Mosquitto; `%u` is the user's name, so it never changes."""
-    reports = "\n".join(f"pattern write {topic.of('%u')}" for topic in _REPORTS)
-    return f"""\
-user {COORDINATOR_NAME}
-topic readwrite #
-
-{reports}
-pattern read {ROOT}/node/%u/told/#
-pattern read {ROOT}/coordinator/said/#
-"""

@@ -47,7 +47,7 @@ MIGRATIONS = (
 
 INVITE_COLUMNS = "id, name, created, expires, uses_total, uses_left, revoked"
 NODE_COLUMNS = "id, name, public_key, password, weights_token, joined, invite_id, removed, pc"
-"""As the records' fields follow each other."""
+"""Columns in the order of the records' fields."""
 
 InviteState = Literal["usable", "used up", "expired", "revoked"]
 
@@ -58,7 +58,7 @@ class InviteRecord:
 
     invite_id: str
     name: str
-    """For the operator; empty: none."""
+    """Name for the operator; empty: none."""
     created: float
     expires: float
     uses_total: int
@@ -88,7 +88,7 @@ class NodeRecord:
     public_key: str
     """Z85."""
     password: str = field(repr=False)
-    """Its broker password; the user name is the id."""
+    """Password at the broker, where the id is the user name."""
     weights_token: str = field(repr=False)
     joined: float
     invite_id: str

@@ -31,13 +31,13 @@ __all__ = ["Registry"]
 FILE_NAME = "registry.db"
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
-"""Expired and revoked invites stay in the list for so long, and their users hear why they ended."""
+"""Seconds for which ended invites stay in the list, and their users hear why they ended."""
 
 LOOP_BUSY_S = 0.1
 """The event loop waits no longer for a command's transaction; what it wanted is tried again."""
 
 REVISIONS_RESERVED = 1000
-"""At once; 2**63 are enough for a start every second."""
+"""Revisions reserved at once; 2**63 are enough for a start every second."""
 
 SECRET_KEY, REVISION = "coordinator_secret_key", "assignment_revision"
 AGENTS_URL, API_URL = "agents_url", "coordinator_url"
@@ -51,7 +51,7 @@ class Registry:
 
     path: Path
     _connection: sqlite3.Connection
-    """For transactions that write."""
+    """Connection for transactions that write."""
     _reader: sqlite3.Connection
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _reader_lock: threading.RLock = field(default_factory=threading.RLock)
@@ -101,7 +101,7 @@ class Registry:
 
     @property
     def url(self) -> str | None:
-        """Where agents reach the coordinator; None before the first `molink up`."""
+        """URL at which agents reach the coordinator; None before the first `molink up`."""
         return self.setting(AGENTS_URL)
 
     @url.setter
@@ -111,7 +111,7 @@ class Registry:
 
     @property
     def api_url(self) -> str | None:
-        """Where users reach the coordinator; None before the first `molink up`."""
+        """URL at which users reach the coordinator; None before the first `molink up`."""
         return self.setting(API_URL)
 
     @api_url.setter
@@ -165,10 +165,9 @@ class Registry:
         *,
         at_start: bool = False,
     ) -> Invite:
-        """A new invite to `url`, or to the URL that the coordinator has kept. One made `at_start`
-        takes the place of the one that was made at the start before.
-
-        Raises UserError when the URL is not known, a value is out of range or the name is taken.
+        """A new invite to `url`, or to the URL that the coordinator has kept. An invite made
+        `at_start` takes the place of the invite of the start before. Raises UserError when the URL
+        is not known, a value is out of range or the name is taken.
         """
         rules.check_wishes(expires_s, uses, name)
         address = url or self.url
@@ -213,9 +212,8 @@ class Registry:
     def admit(
         self, public_key: bytes, request: JoinRequest, now: float, pc_key: bytes | None = None
     ) -> Membership:
-        """Let in the node whose key sealed this request; one that is in already spends no use, nor
-        does a further device of a PC that is in, whose key `pc_key` has sealed it too.
-
+        """Let in the node whose key sealed this request. A node that is in already spends no use,
+        nor does a further device of a PC that is in, whose key `pc_key` has sealed the request too.
         Raises JoinRefusedError with one sentence for its owner.
         """
         with self._transaction() as db:
@@ -267,7 +265,8 @@ class Registry:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """What was written last; waits for nobody. Raises StorageError when it cannot be read."""
+        """Connection that reads what was written last; it waits for nobody. Raises StorageError
+        when it cannot be read."""
         with self._reader_lock:
             try:
                 yield self._reader
@@ -297,7 +296,7 @@ class Registry:
 
 
 def _replace_start_invite(db: sqlite3.Connection, invite_id: str, now: float) -> None:
-    """End the invite that the last start has printed: logs shall hold one that is usable."""
+    """End the invite that the last start has printed: logs shall hold only one that is usable."""
     db.execute(
         "UPDATE invites SET revoked = coalesce(revoked, ?) WHERE id = ?",
         (now, _setting(db, START_INVITE)),

@@ -40,18 +40,18 @@ NODES_MAX = 1000
 """Members of a cluster, and uses of one invite; brokers were measured up to here."""
 
 DEVICES_MAX = 16
-"""Of one PC, as many as a profile names: more than mainboards have slots."""
+"""Most devices of one PC, as many as a profile names: more than mainboards have slots."""
 
 INVITES_MAX = 1000
-"""Usable at the same time: the list is read by a person."""
+"""Most invites that are usable at the same time: the list is read by a person."""
 
 NAME_MAX = 60
-"""Of an invite, as of a node."""
+"""Most characters of a name, of an invite as of a node."""
 
 NODE_ID = re.compile(r"[a-z2-7]{16}")
 
 PASSWORD_BYTES = 24
-"""Of a broker password and a weights token: 192 bits, 32 characters."""
+"""Random bytes of a broker password and a weights token: 192 bits, 32 characters."""
 
 ASK = "ask whoever runs the cluster for a new one."
 
@@ -88,7 +88,7 @@ def devices_of(db: sqlite3.Connection, pc: str) -> list[str]:
 
 
 def check_wishes(expires_s: float, uses: int, name: str) -> None:
-    """Raises UserError when no invite can be like this."""
+    """Raise UserError when no invite can be like this."""
     if not 0 < expires_s <= EXPIRES_S_MAX:
         raise UserError("An invite expires after at least a moment and at most a year (--expires).")
     if not 1 <= uses <= NODES_MAX:
@@ -98,7 +98,7 @@ def check_wishes(expires_s: float, uses: int, name: str) -> None:
 
 
 def check_room(db: sqlite3.Connection, name: str, now: float) -> None:
-    """Raises UserError when there are too many usable invites, or one of this name."""
+    """Raise UserError when there are too many usable invites, or one of this name."""
     usable = [one for one in invites(db) if one.state(now) == "usable"]
     if len(usable) >= INVITES_MAX:
         raise UserError(f"There are {INVITES_MAX} invites: revoke some (molink invite revoke ID).")
@@ -132,7 +132,7 @@ def admitted_again(db: sqlite3.Connection, known: NodeRecord, name: str) -> Node
 
 
 def check_node_name(db: sqlite3.Connection, name: str) -> None:
-    """Raises JoinRefusedError for a name by which the operator could take one node for another."""
+    """Raise JoinRefusedError for a name by which the operator could take one node for another."""
     if NODE_ID.fullmatch(name):
         raise JoinRefusedError(
             "A node's name may not look like a node's id: choose another --name."

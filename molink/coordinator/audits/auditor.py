@@ -35,7 +35,7 @@ from molink_scheduler.audit import (
 __all__ = ["AuditSettings", "Auditor"]
 
 AUDIT_WITHIN_S = 300.0
-"""Of all rings together: a prompt may stand behind many others."""
+"""Seconds for the audit of a request, all rings together: a prompt may stand behind many others."""
 
 ONE_RING = (
     "Requests are not audited: an audit compares two rings, and one serves. PCs with room for the "
@@ -48,14 +48,14 @@ class AuditSettings:
     """How a cluster is audited."""
 
     share: float
-    """Of all requests."""
+    """Part of all requests that is audited."""
     evidence: Evidence
     has_experts: bool
     """Whether the model has: their choice makes honest rings differ more."""
 
     @classmethod
     def of(cls, share: float, data_dir: Path, config: Mapping[str, Any]) -> "AuditSettings":
-        """For the model of a config.json."""
+        """The settings for the model of a config.json."""
         counts = [value for name, value in text_settings(config).items() if "experts" in name]
         has_experts = any(isinstance(count, int) and count > 1 for count in counts)
         return cls(share, Evidence(data_dir / EVIDENCE_FOLDER), has_experts)
@@ -75,9 +75,9 @@ class Auditor:
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("passed", "failed", "unfinished", "spans"), 0)
     )
-    """Of audits by their end; spans: stages' work that was compared."""
+    """Audits by their end; spans: stages' work that was compared."""
     unfinished_by: Counter[str] = field(default_factory=Counter)
-    """Of audits, those that were tried once more among them, by why they did not finish."""
+    """Unfinished audits by the reason, those that were tried once more among them."""
     disagreements: Disagreements = field(default_factory=Disagreements)
 
     async def run(self) -> None:
@@ -142,7 +142,7 @@ class Auditor:
                 await self._quarantine(stage, said, path)
 
     def _rings(self, answered: AnsweredRequest) -> list[ServingRing]:
-        """Open ones that can hold the tokens: the one that answered, then others in any order."""
+        """Open rings that can hold the tokens: the ring that answered, then others in any order."""
         tokens = len(answered.tokens) + 1
         rings = [
             ring
@@ -204,7 +204,7 @@ def _findings(told: Sequence[AuditedRing]) -> list[Disagreement]:
 
 
 def _outcome(told: Sequence[AuditedRing], findings: Sequence[Disagreement]) -> str:
-    """What a third ring says of it."""
+    """Clause about what a third ring says of it."""
     if len(told) < 3:
         return "; with a third ring it could be told which of both is wrong"
     names = [name for one in findings for name in (one.one.name, one.other.name)]

@@ -27,7 +27,7 @@ QUARANTINED = "quarantined_nodes"
 EVIDENCE_FOLDER = "audits"
 
 EVIDENCE_MAX = 100
-"""Files that are kept, the newest: of a prompt of 2,000 tokens and 80 layers one has 40 KB."""
+"""Files that are kept, the newest: a file of a prompt of 2,000 tokens and 80 layers has 40 KB."""
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Quarantine:
 
 
 def _quarantined_before(registry: Registry) -> dict[str, str]:
-    """Those that were quarantined when the coordinator ran last."""
+    """Nodes that were quarantined when the coordinator ran last, with the reasons."""
     try:
         kept = json.loads(registry.setting(QUARANTINED) or "{}")
     except ValueError:

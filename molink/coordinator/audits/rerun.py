@@ -23,13 +23,13 @@ from molink_scheduler.request import SamplingParams
 __all__ = ["REPORTS_WITHIN_S", "SilentStagesError", "rerun"]
 
 REPORTS_WITHIN_S = 10.0
-"""After the tail's answer: stages report once a second."""
+"""Seconds for reports after the tail's answer: stages report once a second."""
 
 DTYPES = ("bfloat16", "float16", "float32")
 """The coarsest first."""
 
 NOTHING: tuple[int, tuple[float, ...]] = (0, ())
-"""Of who has not reported."""
+"""Report of a stage that has sent none."""
 
 Reports = dict[tuple[str, int], tuple[int, tuple[float, ...]]]
 """Tokens and numbers, by node and the ring's number of the request."""
@@ -46,7 +46,7 @@ class SilentStagesError(RingError):
 
 
 async def rerun(ring: ServingRing, answered: AnsweredRequest, *, has_experts: bool) -> AuditedRing:
-    """What a ring's stages report of a request's tokens; `has_experts`: its model has. Raises
+    """Reports of a ring's stages on a request's tokens; `has_experts`: its model has. Raises
     SilentStagesError, RingError when the ring does not answer as it was, TimeoutError when a stage
     reports nothing at all any more."""
     client, reports, tokens = ring.client, Reports(), answered.tokens
@@ -112,7 +112,7 @@ def _audited(stage: AgentStage, numbers: tuple[float, ...]) -> AuditedStage:
 
 
 def _check_reports(counts: Sequence[int], told: Sequence[AuditedStage], prompts: int) -> None:
-    """Raises RingError where honest stages may have reported so: all the same other number of
+    """Raise RingError where honest stages may have reported so: all the same other number of
     tokens, which they have computed anew, or not all of so many prompts as came meanwhile."""
     if len(counts) > 1 and len(set(counts)) == 1 and counts[0]:
         raise RingError("The ring has computed the tokens anew meanwhile.")
@@ -132,8 +132,8 @@ def _dtype(stages: Sequence[AgentStage]) -> str:
 
 
 def _planned_dtype(stage: AgentStage) -> str:
-    """As it was planned, or the finer one that the stage says: nobody is given more tolerance for
-    what it says of itself. Which of its formats a device takes by itself, its profile tells."""
+    """Format of a stage as planned, or the finer one that it says: nobody is given more tolerance
+    for what it says of itself. The format that a device takes by itself is in its profile."""
     loaded, profile = stage.loaded, stage.node.profile
     said = loaded.dtype if loaded is not None and loaded.dtype in DTYPES else DTYPES[0]
     if stage.work.dtype in DTYPES:

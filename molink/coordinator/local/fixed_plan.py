@@ -1,11 +1,11 @@
-"""The fixed plan of `molink serve`: which layers each stage holds, where, and what is known of it.
+"""The fixed plan of `molink serve`: which layers each stage holds.
 
 Nothing is measured for it. Layers are split evenly or as `--layers` asks, and every stage gets what
 the operator asked for.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molink.checkpoint.checkpoint import open_checkpoint
@@ -15,22 +15,21 @@ from molink.checkpoint.too_large import FOR_PC, stage_refusal
 from molink.config.data_dir import state_dir
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule
-from molink.config.ring_hosts import RingHosts
 from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import AssignedWork, Profile, WeightsSource
 from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.coordinator.ring.link_memory import KnownLinks
-from molink.coordinator.ring.ring import COORDINATOR
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage
-from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.upload_budget import check_cap
 
-__all__ = ["FixedPlanner", "RingPlan", "fixed_plan"]
+__all__ = ["LOCAL_ADDRESS", "FixedPlanner", "RingPlan", "fixed_plan"]
+
+LOCAL_ADDRESS = "127.0.0.1"
+"""Address at which stages and coordinator listen for each other."""
 
 DECODE_HEADER_BYTES = 250
 """Frames around one decoded row: chunk and batch headers, acknowledgement."""
@@ -49,37 +48,24 @@ class RingPlan:
     path: str
     """Of the model, as every stage finds it: a directory, or a hub id."""
     works: tuple[AssignedWork, ...]
-    hosts: RingHosts
-    """Where the stages run, then the standbys; all here when there is a `link`."""
+    nodes: int
+    """Count of stages and standbys."""
     link: LinkSchedule | None = None
     upload_mbps: float | None = None
-    known: KnownLinks = field(default_factory=KnownLinks)
-    """What links start from; nothing between processes of one machine."""
     event_log: Path | None = None
     """Where the stages' event logs go, with a stage's number behind the name."""
     log_format: str = "text"
     cache_room: CacheRoom | None = None
-    """Of each PC, for cached KV; None: there is none."""
-
-    def address(self, index: int) -> str:
-        """Address of a stage's host, or of the coordinator's."""
-        hosts = self.hosts
-        return hosts.coordinator_address if index == COORDINATOR else hosts.stages[index].address
-
-    def memory(self, source: int, target: int) -> LinkMemory | None:
-        """Memory of a link; None: there is none."""
-        return self.known.memory(self.address(source), self.address(target))
+    """Of this PC, for cached KV; None: there is none."""
 
     def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
-        address = self.address(index)
-        stages_here = sum(host.address == address for host in self.hosts.stages)
         return LoadStage(
             model=self.path,
             work=work,
-            address=address,
-            stages_here=stages_here,
-            cache_room=self.cache_room and self.cache_room.shared_by(stages_here),
+            address=LOCAL_ADDRESS,
+            stages_here=self.nodes,
+            cache_room=self.cache_room and self.cache_room.shared_by(self.nodes),
         )
 
     def name(self, index: int) -> str:
@@ -102,7 +88,7 @@ class RingPlan:
             upload_mbps=0,
             download_mbps=0,
             upload_cap_mbps=self.upload_mbps,
-            addresses=(f"{self.address(index)}:{NO_PORT}",),
+            addresses=(f"{LOCAL_ADDRESS}:{NO_PORT}",),
         )
 
 
@@ -112,7 +98,7 @@ def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription
     return RingPlan(
         path=path,
         works=tuple(_work(settings, path, layers) for layers in _ranges(settings, description)),
-        hosts=settings.hosts or RingHosts.local(settings.nodes + settings.standbys),
+        nodes=settings.nodes + settings.standbys,
         link=settings.link,
         upload_mbps=settings.upload_mbps,
         event_log=settings.event_log,

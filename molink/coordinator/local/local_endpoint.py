@@ -1,26 +1,21 @@
 """The coordinator's ends of the links to a ring of local nodes, whose hops may be emulated.
 
-Nothing is encrypted and no path is looked for, as between the processes of one machine or within a
-trusted network (`--hosts`). What is added here is what only one machine can do: an emulator between
-the processes, and their ids.
+Nothing is encrypted and no path is looked for between the processes of one machine. What is added
+here is what only one machine can do: an emulator between the processes, and their ids.
 """
 
 import asyncio
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.config.link_schedule import LinkSchedule
-from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.control.messages.payloads import StageLink
-from molink.coordinator.local.fixed_plan import RingPlan
+from molink.coordinator.local.fixed_plan import LOCAL_ADDRESS, RingPlan
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.reports.cluster_report import known_links
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
 from molink.coordinator.ring.links import RingClientLinks
-from molink.coordinator.ring.ring import COORDINATOR, AgentStage, JoinTerms, Ring
+from molink.coordinator.ring.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.upkeep.ring_building import RingRoutes
 from molink.errors import StageError
 from molink.node.stage_handle import ChildProcess
@@ -70,20 +65,17 @@ class LocalEndpoint:
     public_key: str
     """The coordinator's, Z85: links are not encrypted, but messages name it."""
     nodes: Sequence[LocalNode]
-    memory: LinkMemoryFile | None
-    """Where what is seen of links is kept; None: they are never met again."""
     epoch: int
     _links: RingClientLinks | None = None
     _emulators: list[LinkEmulator] = field(default_factory=list)
 
     async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
         """Listen for the tail."""
-        host = self.plan.hosts.coordinator_address
-        self._links = RingClientLinks.bind(host, self.epoch)
+        self._links = RingClientLinks.bind(LOCAL_ADDRESS, self.epoch)
         link = StageLink(
             to="coordinator",
             public_key=self.public_key,
-            addresses=(f"{host}:{self._links.port}",),
+            addresses=(f"{LOCAL_ADDRESS}:{self._links.port}",),
             port_name="sampled",
         )
         schedule = self.plan.link
@@ -122,11 +114,8 @@ class LocalEndpoint:
         return {end: start for one in self._emulators for end, start in one.ports.items()}
 
     async def watch(self, ring: Ring) -> None:
-        """Keep what is seen of links between hosts. Raises StageError when the emulator ends."""
-        watches = [emulator.watch() for emulator in self._emulators]
-        if self.memory is not None:
-            watches.append(keep_up_to_date(self.memory, lambda: self._links_seen(ring)))
-        await gathered(watches)
+        """Watch the emulators. Raises StageError when one ends."""
+        await gathered(emulator.watch() for emulator in self._emulators)
 
     def client(self, ring: Ring) -> RingClient:
         """A client of a ring to whose head no link is open yet."""
@@ -138,8 +127,7 @@ class LocalEndpoint:
         """Open the link to the head. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
         self._note_pids(ring)
-        address = f"tcp://{ring.requests_link.addresses[-1]}"
-        await self._links.connect(address, self.plan.memory(COORDINATOR, 0))
+        await self._links.connect(f"tcp://{ring.requests_link.addresses[-1]}")
         return self.client(ring)
 
     async def go_on(self, ring: Ring) -> None:
@@ -162,10 +150,6 @@ class LocalEndpoint:
                 await asyncio.to_thread(links.close)
         finally:
             await gathered(emulator.child.stop() for emulator in emulators)
-
-    def _links_seen(self, ring: Ring) -> Iterator[tuple[str, str, KnownLink]]:
-        assert self._links is not None, "links are seen until they are closed"
-        return known_links(ring, self._links.report, self.plan.address, time.time())
 
 
 async def _ports(child: ChildProcess) -> list[int]:

@@ -19,7 +19,6 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import ASSIGNMENT, PROFILE, SHADOW
 from molink.coordinator.local.fixed_plan import RingPlan
-from molink.coordinator.ring.ring import COORDINATOR
 from molink.node.assigned import resume_of, ring_terms
 from molink.node.control_session import ControlSession
 from molink.node.hosting import MoveLink
@@ -27,7 +26,6 @@ from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import JoinRing, LoadStage, PathMoved, StageLoaded
 from molink.tasks import task_group
-from molink_scheduler.link.facts import LinkMemory
 
 __all__ = ["DirectRoutes", "LocalNode"]
 
@@ -48,8 +46,6 @@ class _Launcher:
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
         name, load = self.plan.name(self.index), self.plan.load(self.index, work)
-        if command := self.plan.hosts.stages[self.index].command:
-            return await StageHandle.start(name, load, command, self._arguments)
         return await self.warm.start(name, load, self._arguments)
 
     async def more(
@@ -59,8 +55,7 @@ class _Launcher:
 
     async def stand_ready(self, work: AssignedWork) -> None:
         """A process that writes an event log has its own file, and is started for one stage."""
-        is_here = not self.plan.hosts.stages[self.index].command
-        if is_here and self.plan.event_log is None:
+        if self.plan.event_log is None:
             await self.warm.begin(work.threads, self._arguments)
 
     async def stand_down(self) -> None:
@@ -75,25 +70,19 @@ class _Launcher:
 class DirectRoutes:
     """Routes of one local stage's links: to the stages' own addresses, at once.
 
-    No path is looked for and nothing is encrypted, as between the processes of one machine or
-    within a trusted network (`--hosts`): neither would be free on the path of a token.
+    No path is looked for and nothing is encrypted between the processes of one machine: neither
+    would be free on the path of a token.
     """
 
     upload_bytes_per_s: Callable[[], float | None]
     is_tail: bool = False
     """Whether its stage was the tail of its ring when it joined last."""
-    next_memory: LinkMemory | None = None
-    """What was last known of the link to the next stage..."""
-    coordinator_memory: LinkMemory | None = None
-    """...and of that to the coordinator."""
 
     @classmethod
-    def of(cls, plan: RingPlan, index: int) -> "DirectRoutes":
-        """For one stage of a plan."""
+    def of(cls, plan: RingPlan) -> "DirectRoutes":
+        """For any stage of a plan."""
         cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
-        following = (index + 1) % len(plan.works)
-        memory = plan.memory(index, following), plan.memory(index, COORDINATOR)
-        return cls(lambda: cap, False, *memory)
+        return cls(lambda: cap)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -115,8 +104,6 @@ class DirectRoutes:
             next_address=_address(next_link) if next_link is not None else None,
             coordinator_address=_address(tail_link) if tail_link is not None else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
-            next_memory=self.next_memory,
-            coordinator_memory=self.coordinator_memory if tail_link is not None else None,
             resume=resume_of(assignment),
         )
 
@@ -148,7 +135,7 @@ class LocalNode:
     def of(cls, plan: RingPlan, index: int, identity: Credentials, warm: WarmStage) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
         session = ControlSession(identity.username, plan.name(index))
-        routes = DirectRoutes.of(plan, index)
+        routes = DirectRoutes.of(plan)
         stage = StageManager(
             _Launcher(plan, index, warm), routes, session.publish_fact, operators_own=True
         )
@@ -161,7 +148,7 @@ class LocalNode:
 
     @property
     def pid(self) -> int | None:
-        """Id of its stage's process, or of the command that reaches it."""
+        """Id of its stage's process."""
         return self.stage.handle.pid if self.stage.handle is not None else None
 
     @property

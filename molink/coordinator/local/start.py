@@ -4,27 +4,26 @@ Everything of its control plane lies in a temporary folder and ends with it; the
 loopback and lets in only these nodes. Tokens and tensors never pass there.
 """
 
-import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import psutil
 
-from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.config.settings import ServeSettings
 from molink.control.addresses import Credentials
-from molink.control.broker.broker import Broker, open_broker
+from molink.control.broker.broker import Broker
+from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
 from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.local.fixed_plan import (
+    LOCAL_ADDRESS,
     FixedPlanner,
     RingPlan,
     check_memory,
@@ -37,7 +36,6 @@ from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.reports.ledger import Ledger
 from molink.coordinator.requests.intake import Intake
-from molink.coordinator.ring.link_memory import LinkMemoryFile
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.manager import ManagerSettings
 from molink.errors import UserError
@@ -52,14 +50,8 @@ __all__ = ["start_local"]
 INVITE_S = 60.0
 """Its nodes are admitted in the same moment."""
 
-FOLDER_MODE = 0o711
-"""The broker may run as a user of its own, which must get to its folder inside; each file there is
-closed to others."""
-
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 """Of a stage that fails: no other node can take its layers, so it is tried again soon."""
-
-log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -76,12 +68,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         settings.generation_config,
     )
     plan = fixed_plan(settings, model.path, model.description)
-    if settings.hosts is None:
-        free_bytes = psutil.virtual_memory().available
-        check_memory(plan.works, model.path, free_bytes, settings.standbys)
-    memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
-    if memory is not None:
-        plan = replace(plan, known=memory.read(time.time()))
+    free_bytes = psutil.virtual_memory().available
+    check_memory(plan.works, model.path, free_bytes, settings.standbys)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
         registry = stack.enter_context(closing(Registry.open(folder)))
@@ -91,7 +79,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         warm, public_key = WarmStage(), registry.coordinator.public_z85
         stack.push_async_callback(warm.drop)
         nodes = _admitted(registry, plan, warm)
-        broker = await _started_broker(registry, folder)
+        broker = await _started_broker(registry)
         stack.push_async_callback(broker.stop)
         hub = await stack.enter_async_context(
             ControlHub.open(broker, registry, NodeBook(local=True))
@@ -111,9 +99,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             ),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
             blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
-            new_endpoint=partial(
-                LocalEndpoint, model.card, plan, settings.ring, public_key, nodes, memory
-            ),
+            new_endpoint=partial(LocalEndpoint, model.card, plan, settings.ring, public_key, nodes),
             settings=ManagerSettings(
                 len(plan.works),
                 settings.codec,
@@ -130,18 +116,16 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":
     try:
-        folder = tempfile.TemporaryDirectory(prefix="molink-serve-")
+        return tempfile.TemporaryDirectory(prefix="molink-serve-")
     except OSError as error:
         raise UserError(
             f"No temporary folder can be made ({error.strerror}): set TMPDIR to one that can."
         ) from None
-    Path(folder.name).chmod(FOLDER_MODE)
-    return folder
 
 
 def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[LocalNode]:
     """A node for each stage and standby, let in as an agent is, with keys of its own."""
-    now, stages = time.time(), range(len(plan.hosts.stages))
+    now, stages = time.time(), range(plan.nodes)
     invite = registry.make_invite(INVITE_S, len(stages), "", now, f"https://{LOCAL_ADDRESS}")
     nodes = []
     for index in stages:
@@ -152,16 +136,8 @@ def _admitted(registry: Registry, plan: RingPlan, warm: WarmStage) -> list[Local
     return nodes
 
 
-async def _started_broker(registry: Registry, folder: Path) -> Broker:
-    """Mosquitto where it is installed and starts; else the one in this process."""
-    try:
-        return await _start(open_broker(None, LOCAL_ADDRESS, 0, folder), registry)
-    except UserError as error:
-        log.warning("%s The broker runs inside this process instead.", error)
-    return await _start(open_broker("embedded", LOCAL_ADDRESS, 0, folder), registry)
-
-
-async def _start(broker: Broker, registry: Registry) -> Broker:
+async def _started_broker(registry: Registry) -> Broker:
+    broker = EmbeddedBroker(LOCAL_ADDRESS, 0)
     await allow_members(broker, registry)
     await broker.start()
     return broker

@@ -32,13 +32,13 @@ REPORT_TOPICS: tuple[Topic[Any], ...] = (PRESENCE, PROFILE, PATHS, SEEN, FACT, W
 """All that a node reports. Presence first: what is retained of the others belongs to it."""
 
 FIRST_S, LONGEST_S = 60.0, 3600.0
-"""Of a suspension; doubles each time."""
+"""Seconds of a suspension: the first, and the longest; each is twice as long as the last."""
 
 FORGIVEN_S = 3600.0
-"""After the end of the last one: the next begins with the shortest again."""
+"""Seconds after the end of the last suspension: the next begins with the shortest again."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 30.0
-"""Between two attempts to tell the broker: it may be restarting, or its disk full."""
+"""Seconds between two attempts to tell the broker: it may be away, or its users unreadable."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Suspensions:
     """
 
     _until: dict[str, float] = field(default_factory=dict)
-    """Of those that are suspended now."""
+    """Ends of the present suspensions, by node."""
     _before: dict[str, tuple[int, float]] = field(default_factory=dict)
     """How often each was, and when the last one ended or ends."""
 
@@ -82,7 +82,7 @@ class Suspensions:
 
 @dataclass(slots=True)
 class BrokerAccess:
-    """Keeper of the broker's users: tells it who is shut out, or let in again, until it hears."""
+    """Keeper of the broker's users: tells it which nodes are shut out or let in, until it hears."""
 
     broker: Broker
     client: ControlClient

@@ -27,15 +27,15 @@ __all__ = [
 ]
 
 UPLOAD_UNSEEN_MBPS = 20.0
-"""Of a node that no other has received from: a usual home uplink, so that reporting nothing, or
-anything, brings no node to the front."""
+"""Upload of a node that no other has received from: a usual home uplink, so that reporting nothing,
+or anything, brings no node to the front."""
 
 DISCREPANCY_FACTOR = 1.5
 """Both ends count the same bytes by clocks of their own, over windows that differ a little. What
 is reported beyond this is shown; the plan counts with what was measured in any case."""
 
 DISCREPANCIES_MAX = 8
-"""Of one node; of a hundred links that differ not all are named."""
+"""Most discrepancies that are named of one node; of a hundred links that differ not all are."""
 
 
 def believed_rate(reported_mbps: float, seen_mbps: float | None) -> float:
@@ -70,8 +70,8 @@ class Sightings:
     links: Mapping[str, Mapping[str, float]]
     """Sender to receiver to rate; the coordinator's own count has "" for a receiver."""
     uploads: Mapping[str, Sequence[float]]
-    """Of each PC, by any of its devices: they share one line. What its devices measure of each
-    other does not leave the PC and says nothing of that line."""
+    """Rates at which others received from each PC, by any of its devices: they share one line. What
+    its devices measure of each other does not leave the PC and says nothing of that line."""
     names: Mapping[str, str]
 
     @classmethod
@@ -99,7 +99,7 @@ def _links_seen(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
 
 
 def discrepancies(node: Node, seen: Sightings) -> list[str]:
-    """What a plan counts otherwise than this node reports, in sentences; empty for most."""
+    """Sentences on figures that a plan counts otherwise than this node reports; mostly none."""
     found = [*_upload(node, seen.uploads.get(node.pc, ())), *_served(node), *_links(node, seen)]
     return found[:DISCREPANCIES_MAX]
 

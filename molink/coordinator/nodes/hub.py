@@ -53,28 +53,28 @@ from molink.tasks import gathered, task_group
 __all__ = ["ControlHub", "NodeServices", "allow_members"]
 
 RECONNECT_S = 15.0
-"""After the broker was away: nodes wait up to ten seconds between two attempts to reach it."""
+"""Seconds after the broker was away: nodes wait up to ten between two attempts to reach it."""
 
 TICK_S = 0.5
-"""Between two checks of silence and of the registry."""
+"""Seconds between two checks of silence and of the registry."""
 
 LATE_S = TICK_S + 2.0
 """A check that comes later than this: this PC was suspended or overloaded, and what nodes have
 reported meanwhile still waits to be read."""
 
 FLOOD_S = 5.0
-"""After a flood was found, what the broker still holds of it is read: no silence counts so long."""
+"""Seconds after a flood was found in which no silence counts: the broker's rest of it is read."""
 
 GONE_AFTER_S = 1.0
-"""After its last will a node is gone. One whose connection to the broker was reset tries again
-within half a second and is there after a handshake; its ring, whose links stand, need not end for
-that. And who has really gone is missed by its neighbours about as soon."""
+"""Seconds after its last will until a node is gone. One whose connection to the broker was reset
+tries again within half a second and is there after a handshake; its ring, whose links stand, need
+not end for that. A node that has really gone is missed by its neighbours about as soon."""
 
 ANSWERS_AT_ONCE = 50
-"""To newcomers: each waits for the broker's acknowledgement."""
+"""Answers to newcomers at a time: each waits for the broker's acknowledgement."""
 
 UP_TO_DATE = "No ring needs it yet."
-"""To a node that was outdated before."""
+"""Message to a node that was outdated before."""
 
 SUSPENDED = "It says far more than a node has to say, and is not listened to for {minutes:.0f} min."
 
@@ -98,7 +98,7 @@ class NodeServices(Protocol):
         """Orders nodes to measure each other."""
 
     def of_node(self, node_id: str) -> Services:
-        """What a node is sent of it: addresses and its own keys."""
+        """Addresses and own keys that a node is sent."""
 
     def forbid(self, node_id: str) -> None:
         """End the access of a node that was removed."""
@@ -117,7 +117,7 @@ class ControlHub:
     """None: nodes need none and measure nothing."""
     suspensions: Suspensions = field(default_factory=Suspensions)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of the control plane"))
-    """A broker that refuses us ends `run` all the same."""
+    """Guard of a step; a broker that refuses us ends `run` all the same."""
     _excused_until: float = 0.0
     _is_dropping: bool = False
     """Whether the registry was changed and is still to be read."""
@@ -158,7 +158,7 @@ class ControlHub:
             )
 
     async def run(self, model: str) -> None:
-        """Until cancelled. Raises ControlError when the broker refuses us."""
+        """Run until cancelled. Raises ControlError when the broker refuses us."""
         speaks = own_protocols()
         presence = CoordinatorPresence(
             online=True,
@@ -206,7 +206,7 @@ class ControlHub:
 
     @property
     def trouble(self) -> str:
-        """What the broker has not heard yet; empty when nothing."""
+        """Sentence on changes that the broker has not heard of yet; empty when there are none."""
         count = self.access.untold_count
         return f"The broker has not heard yet that {count} nodes are shut out." if count else ""
 
@@ -258,8 +258,9 @@ class ControlHub:
             self.book.wake(node)
 
     def _is_stale(self, received: Received) -> bool:
-        """A broker that was restarted may still hold the last wills of its end: a node that serves
-        and does not come back is noticed by its silence. A local one is there as long as we are."""
+        """Whether a last will is stale. A broker that was restarted may still hold those of its
+        end: a node that serves and does not come back is noticed by its silence. A local one is
+        always there."""
         message, node = received.message, self.book.node(received.node_id)
         return (
             (received.retained or node.is_local)
@@ -297,7 +298,7 @@ class ControlHub:
                 await self.services.probing.order_timing(self.client, [node])
 
     async def _greet(self, node: Node) -> None:
-        """Of two agents with one key the one that started later is accepted."""
+        """Accept a node that has come: of two agents with one key the one that started later."""
         presence, before = node.presence, self._greeted.get(node.node_id)
         if presence is not None and presence.online and presence != before:
             accepted = Accepted(
@@ -358,7 +359,7 @@ class ControlHub:
             self._let_in_again(node_id)
 
     def _suspend(self, node: Node, now: float) -> None:
-        """One that is suspended and still heard has slipped in again: the broker is told again."""
+        """Suspend a node. If that is still heard, it has slipped in: the broker is told again."""
         self.access.shut_out(node.node_id)
         if node.node_id in self.suspensions:
             return
@@ -369,7 +370,8 @@ class ControlHub:
         self.book.wake(node)
 
     def _let_in_again(self, node_id: str) -> None:
-        """Raises ControlError when the registry cannot be read: then it is tried again."""
+        """Let a suspended node in again. Raises ControlError when the registry cannot be read: then
+        it is tried again."""
         member = self.registry.member(node_id)
         if member is not None:
             self.access.let_in(node_id, member.password)

@@ -39,7 +39,7 @@ SEEN_MAX = 256
 """Senders whose rates one node may report, the latest."""
 
 NODES_MAX = 4096
-"""Beyond it nodes are ignored: a coordinator that plans for more has never been tried."""
+"""Nodes beyond which others are ignored: a coordinator that plans for more has never been tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ class Node:
     presence: Presence | None = None
     profile: Profile | None = None
     paths: dict[str, PathMeasured] = field(default_factory=dict)
-    """To each neighbour."""
+    """Path to each neighbour."""
     paths_round: int = -1
-    """Of the latest report."""
+    """Round of the latest report on paths."""
     seen: dict[str, float] = field(default_factory=dict)
     """Sender to the Mbps that this node has received from it, by its own count."""
     coordinator_seen_mbps: float = 0.0
-    """The same of this node's bytes, by the coordinator's count; 0: none yet."""
+    """Rate at which the coordinator has received from this node, by its own count; 0: none yet."""
     slowdown: Slowdown = AS_REPORTED
-    """Of its steps and its link, as they were measured while it served."""
+    """Slowdown of its steps and its link, as they were measured while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
     heard_at: float = 0.0
@@ -95,7 +95,7 @@ class Node:
     drained: bool = False
     """Whether the operator keeps it from serving."""
     quarantined: str = ""
-    """What audits have found out about it, for which it serves no more; empty: nothing."""
+    """Fault that audits have found, for which it serves no more; empty: none."""
     outdated: str = ""
     """Why its build can be in no ring of ours, and who is to update what; empty: it can."""
     suspended: str = ""
@@ -105,7 +105,7 @@ class Node:
     is_local: bool = False
     """Whether it runs in this process (`molink serve`): it is lost with us, and not measured."""
     changed: Signal = field(default_factory=Signal, repr=False, compare=False)
-    """It has reported something, has gone or was removed."""
+    """Signal that it has reported something, has gone or was removed."""
 
     def __post_init__(self) -> None:
         self.pc = self.pc or self.node_id
@@ -123,7 +123,7 @@ class Node:
 
     @property
     def latest_identity(self) -> tuple[Presence | None, Profile | None]:
-        """Who it is and what it lends, as it has reported last."""
+        """Presence and profile of the node, as it has reported last."""
         return self.presence, self.profile
 
     @property
@@ -133,7 +133,7 @@ class Node:
 
     @property
     def wants(self) -> str:
-        """Its owner's wish: serve, pause or leave; drained, quarantined or outdated it pauses at
+        """Wish of its owner: serve, pause or leave; drained, quarantined or outdated it pauses at
         least. Whatever plans a node, or lets it hold anything, asks here."""
         wish = self.wish.wish if self.wish is not None else "serve"
         is_kept_out = self.drained or self.quarantined or self.outdated
@@ -173,7 +173,7 @@ class Node:
 
     @property
     def state(self) -> NodeState:
-        """As GET /cluster shows it."""
+        """State of the node as GET /cluster shows it."""
         if not self.is_here:
             return NodeState.LOST
         if self.outdated:
@@ -209,13 +209,13 @@ class NodeBook:
     """Whether they are nodes of this process."""
     nodes: dict[str, Node] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is something new to decide about, cleared by who decides."""
+    """Event that is set when there is something new to decide about; the reader clears it."""
     drained: set[str] = field(default_factory=set)
     """Ids of the nodes that the operator keeps from serving, here or not."""
     quarantined: dict[str, str] = field(default_factory=dict)
     """Ids of the nodes that were found out by audits, here or not, and the sentences."""
     refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
-    """Of agents of another version, or of ones that lie."""
+    """Guard over reports of agents of another version, or of agents that lie."""
     downloading_at: dict[str, float] = field(default_factory=dict)
     """When a download to a PC was last seen to go on: its devices download in turn."""
     made_wait_at: dict[str, float] = field(default_factory=dict)
@@ -279,7 +279,7 @@ class NodeBook:
         return True
 
     def _take_health(self, node: Node, message: NodeHealth) -> None:
-        """A report of a stage that cannot be read is counted; the one before stays."""
+        """Take a report on a stage; an unreadable one is counted, and the one before stays."""
         if isinstance(message.stage, Unreadable):
             with self.refusals:
                 raise FrameError(f"{node.name}: {message.stage.why}")
@@ -345,7 +345,7 @@ def _tells_plain(profile: Profile) -> bool:
 
 
 def _take_paths(node: Node, message: PathReport) -> None:
-    """Beside what it has measured before: a round is of those paths that are new."""
+    """Add the paths of a report to those measured before: a round is of the paths that are new."""
     for path in message.paths:
         node.paths.pop(path.to, None)
         node.paths[path.to] = path
@@ -355,7 +355,7 @@ def _take_paths(node: Node, message: PathReport) -> None:
 
 
 def _take_seen(node: Node, message: RatesSeen) -> None:
-    """Beside what it has seen before: an agent that starts anew forgets its counts."""
+    """Add reported rates to those seen before: an agent that starts anew forgets its counts."""
     for rate in message.rates:
         node.seen.pop(rate.sender, None)
         node.seen[rate.sender] = rate.rate_mbps
@@ -384,7 +384,7 @@ def _goes_on(before: StageFact | None, message: StageFact) -> bool:
 
 
 def _take_presence(node: Node, message: Presence, *, live: bool) -> None:
-    """A new incarnation holds nothing of what the one before held."""
+    """Take a presence; a new incarnation holds nothing of what the one before held."""
     before = node.presence
     if before is not None and not message.online and before.incarnation != message.incarnation:
         return  # The will of an agent that another has replaced.

@@ -22,13 +22,13 @@ from molink.transport.relay.protocol import COORDINATOR
 __all__ = ["PEERS_MAX", "Probing", "peers_of"]
 
 PEERS_MAX = 12
-"""That one node measures in a round: each takes a second of sending."""
+"""Most neighbours that one node measures in a round: each takes a second of sending."""
 
 QUIET_S = 1.0
-"""After a change among the nodes: those that start together are measured together."""
+"""Seconds after a change among the nodes: those that start together are measured together."""
 
 QUIET_MAX_S = 3.0
-"""After the first change: one that changes all the time holds nobody up."""
+"""Seconds after the first change: a node that changes all the time holds nobody up."""
 
 MOVES_FREE, MOVE_PERIOD_S = 5, 600.0
 """How often a node may move before it is measured anew only so often: a router restarts, an agent
@@ -38,7 +38,7 @@ AGAIN_S = 6 * 3600.0
 """Home lines change by the hour; a round costs each node a dozen seconds of upload."""
 
 ORDERS_AT_ONCE = 50
-"""Each waits for the broker's acknowledgement; a thousand one after the other took seconds."""
+"""Orders sent at once: each waits for the broker; a thousand one after the other took seconds."""
 
 Addresses = tuple[str, ...]
 
@@ -54,7 +54,7 @@ class Probing:
     config: Mapping[str, Any]
     """The model's config.json."""
     secret: bytes
-    """Of which tokens between nodes are made."""
+    """Secret from which tokens between nodes are made."""
     round: int = 0
     _known: Locations = frozenset()
     _changed_at: float = 0.0
@@ -75,12 +75,12 @@ class Probing:
     """Peers that each node was last ordered to measure."""
     _asked_about: Sequence[Node] = ()
     _to_be_asked: dict[str, Sequence[Node]] = field(default_factory=dict)
-    """Peers that each of those would be ordered to measure: kept for one list of nodes."""
+    """Peers that each node of one list would be ordered to measure."""
     _timing: dict[str, str] = field(default_factory=dict)
     """Nodes that were sent the model's config, and the incarnations of their agents then."""
 
     def key_of(self, node_id: str) -> str:
-        """Key with which a node's own peer service checks who asks."""
+        """Key with which a node's own peer service checks its askers."""
         return probe_key(self.secret, node_id)
 
     def asked_of(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
@@ -128,7 +128,7 @@ class Probing:
             await asyncio.gather(*(client.publish(PROBE, *order) for order in some))
 
     def _locations(self, here: Sequence[Node], now: float) -> Locations:
-        """Where nodes are, as far as they have not moved too often."""
+        """Addresses of the nodes; a node that has moved too often keeps its old ones."""
         for node in here:
             assert node.profile is not None, "only nodes with a profile are measured"
             node_id, addresses = node.node_id, node.profile.addresses
@@ -153,8 +153,8 @@ class Probing:
         return is_quiet or (since is not None and now - since >= QUIET_MAX_S)
 
     def _unmeasured(self, node_id: str, peer_ids: Sequence[str]) -> set[str]:
-        """Peers to which a node's path was not ordered before, from where it is to where they are;
-        they count as ordered now."""
+        """Peers to which a node's path was not ordered yet, from its present place to theirs; they
+        count as ordered now."""
         own, found = self._located[node_id], set()
         for peer_id in peer_ids:
             ends = own, self._located.get(peer_id, ())
@@ -164,7 +164,7 @@ class Probing:
         return found
 
     def _unanswered(self, node: Node) -> frozenset[str]:
-        """Peers of a node's latest order that it has not answered: another one takes its place."""
+        """Peers of a node's latest order that it has not answered: they are in the next order."""
         ordered, peers = self._latest.get(node.node_id, (-1, frozenset()))
         return peers if node.paths_round < ordered else frozenset()
 
@@ -179,7 +179,7 @@ class Probing:
                 await client.publish(PROBE, node.node_id, self._order(node))
 
     def _order(self, node: Node, peers: Sequence[Node] = (), own_token: str = "") -> ProbeOrder:
-        """With neither peers nor a token only a layer is timed."""
+        """Order to a node to measure its peers; with neither peers nor a token, only a layer."""
         return ProbeOrder(
             round=self.round,
             model=self.model,

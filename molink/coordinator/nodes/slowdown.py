@@ -36,7 +36,7 @@ FORGIVEN_FACTOR = 2.0
 not change back and forth at the edge."""
 
 STEPS_MIN = 100
-"""That a stage has computed before its times count: the first ones are of cold memory."""
+"""Steps that a stage has computed before its times count: the first ones are of cold memory."""
 
 FACTOR_MAX = 1000.0
 
@@ -53,7 +53,7 @@ class Slowdown:
     decode: float = 1.0
     prefill: float = 1.0
     link_mbps: float = math.inf
-    """Of its link to the next stage; infinite: about as planned."""
+    """Rate of its link to the next stage; infinite: about as planned."""
 
     @property
     def worst(self) -> float:
@@ -62,7 +62,7 @@ class Slowdown:
 
     @property
     def clauses(self) -> list[str]:
-        """What is slow, as clauses about the node; none where nothing is."""
+        """Clauses about the node that say what is slow; none where nothing is."""
         found = []
         if self.worst > 1:
             found.append(f"computes {self.worst:.1f} times as long as it has told")
@@ -123,7 +123,7 @@ def slowed_steps(steps: StepCost, slowdown: Slowdown) -> StepCost:
 
 
 def measured_link_mbps(rate_mbps: float, planned_mbps: float, before: float = math.inf) -> float:
-    """What a link is to be planned with whose own pacer measures `rate_mbps`; infinite: as before
-    it served. `planned_mbps` 0: nothing was planned. `before`: what it was found to carry."""
+    """Rate to plan a link with whose own pacer measures `rate_mbps`; infinite: as before it served.
+    `planned_mbps` 0: nothing was planned. `before`: the rate that it was found to carry."""
     bound = LINK_SLOWER_FACTOR if before == math.inf else FORGIVEN_FACTOR
     return rate_mbps if 0 < bound * rate_mbps < planned_mbps else math.inf

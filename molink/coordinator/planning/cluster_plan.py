@@ -47,8 +47,8 @@ FRESH_S = 5.0
 """A plan that was not used so long is not used any more; the manager asks twice a second."""
 
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 60.0
-"""After a plan that could not be made: there is no memory for a process, perhaps. Doubles until one
-can be made."""
+"""Seconds after a plan that could not be made: there is no memory for a process, perhaps. They
+double until a plan can be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PlannedRing:
     forecast: "Forecast | None" = None
     """None: its nodes were not measured."""
     prompt_token_s: float = 0.0
-    """Of the forecast's time to first token, for each token of its prompt; 0 without."""
+    """Seconds of the forecast's time to first token for each token of its prompt; 0 without."""
 
     def moved(self, stages: Sequence[PlannedStage]) -> "PlannedRing":
         """The same ring with other nodes in some places, or with fewer places for the same layers.
@@ -194,7 +194,7 @@ class PlanCache:
 
     planner: Planner
     wake: asyncio.Event
-    """Set when a plan was made."""
+    """Event that is set when a plan was made."""
     tasks: asyncio.TaskGroup
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Making a plan"))
     _entries: dict[Hashable, "_Entry"] = field(default_factory=dict)
@@ -213,8 +213,9 @@ class PlanCache:
         return entry.plan
 
     async def _make(self, entry: "_Entry", nodes: Sequence[Node]) -> None:
-        """What was asked for may have changed already: an agent that has just started anew is there
-        before its new profile is. Then there is no plan, and the next one waits for the profile."""
+        """Make the plan of an entry, unless its facts have changed: an agent that has just started
+        anew is there before its new profile. Then there is no plan, and the next waits for that.
+        """
         is_same = entry.facts == _facts(nodes)
         with self.guard:
             entry.plan = await self.planner.plan(nodes) if is_same else None
@@ -232,7 +233,7 @@ class _Entry:
     """Plan in the making, or made."""
 
     facts: frozenset[tuple[object, ...]]
-    """What it is made from."""
+    """Facts from which the plan is made."""
     plan: ClusterPlan | None = None
     """None, once made: it could not be made."""
     made_at: float | None = None
@@ -259,8 +260,8 @@ def _now() -> float:
 
 
 SETTLE_S, SETTLE_MAX_S = 1.0, 3.0
-"""After the last change of which nodes are there and lent; and at most, after the first: among a
-thousand nodes something always changes, and one may change on purpose."""
+"""Seconds after the last change of which nodes are there and lent; and at most, after the first:
+among a thousand nodes something always changes, and one may change on purpose."""
 
 CHANGES_MAX, CHANGES_WITHIN_S = 8, 60.0
 """Times that one node may come, go, or change its wish within so long: owners who try out a limit
@@ -271,8 +272,8 @@ MEASURING_WAIT_S = 60.0
 up all others. A slow PC loads its probe in ten seconds."""
 
 PATHS_WAIT_S = 20.0
-"""From the moment when the last newcomer had timed its layer. The paths are measured meanwhile and
-are usually known first: a PC with twelve neighbours needs a second and a half for each."""
+"""Seconds after the last newcomer has timed its layer. The paths are measured meanwhile and are
+usually known first: a PC with twelve neighbours needs a second and a half for each."""
 
 Asked = Callable[[Node, Sequence[Node]], Set[str]]
 """Ids of the nodes that the first one shall measure, of all that are there."""
@@ -320,7 +321,7 @@ class Readiness:
     _measured_at: dict[str, float] = field(default_factory=dict)
     """When each node was first seen to have timed its layer."""
     _news_at: float = 0.0
-    """When one of both was last seen to change."""
+    """When the lent nodes, or those that have timed their layer, were last seen to change."""
     _silent: set[str] = field(default_factory=set)
     """Nodes whose paths are not waited for any more, until they have reported them."""
 

@@ -51,11 +51,11 @@ second, and forecasts err."""
 
 CONTEXT_TOKENS_USUAL = 2048
 CONTEXT_SHARE = 4
-"""Of the model's length: a quarter, where that is less than usual."""
+"""Part of the model's length, a quarter, that is planned for where it is less than usual."""
 
 
 def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
-    """What users are to feel, and how long their requests are taken to be."""
+    """Goal of a plan: what users are to feel, and how long their requests are taken to be."""
     length = min(settings.model_len_max or description.model_len_max, description.model_len_max)
     usual = max(16, min(CONTEXT_TOKENS_USUAL, length // CONTEXT_SHARE))
     context = settings.context_tokens or usual
@@ -77,15 +77,15 @@ class ModelPlanner:
     goal: Goal
     weights: WeightsSource
     split: str = "planned"
-    """As `--split`."""
+    """Way to split the layers, as `--split` names it."""
     kv_dtype: KvDtype = "auto"
-    """As `--kv`."""
+    """Form in which KV is kept, as `--kv` names it."""
     declared: DeclaredQuantization = PLAIN_WEIGHTS
     """How the checkpoint says that its weights are quantized."""
     standbys: int = 0
-    """As `--standby`: nodes that a plan leaves free if it can."""
+    """Nodes that a plan leaves free if it can, as `--standby` asks."""
     prefix_cache: bool = True
-    """Not as `--no-prefix-cache`."""
+    """Whether stages cache prefixes; `--no-prefix-cache` turns it off."""
 
     @classmethod
     def of(
@@ -96,8 +96,8 @@ class ModelPlanner:
         settings: UpSettings,
         name: str = "",
     ) -> "ModelPlanner":
-        """For the model at a path or on the hub, of which nodes hear by a public name. Raises
-        UserError when its sizes are not known."""
+        """The planner for the model at a path or on the hub, of which nodes hear by a public name.
+        Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
         planned = planned_model(path, settings.kv_dtype)
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
@@ -134,7 +134,7 @@ class ModelPlanner:
         return ClusterPlan(rings, standbys)
 
     def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
-        """What the placement is asked."""
+        """Question that the placement is asked."""
         facts, network = self.facts.of(nodes)
         return PlacementQuestion.of(self.cost, facts, network, self.goal, self.split, self.standbys)
 
@@ -228,8 +228,8 @@ class ModelPlanner:
         return decision.sentence if decision.change else ""
 
     def _as_known(self, present: Sequence[PlannedRing], nodes: Sequence[Node]) -> Plan:
-        """Of rings that serve, by what is known of their members today; devices of a PC share its
-        line as in a new plan."""
+        """Plan of the rings that serve, by what is known of their members today; devices of a PC
+        share its line as in a new plan."""
         members = {stage.node_id for ring in present for stage in ring.stages}
         facts, network = self.facts.of([node for node in nodes if node.node_id in members])
 
@@ -243,7 +243,7 @@ class ModelPlanner:
     def _forecast_now(
         self, ring: PlannedRing, facts: Mapping[str, NodeFacts], network: Network
     ) -> Forecast:
-        """Their memory is in use, so what they lent when it was planned still counts."""
+        """Forecast of a ring today; its memory is in use, so what was lent at its plan counts."""
         planned = ring.forecast
         assert planned is not None, "only forecast rings are compared"
         if any(stage.node_id not in facts for stage in ring.stages):

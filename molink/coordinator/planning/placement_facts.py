@@ -27,11 +27,11 @@ from molink_scheduler.placement import LinkFacts, Network, NodeFacts, StageForec
 __all__ = ["ELEMENT_BYTES", "FactsMaker", "download_bytes_per_s"]
 
 HOP_SOFTWARE_S = 0.002
-"""Of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the link's
-thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
+"""Seconds of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the
+link's thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
 
 DOWNLOAD_GUESS_MBPS = 20.0
-"""Of a node that could not measure it: slow enough that a change is not made light of."""
+"""Rate of a node that could not measure its download: slow, so that no change is made light of."""
 
 NO_PATH_S = 60.0
 """Delay of a link where no path was found."""
@@ -44,14 +44,14 @@ class FactsMaker:
     """Maker of a placement's facts, for one model."""
 
     costs: Mapping[int, ModelCost]
-    """By the bytes of a number in the stages, see `PlannedModel`."""
+    """Costs by the bytes of a number in the stages, see `PlannedModel`."""
     stored_element_bytes: int
     dtype: str
-    """As `--dtype`."""
+    """Format in which stages compute, as `--dtype` names it."""
     output_layers: float | None = None
-    """What a row multiplies with in the output matrix, in layers; None: as its bytes tell."""
+    """Layers that are as much arithmetic for a row as the output matrix; None: its bytes tell."""
     shape: ModelShape | None = None
-    """By which nodes that have timed another model are planned; None: by that model's times."""
+    """Shape to plan nodes that have timed another model; None: by that model's times."""
     model: str = ""
     """Public name of the model of that shape."""
 
@@ -109,8 +109,8 @@ class FactsMaker:
         return steps_of(node, self.model, self.shape)
 
     def memory_bytes(self, device: Device, lent_bytes: int) -> int:
-        """In bytes of layers as the placement counts them: in a CPU without 16-bit arithmetic they
-        take twice as much, and quantized ones a little more."""
+        """Lent bytes as the placement counts them: in a CPU without 16-bit arithmetic layers take
+        twice as much, and quantized ones a little more."""
         there = self._cost_on(device)
         return lent_bytes * sum(self.cost.layer_bytes) // sum(there.layer_bytes)
 
@@ -130,14 +130,14 @@ class FactsMaker:
         return self._scale(device, self.cost.tail_bytes, self._cost_on(device).tail_bytes)
 
     def held_bytes(self, device: Device, stage: StageForecast) -> float:
-        """What a stage takes of a device with all its KV and states, as the plan counts."""
+        """Bytes of a device that a stage takes with all its KV and states, as the plan counts."""
         layers = slice(*stage.layers)
         token = sum(self.cost.kept_of_token[layers]) * self.kv_scale(device)
         state = sum(self.cost.kept_of_request[layers]) * self.state_scale(device)
         return stage.weights_bytes + stage.kv_tokens * token + (stage.state_slots or 0) * state
 
     def _scale(self, device: Device, bytes_here: int, bytes_there: int) -> float:
-        """What grows from `bytes_here` to `bytes_there` on a device, against what layers do."""
+        """Factor from `bytes_here` to `bytes_there` on a device, against that of layers."""
         layers = sum(self.cost.layer_bytes) / sum(self._cost_on(device).layer_bytes)
         return layers * bytes_there / bytes_here if bytes_here else 1.0
 
@@ -193,7 +193,7 @@ def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> 
 
 
 def _link(path: PathMeasured, seen_mbps: float | None) -> LinkFacts:
-    """What was not reached at all is taken for the worst link there is."""
+    """Facts of a link; a link that was not reached at all is taken for the worst there is."""
     if path.path == "none":
         return LinkFacts(0.0, NO_PATH_S)
     rate = believed_rate(path.rate_mbps, seen_mbps) * 1e6 / 8
@@ -207,6 +207,6 @@ def _upload_bytes_per_s(profile: Profile, seen_mbps: Sequence[float]) -> float:
 
 
 def download_bytes_per_s(node: Node) -> float:
-    """As measured, or guessed."""
+    """Rate at which the node downloads, as measured or guessed."""
     mbps = node.profile.download_mbps if node.profile is not None else 0.0
     return (mbps or DOWNLOAD_GUESS_MBPS) * 1e6 / 8

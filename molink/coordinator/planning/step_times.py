@@ -17,10 +17,10 @@ from molink.hardware.roofline import estimated_times
 __all__ = ["steps_of"]
 
 CONTEXT_TOKENS = 128
-"""Of each row of which nodes time a step."""
+"""Tokens of context of each row of which nodes time a step."""
 
 SECONDS_MAX = 3600.0
-"""Of a measured step: a node may tell anything of its formats."""
+"""Most seconds that a measured step counts as: a node may tell anything of its formats."""
 
 
 def steps_of(node: Node, model: str, shape: ModelShape | None) -> StepCost:
@@ -36,7 +36,7 @@ def steps_of(node: Node, model: str, shape: ModelShape | None) -> StepCost:
 
 
 def _by_format(shape: ModelShape, profile: Profile, model: str) -> StepCost | None:
-    """As far as the device has told its times of plain weights."""
+    """Times of a step by the device's times of plain weights; None: it has not told them."""
     device = profile.devices[0]
     formats = {one.format: FormatTimes(one.read_s, one.row_s) for one in profile.formats}
     known = measured_device(device.kind, formats, device.element_bytes)

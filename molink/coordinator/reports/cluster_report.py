@@ -3,8 +3,7 @@
 Figures are those of the last health reports, at most a second old; of requests we know ourselves.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
 from molink.coordinator.nodes.node_book import Contribution, Node
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.link_memory import KnownLink
 from molink.coordinator.ring.ring import COORDINATOR, AgentStage, Ring
 from molink.stage_protocol.progress import ShadowLag
 from molink.version import version
@@ -23,7 +21,6 @@ from molink_scheduler.link.facts import LinkReport
 __all__ = [
     "build_report",
     "contribution_report",
-    "known_links",
     "nodes_report",
     "ring_report",
     "service_report",
@@ -55,17 +52,6 @@ def _ring_links(ring: Ring, to_head: LinkReport | None) -> Iterator[_RingLink]:
             if link.name == "shadow":
                 continue
             yield _RingLink(index, following if link.name == "next" else COORDINATOR, link)
-
-
-def known_links(
-    ring: Ring, to_head: LinkReport | None, address_of: Callable[[int], str], now: float
-) -> Iterator[tuple[str, str, KnownLink]]:
-    """Source, target and state of each link, to be remembered; `address_of` a stage's number or
-    COORDINATOR."""
-    for link in _ring_links(ring, to_head):
-        ends = address_of(link.source), address_of(link.target)
-        with suppress(ValueError, TypeError):  # What a stage reports of its link may be impossible.
-            yield *ends, KnownLink(link.report.rate_mbps, link.report.rtt_ms, now)
 
 
 def service_report(service: ClusterService) -> dict[str, Any]:

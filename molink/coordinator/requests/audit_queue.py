@@ -10,16 +10,16 @@ from molink.tasks import Signal
 __all__ = ["AUDIT_TOKENS_MAX", "AUDIT_TOKENS_MIN", "AnsweredRequest", "AuditQueue"]
 
 AUDIT_TOKENS_MAX = 1024
-"""Of a request, its first ones; a lie about later ones is found in a shorter request."""
+"""First tokens of a request that are audited; shorter requests show lies about later ones."""
 
 AUDIT_TOKENS_MIN = 4
 """Fewer say too little."""
 
 TRIES_MAX = 2
-"""Of a request whose audit did not finish: a ring may have ended, or lost a stage."""
+"""Most audits of a request, while none finishes: a ring may have ended, or lost a stage."""
 
 WAITING_MAX = 16
-"""Beyond it none is chosen: rings that have no time for it audit less than they were asked to."""
+"""Requests that wait, at most: rings that have no time for audits make fewer than asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class AnsweredRequest:
     """Request that has been answered and is to be audited."""
 
     tokens: tuple[int, ...]
-    """Of prompt and answer."""
+    """Tokens of prompt and answer."""
     ring: int
     """Number of the ring that has ended the answer."""
     cache_salt: str
-    """Of the request: whoever computes it again caches it for the same users, and nobody else."""
+    """Salt of the request: computed again, it is cached for the same users, and nobody else."""
     timeline: RequestTimeline
     tries: int = 1
     """Audits of it, this one among them."""
@@ -42,7 +42,7 @@ class AuditQueue:
     """Bounded queue of chosen requests."""
 
     share: float = 0.0
-    """Of all requests; 0: none is chosen."""
+    """Part of all requests that is chosen; 0: none is."""
     random: Random = field(default_factory=Random)
     is_alone: bool = False
     """Whether the last that was to be chosen was not, because one ring served."""
@@ -72,7 +72,7 @@ class AuditQueue:
         self._changed.send()
 
     def again(self, answered: AnsweredRequest) -> bool:
-        """Have one whose audit did not finish audited once more; False: that was tried before."""
+        """Have a request whose audit did not finish audited again; False: it was before."""
         if answered.tries >= TRIES_MAX:
             return False
         self._waiting.append(replace(answered, tries=answered.tries + 1))
@@ -84,7 +84,7 @@ class AuditQueue:
             timeline.audited = "unfinished"
 
     async def next(self) -> AnsweredRequest:
-        """The one that has waited longest, as soon as there is one."""
+        """The request that has waited longest, as soon as there is one."""
         while not self._waiting:
             await self._changed.wait()
         return self._waiting.popleft()

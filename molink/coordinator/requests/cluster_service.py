@@ -39,8 +39,8 @@ MOVES_MAX = 8
 """A request that has lost so many rings is failed: something about it may be what ends them."""
 
 STALL_PATIENCE = 2.0
-"""Each time that a request was left lying it is given so many times as long: a prompt may take any
-honest ring longer than the last deadline, and rings are not to hand it round for ever."""
+"""Factor by which the time given to a request grows each time that it was left lying: a prompt may
+take any honest ring longer than the last deadline, and rings are not to hand it round for ever."""
 
 WAITING_FOR_RING_MAX = 256
 """Newcomers that wait for a ring which is built anew; it will not begin more of them in time."""
@@ -56,16 +56,16 @@ class ClusterService:
 
     model: ModelCard
     report: Callable[["ClusterService"], dict[str, Any]]
-    """Makes what GET /cluster shows of the service and the rest of the cluster."""
+    """Function that makes what GET /cluster shows of the service and the rest of the cluster."""
     intake: Intake = field(default_factory=Intake)
     progress: str = "No PC has joined yet: start an agent with the printed command."
-    """Why nothing serves, while nothing does; kept by the manager of the rings..."""
+    """Reason why nothing serves, while nothing does; kept by the manager of the rings."""
     standbys: Mapping[str, str] = field(default_factory=dict)
-    """...as are the reasons why nodes hold nothing."""
+    """Reasons why nodes hold nothing, by node; kept by the manager of the rings too."""
     rings: list[ServingRing] = field(default_factory=list)
     intake_paused: bool = False
     draws: Random = field(default_factory=Random)
-    """Of `Routing.RANDOM`."""
+    """Source of the draws of `Routing.RANDOM`."""
     expected: set[int] = field(default_factory=set)
     """Numbers of the rings of an earlier coordinator that are still to be taken over."""
     request_log: RequestLog = field(default_factory=RequestLog)
@@ -76,7 +76,7 @@ class ClusterService:
     _has_served: bool = False
     """Whether there has been a ring."""
     _newcomers_waiting: int = 0
-    """For a ring that is built anew."""
+    """Newcomers that wait for a ring that is built anew."""
 
     def __post_init__(self) -> None:
         self.request_log.watch(self.audits.closed)
@@ -129,14 +129,14 @@ class ClusterService:
         )
 
     async def until_ready(self) -> None:
-        """Until a ring is open."""
+        """Wait until a ring is open."""
         while self.unready_reason is not None:
             await self._changed.wait()
 
     async def until_taken(self) -> None:
-        """Until a newcomer may ask: at once, or when the ring is there again that is built anew.
-        Raises RingError when it would wait longer than newcomers may, OverloadedError when too
-        many wait in all rings."""
+        """Wait until a newcomer may ask: at once, or when the ring is there again that is built
+        anew. Raises RingError when it would wait longer than newcomers may, OverloadedError when
+        too many wait in all rings."""
         if self._may_wait_for_ring:
             self._newcomers_waiting += 1
             try:
@@ -267,8 +267,8 @@ class ClusterService:
     async def _rings_for(
         self, request: GenerationRequest, left: ServingRing | None, *, accepted: bool
     ) -> list[ServingRing]:
-        """Rings that can take a request, others than `left` if there are. One that a ring has
-        accepted waits for the next ring; a new one is refused while there is none."""
+        """Rings that can take a request, others than `left` if there are. A request that a ring has
+        accepted waits for the next ring; a new request is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):

@@ -36,9 +36,9 @@ class ServingRing:
     tokens_per_s: float
     """Forecast, by which rings are compared."""
     promised: Mapping[str, Any] | None = None
-    """All of the forecast with which it was planned, for GET /cluster; None: it had none."""
+    """Forecast with which it was planned, all of it, for GET /cluster; None: it had none."""
     draining: bool = False
-    """Takes no new requests; those that run end here."""
+    """Whether it takes no new requests; those that run end here."""
 
     @property
     def is_open(self) -> bool:
@@ -53,24 +53,24 @@ class ServingRing:
 
     @property
     def stages(self) -> tuple[StageLayers, ...]:
-        """Its nodes and their layers, for the timelines of its requests."""
+        """Nodes of the ring and their layers, for the timelines of its requests."""
         return tuple(StageLayers(one.name, one.layers) for one in self.client.ring.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Which newcomers are taken, and by which ring."""
+    """Rules by which newcomers are taken or refused, and given to a ring."""
 
     wait_s_max: float = WAIT_S
-    """Those for whom a longer wait is forecast are refused..."""
+    """Longest wait: newcomers for whom a longer one is forecast are refused."""
     targets: Targets = NO_TARGETS
-    """...and those for whom a later first token or slower tokens are; a request may have its
-    own."""
+    """Targets: newcomers are refused for whom a later first token or slower tokens are forecast; a
+    request may have its own."""
     routing: Routing = Routing.MOLINK
 
     @classmethod
     def of(cls, settings: ServeSettings | UpSettings) -> "Intake":
-        """As the operator has it."""
+        """The intake as the operator has set it."""
         targets = targets_of(settings.ttft_target_s, settings.tpot_target_ms)
         return cls(settings.queue_s, targets, Routing(settings.routing))
 
@@ -102,8 +102,8 @@ class Intake:
         accepted: bool,
     ) -> ServingRing:
         """The ring for a request of which so many tokens are generated; `draw` is from 0 to below
-        1. Raises OverloadedError for one that no ring has accepted yet, when its targets are missed
-        on all of them."""
+        1. Raises OverloadedError for a request that no ring has accepted yet, when its targets are
+        missed on all of them."""
         known = len(request.prompt_token_ids) + output_tokens
         met = [(ring, ring.client.met_by(request, ring.tokens_per_s)) for ring in rings]
         targets = request.targets.or_else(self.targets)
@@ -136,7 +136,7 @@ def _admitting(
 
 
 def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
-    """What somebody is told whose targets are missed on all rings, by the one that is the first to
+    """Error for a newcomer whose targets are missed on all rings, by the ring that is the first to
     meet them."""
     soonest = min(verdicts, key=lambda verdict: (verdict.retry_after_s, verdict.ttft_s))
     forecasts, wanted = [], []

@@ -22,7 +22,7 @@ from molink.wire.frames import (
     Order,
     Sampled,
 )
-from molink_scheduler.link.facts import LinkMemory, LinkReport
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
@@ -90,17 +90,16 @@ class RingClientLinks:
     async def connect(
         self,
         head_address: str,
-        memory: LinkMemory | None = None,
         head_key: str | None = None,
         *,
         measure: bool = True,
     ) -> None:
-        """Open the link to the head; `memory` is what was last known of it, `head_key` the head's
-        public key in Z85 where links are encrypted; `measure`: find its rate out first.
+        """Open the link to the head; `head_key` is the head's public key in Z85 where links are
+        encrypted; `measure`: find its rate out first.
 
         Raises RingError when it does not answer, ValueError when keys are given for one end only.
         """
-        queue, pacer = PriorityQueues(), LinkPacer(memory)
+        queue, pacer = PriorityQueues(), LinkPacer()
         self.head = self._links.connect(
             "head", head_address, head_key, queue, pacer, self._on_silence
         )
@@ -128,7 +127,7 @@ class RingClientLinks:
             if self.head is not None:
                 self._links.thread.close(self.head)
                 self._drop_news_of_head()
-            await self.connect(head_address, None, head_key, measure=False)
+            await self.connect(head_address, head_key, measure=False)
 
     def _drop_news_of_head(self) -> None:
         """What was found of a head that is gone is not of the next one."""

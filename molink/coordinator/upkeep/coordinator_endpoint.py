@@ -107,7 +107,7 @@ class CoordinatorEndpoint:
         assert self._links is not None, "the tail is awaited first"
         await self._path_found()
         key = ring.requests_link.public_key
-        await self._links.connect(f"tcp://{self.path.address}", None, key)
+        await self._links.connect(f"tcp://{self.path.address}", key)
         return self.client(ring)
 
     async def go_on(self, ring: Ring) -> None:

@@ -15,10 +15,10 @@ from molink.dashboard.model.cluster import Ring
 __all__ = ["CIRCLING_MIN", "Circling", "circling"]
 
 CIRCLING_MIN = 0.05
-"""Fewer than so many, as a mean, are a ring that rests."""
+"""Mean count of micro-batches under way below which a ring rests."""
 
 SHOWN_MAX = 99
-"""More than any ring has; what a stage reports may be anything."""
+"""Most micro-batches that are shown, more than any ring has: a stage may report anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Circling:
 
     stages: tuple[int, ...]
     links: tuple[int, ...]
-    """On the link that leaves each stage."""
+    """Micro-batches on the link that leaves each stage."""
 
 
 def circling(ring: Ring) -> Circling | None:
-    """Where they are; None: the ring rests, or does not tell."""
+    """Places of a ring's micro-batches; None: the ring rests, or does not tell."""
     held = [stage.micro_batches for stage in ring.stages]
     known = [one for one in held if one is not None]
     if ring.circling is None or ring.circling < CIRCLING_MIN or len(known) < len(held):
@@ -53,7 +53,7 @@ def _link_parts(ring: Ring) -> list[float]:
 
 
 def _whole(shares: Sequence[float], count: int) -> list[int]:
-    """So many in all, as near to these shares as whole numbers can be."""
+    """Whole numbers that add up to `count`, as near to these shares as can be."""
     together = sum(shares)
     wanted = [count * share / together if together else 0.0 for share in shares]
     found = [int(one) for one in wanted]

@@ -35,7 +35,7 @@ class Stage:
     kv_capacity: int
     frames_refused: int
     micro_batches: float | None
-    """That were here in the last half second, waiting or computed, as a mean; None: not told."""
+    """Mean of micro-batches waiting or computed here in the last half second; None: not told."""
     states_used: int
     states_capacity: int
     """Requests whose states it holds at a time; 0: its layers keep none."""
@@ -78,7 +78,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a ring was planned to do."""
+    """Forecast by which a ring was planned."""
 
     users: int
     tpot_s: float | None
@@ -99,9 +99,9 @@ class Ring:
     waiting: int
     round_s: float | None
     micro_batches: int | None
-    """That may circle."""
+    """Micro-batches that may circle."""
     circling: float | None
-    """How many did in the last half second, as a mean; None: not told."""
+    """Micro-batches that circled in the last half second, as a mean; None: not told."""
     codec: str
     codec_reason: str
     forecast: Forecast | None
@@ -110,9 +110,9 @@ class Ring:
     hit_rate: float | None = None
     """Part of recent prompts that was cached; None: of none, or not told."""
     host_tokens: int = 0
-    """Cached in host memory, for want of room in the devices..."""
+    """Tokens cached in host memory, for want of room in the devices."""
     file_tokens: int = 0
-    """...and on disk."""
+    """Tokens cached on disk, for want of room in the devices."""
 
     def link_to(self, index: int) -> Link | None:
         """The link by which a stage gets its input; for the head, that of the tail."""
@@ -158,9 +158,9 @@ class Node:
     covers: str = ""
     """Name of the node whose place it takes should that go; empty: of none."""
     behind: tuple[int, float] | None = None
-    """By how many tokens, and seconds, its KV is behind; None: it holds none."""
+    """Tokens, and seconds, by which KV held for another node is behind; None: it holds none."""
     version: str = ""
-    """Of its MoLink; empty: not told."""
+    """Version of its MoLink; empty: not told."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,11 @@ class ClusterState:
     intake_paused: bool
     troubles: tuple[str, ...]
     version: str = ""
-    """Of the coordinator's MoLink; empty: not told."""
+    """Version of the coordinator's MoLink; empty: not told."""
 
     @classmethod
     def of(cls, body: Json) -> "ClusterState":
-        """What a body tells; of one that tells nothing, an empty cluster."""
+        """State in a body; an empty cluster where it tells nothing."""
         relay = part(body, "relay")
         return cls(
             model=text(body, "model"),

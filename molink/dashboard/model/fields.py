@@ -19,7 +19,7 @@ TEXT_MAX = 400
 """Characters of one text: the longest reason is a sentence or two."""
 
 OBJECTS_MAX = 20_000
-"""Of one list: five times as many as a coordinator has nodes, or requests that it follows."""
+"""Most objects of one list: five times as many as a coordinator has nodes, or live requests."""
 
 NOTHING: Json = {}
 

@@ -24,8 +24,8 @@ SLOWER_FACTOR = 2.0
 take half of a PC now and then, and a third is what an operator must find at once."""
 
 SLOWER_THAN_TOLD_FACTOR = 2.5
-"""The same beyond what nodes told when they joined: alone, without a long context, and without the
-ends of a ring, whose stages do more than layers."""
+"""Factor over what nodes told when they joined beyond which a stage is named: they told of layers
+alone, without a long context, and without the ends of a ring, which do more."""
 
 PACE_FACTOR = 2.0
 """A stage whose step takes so many times as long as the ring's median sets the pace."""
@@ -34,7 +34,7 @@ STEPS_MIN = 100
 """A stage has computed so many before its times mean something; the first are of cold memory."""
 
 LOST_S = 600.0
-"""So long a node that was lost before our eyes is news."""
+"""Seconds for which a node that was lost before our eyes is news."""
 
 DECODE_WAIT_S = 0.25
 """Decode that waits longer for its link than a token may take is felt by every user."""
@@ -57,7 +57,7 @@ class Finding:
 
     severity: Severity
     kind: str
-    """In one word: with the subject it tells a finding whose figures change from another one."""
+    """Kind in one word: with the subject it tells findings apart though figures change."""
     subject: str
     """Name of a node, or empty."""
     sentence: str
@@ -148,7 +148,7 @@ def _slower_than_others(
 
 
 def _measured_step_s(history: History, ring: Ring, index: int) -> float | None:
-    """What a stage's step should take, as its node has measured it alone; None: it has not."""
+    """Seconds of a stage's step, as its node has measured it alone; None: it has not."""
     stage = ring.stages[index]
     node = history.state.nodes_by_name.get(stage.node)
     if node is None or not node.layer_step_s or stage.layers is None:

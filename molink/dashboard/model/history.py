@@ -26,7 +26,7 @@ SAMPLES_MAX = 3000
 """Ten a second over all of it; a clock that stands still must not fill the memory."""
 
 GAP_S = 15.0
-"""Between two looks beyond which their difference is no rate of now."""
+"""Seconds between two looks beyond which their difference is no present rate."""
 
 RECENT_S = 5.0
 """A stage's step time is the median of so long: where a PC does other things as well, single looks
@@ -36,12 +36,12 @@ USUAL_SAMPLES_MIN = 20
 """Looks at a stage before its usual step time is one: ten seconds."""
 
 USUAL_PERIOD_S = 5.0
-"""Between two computations of what is usual: sorting five minutes of a hundred stages takes
+"""Seconds between two computations of what is usual: sorting five minutes of a hundred stages takes
 milliseconds."""
 
 USUAL_QUANTILE = 0.2
-"""Of a stage's step times, what counts as usual: that of a stage which is slow most of the time is
-what it did before."""
+"""Quantile of a stage's step times that counts as usual: for a stage that is slow most of the time
+it is the time from before."""
 
 ENDED_MAX = 1000
 """Ended requests that are kept: three a second over all of it."""
@@ -60,7 +60,7 @@ class Event:
 
     @classmethod
     def of(cls, body: Json) -> "Event":
-        """What an entry tells."""
+        """Event in an entry."""
         ring = number(body, "ring")
         return cls(
             seq=count(body, "seq"),
@@ -91,7 +91,7 @@ class History:
     """Last minutes of one cluster."""
 
     state: ClusterState = field(default_factory=lambda: ClusterState.of({}))
-    """As of the last look that succeeded."""
+    """State as of the last look that succeeded."""
     requests: tuple[Request, ...] | None = None
     """Live ones, then those that have ended, the newest first; None: this server does not list
     them."""
@@ -99,11 +99,11 @@ class History:
     knows_events: bool = False
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     at_s: float = 0.0
-    """Of the last look."""
+    """Time of the last look."""
     answered_at_s: float | None = None
-    """Of the last one that succeeded."""
+    """Time of the last look that succeeded."""
     trouble: str = ""
-    """Why the last one did not."""
+    """Reason why the last look failed; empty: it did not."""
     lost_at_s: dict[str, float] = field(default_factory=dict)
     """When each node that is lost was first seen so, by id; nodes that were never seen here are not
     in it."""
@@ -112,7 +112,7 @@ class History:
     _usual_period: int = -1
     _here: set[str] = field(default_factory=set)
     _ended: deque[tuple[float, Request]] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
-    """Oldest first, each with when its end was seen."""
+    """Ended requests, oldest first, each with when its end was seen."""
     _tokens: dict[tuple[str, int], int] = field(default_factory=dict)
     _bytes: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -180,7 +180,7 @@ class History:
         )
 
     def _tokens_per_s(self, elapsed_s: float | None) -> float | None:
-        """Of all requests together; one that was not seen before has begun since."""
+        """Rate of all requests together; a request that was not seen before has begun since."""
         if self.requests is None:
             return None
         before = self._tokens
@@ -204,11 +204,11 @@ class History:
     # -- figures ---------------------------------------------------------------------------------
 
     def tokens_per_s(self) -> list[float]:
-        """Of each look, oldest first."""
+        """Rate at each look, oldest first."""
         return [one.tokens_per_s for one in self.samples if one.tokens_per_s is not None]
 
     def ttfts_s(self) -> list[float]:
-        """Of the requests of the last minutes, in the order in which they came."""
+        """Seconds to first tokens in the last minutes, in the order in which requests came."""
         return [one.ttft_s for one in self.recent() if one.ttft_s is not None]
 
     def tpots_s(self) -> list[float]:
@@ -260,7 +260,7 @@ class History:
 
 
 def stage_key(ring: Ring, index: int) -> str:
-    """What tells a stage with its layers from every other one, whichever ring it is in."""
+    """Key of a stage with its layers, whichever ring it is in."""
     stage = ring.stages[index]
     return f"{stage.node} {stage.layers}"
 

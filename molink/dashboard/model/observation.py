@@ -27,15 +27,15 @@ class Observation:
     cluster: Json = field(default_factory=dict)
     """Body of GET /cluster."""
     requests: tuple[Json, ...] | None = None
-    """Of GET /cluster/requests, those that are live or have ended since the look before; None: this
-    server has no such list."""
+    """Requests of GET /cluster/requests that are live or have ended since the look before; None:
+    this server has no such list."""
     events: tuple[Json, ...] | None = None
     """New ones of GET /cluster/events; None: this server has no such list."""
     trouble: str = ""
-    """What went wrong, as a sentence; empty: nothing did."""
+    """Sentence that says what went wrong; empty: nothing did."""
 
     def line(self) -> str:
-        """It as one line of JSON, for a recording."""
+        """The observation as one line of JSON, for a recording."""
         fields: dict[str, Any] = {"at_s": round(self.at_s, 3), "cluster": self.cluster}
         for name, value in (("requests", self.requests), ("events", self.events)):
             if value is not None:

@@ -25,7 +25,7 @@ class Pause:
     began_s: float
     length_s: float
     tokens: int
-    """That had come before it."""
+    """Tokens that had come before the pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,19 @@ class Request:
     choice: int
     key_id: str
     state: str
-    """queued, prefill, decode or ended."""
+    """State: queued, prefill, decode or ended."""
     received_unix_s: float
     age_s: float
     prompt_tokens: int
     prompt_tokens_done: int
     cached_tokens: int
-    """Of its prompt; known with its first token."""
+    """Tokens of the prompt that were cached; known with the first token."""
     answer_tokens_max: int
     tokens: int
     forecast_ttft_s: float | None
-    """To its first token, when it was sent to a ring..."""
+    """Forecast seconds to its first token, when it was sent to a ring; None: nobody knew."""
     forecast_tpot_s: float | None
-    """...and between two tokens; None: nobody knew."""
+    """Forecast seconds between two tokens, when it was sent to a ring; None: nobody knew."""
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None
@@ -89,7 +89,7 @@ class Request:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells it from every other one."""
+        """Key that tells the request from every other."""
         return self.id, self.choice
 
     @property
@@ -99,7 +99,7 @@ class Request:
 
     @property
     def ttft_s(self) -> float | None:
-        """From its arrival to its first token."""
+        """Seconds from its arrival to its first token."""
         if self.queue_s is None or self.prefill_s is None:
             return None
         return self.queue_s + self.prefill_s
@@ -111,7 +111,7 @@ class Request:
 
     @classmethod
     def of(cls, body: Json) -> "Request":
-        """What a timeline tells."""
+        """Request in a timeline's JSON."""
         return cls(
             id=text(body, "id"),
             choice=count(body, "choice"),

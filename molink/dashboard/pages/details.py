@@ -20,16 +20,16 @@ from molink.dashboard.pages.request_page import request_lines
 __all__ = ["details"]
 
 PATHS_SHOWN = 8
-"""Of a node's paths to others: the rest of its details must fit on the screen, too."""
+"""Most paths to others that a node's details show: the rest must fit on the screen, too."""
 
 TEXT_WIDTH = 78
-"""Of an event's sentence, so that all of it is seen on the smallest terminal."""
+"""Width of an event's sentence, so that all of it is seen on the smallest terminal."""
 
 
 def details(
     history: History, view: str, key: str, glyphs: Glyphs, zone: tzinfo | None = None
 ) -> list[Line]:
-    """What there is to know about a row's subject; empty when it is gone."""
+    """Lines with all that is known of a row's subject; empty when it is gone."""
     if view == "requests":
         found = [one for one in history.requests or () if f"{one.id} {one.choice}" == key]
         lines = [one for request in found[:1] for one in request_lines(request, glyphs, zone)]

@@ -48,7 +48,7 @@ class Row:
     key: str = ""
     """Id of the node, request or link that a key press is about; empty: the line is none's."""
     found_by: str = ""
-    """What a filter looks in; empty: the line's own text."""
+    """Text in which a filter looks beside the line's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Glyphs:
     """Characters beyond letters, for one kind of terminal."""
 
     levels: str
-    """Of a sparkline, from nothing to full."""
+    """Levels of a sparkline, from nothing to full."""
     bar: str
     bar_rest: str
     down: str
@@ -65,9 +65,9 @@ class Glyphs:
     corner_bottom: str
     side: str
     mark: str
-    """Before what is wrong."""
+    """Mark before what is wrong."""
     dot: str
-    """Of a micro-batch."""
+    """Sign of a micro-batch."""
     between: str
     is_ascii: bool = False
 

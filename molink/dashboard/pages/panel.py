@@ -13,7 +13,7 @@ __all__ = ["PANEL_LINES", "finding_lines", "header", "panel_lines"]
 PANEL_LINES = 4
 
 SPARK_WIDTH = 22
-"""At 80 columns; wider terminals give it what they have."""
+"""Width of a sparkline at 80 columns; wider terminals give it what they have."""
 
 SEVERITIES: dict[Severity, Style] = {
     Severity.BAD: "bad",
@@ -30,7 +30,8 @@ def header(
     zone: tzinfo | None = None,
     note: str = "",
 ) -> Line:
-    """What is shown, whether it serves, and when it was seen; `note` is of a mode."""
+    """First line: the model, whether it is served, and when that was seen; `note` is on the
+    source's mode."""
     state = history.state
     if history.trouble:
         age = history.at_s - history.answered_at_s if history.answered_at_s is not None else None
@@ -98,7 +99,7 @@ def panel_lines(history: History, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _planned(history: History) -> tuple[str, str, str]:
-    """What was forecast, of one ring; of several there is no one TTFT."""
+    """Forecast of the one ring; of several there is no one TTFT."""
     forecasts = [ring.forecast for ring in history.state.rings if ring.forecast is not None]
     if len(forecasts) != 1:
         return "", "", ""

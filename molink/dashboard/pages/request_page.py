@@ -26,12 +26,12 @@ __all__ = ["request_lines"]
 AXIS_CELLS = 36
 
 TEXT_WIDTH = 70
-"""Of what is wrapped beneath a ring, so that all of it is seen on the smallest terminal."""
+"""Width of the lines wrapped beneath a ring, so that all is seen on the smallest terminal."""
 
 INDENT = " " * 8
 
 Stretch = tuple[float, float]
-"""From and to, seconds after the arrival."""
+"""Beginning and end, in seconds after the arrival."""
 
 
 def request_lines(request: Request, glyphs: Glyphs, zone: tzinfo | None) -> Iterator[Line]:
@@ -134,7 +134,7 @@ def _rounds(request: Request) -> str:
 
 
 def _recoveries(request: Request, whole_s: float) -> list[Stretch]:
-    """From the end of one ring's part to the first token of the next, or to now."""
+    """Stretches from the end of one ring's part to the first token of the next, or to now."""
     return [
         (left.ended_s, whole_s if took.first_token_s is None else took.first_token_s)
         for left, took in pairwise(request.attempts)

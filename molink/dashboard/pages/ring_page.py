@@ -59,7 +59,7 @@ def ring_rows(history: History, width: int, height: int, glyphs: Glyphs) -> list
 
 
 def _without_rings(history: History) -> list[Row]:
-    """What each node does, when nothing serves."""
+    """Rows that tell what each node does, when nothing serves."""
     counts = ", ".join(f"{n} {state}" for state, n in sorted(history.state.counts().items()))
     rows = [Row(line(Span("No ring serves.", "bad"), f"  {counts or 'No PC has joined.'}"))]
     for node in history.state.nodes:
@@ -70,7 +70,7 @@ def _without_rings(history: History) -> list[Row]:
 
 
 def _title(ring: Ring, width: int, glyphs: Glyphs) -> Line:
-    """What fits of it: where all does not, what the cache saves goes before the rest."""
+    """Title of a ring, as far as it fits; what the cache saves goes before the rest."""
     parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
         noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
@@ -139,7 +139,7 @@ class _StageRows:
         self._link = ring.link(self._stage.node, following)
 
     def rows(self, detail: int) -> list[Row]:
-        """In so many lines."""
+        """Rows of the stage and its link, with so much detail."""
         if detail == SHORT:
             count = self._here + self._on_link
             return [self._row(self._stage_line(count) + self._short_link())]
@@ -232,7 +232,7 @@ def _link_figures(history: History, link: Link, glyphs: Glyphs) -> Line:
 
 
 def _queue(kind: Style, queued_bytes: int, transfers: int, glyphs: Glyphs) -> Sequence[Span]:
-    """What waits of one class; the dots are messages."""
+    """Bytes of one class that wait; the dots are messages."""
     dots = glyphs.dot * min(transfers, QUEUE_DOTS_MAX)
     style: Style = kind if queued_bytes else "dim"
     return (Span(f"{kind:<7} {data(queued_bytes):>7} {dots:<2}", style),)

@@ -57,7 +57,7 @@ class Column:
     width: int
     right: bool = False
     from_columns: int = 0
-    """Only on terminals of so many columns."""
+    """Least width of a terminal that shows the column."""
 
 
 NODES = (
@@ -133,7 +133,7 @@ def _line(columns: Sequence[Column], cells: Sequence[Span | str], width: int) ->
 
 
 def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """One for each node; those that need somebody come first."""
+    """Rows of the nodes; those that need somebody come first."""
     stages = {
         stage.node: (stage.busy_share, history.recent_step_s(stage_key(ring, index)))
         for ring in history.state.rings
@@ -188,7 +188,7 @@ def _node_note(node: Node, is_slow: bool, covered_by: str, glyphs: Glyphs) -> tu
 
 
 def _cover(standby: Node) -> str:
-    """What a standby does for the node that it covers."""
+    """Sentence about a standby and the node that it covers."""
     note = f"{standby.name} stands by for it"
     if standby.behind is None:
         return note
@@ -197,7 +197,7 @@ def _cover(standby: Node) -> str:
 
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """One for each request: live ones first, then those that have ended."""
+    """Rows of the requests: live ones first, then those that have ended."""
     return (_request_row(request, width, glyphs) for request in history.requests or ())
 
 
@@ -232,7 +232,7 @@ def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
 
 
 def link_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """One for each link, ring by ring in the order in which a request meets them."""
+    """Rows of the links, ring by ring in the order in which a request meets them."""
     for ring in history.state.rings:
         for link in ring.links:
             cells = _link_cells(history, link, glyphs)
@@ -271,7 +271,7 @@ def event_rows(
 
 
 def forecast_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """What each ring was planned to do, and does; then each stage's step."""
+    """Rows of each ring's forecast and its present figures; then each stage's step."""
     for ring in history.state.rings:
         yield from _ring_forecast(history, ring, width)
         for stage in ring.stages:
@@ -329,7 +329,7 @@ def _compared(
 
 
 def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """Everything that stands out."""
+    """Rows of all that stands out."""
     for one in findings(history):
         node = history.state.nodes_by_name.get(one.subject)
         text = fitted(glyphs.text(one.sentence), width)

@@ -33,7 +33,7 @@ from molink.printable import printable_line
 __all__ = ["HEIGHT_MIN", "WIDTH_MIN", "DashboardApp"]
 
 WIDTH_MIN, HEIGHT_MIN = 80, 24
-"""Of the terminal; below it rows would lose what makes them worth reading."""
+"""Least size of the terminal; below it rows would lose what makes them worth reading."""
 
 ALERTS_MAX = 3
 """Lines for what stands out; the view `alerts` has all."""
@@ -46,7 +46,7 @@ PROMPT_MAX = 200
 
 
 ORDER_S_MAX = 30.0
-"""For an order: the registry waits 5 s for its file at most."""
+"""Seconds for an order: the registry waits 5 s for its file at most."""
 
 
 class DashboardApp(App[None]):
@@ -83,7 +83,7 @@ class DashboardApp(App[None]):
         self._filter = ""
         self._order: Order | None = None
         self._asked = ""
-        """What the prompt is for: place, filter, time, order; empty: it is closed."""
+        """Purpose of the prompt: place, filter, time, order; empty: it is closed."""
         self._said: list[Line] = []
         self._invite = ""
 
@@ -107,7 +107,7 @@ class DashboardApp(App[None]):
         self.call_after_refresh(self.draw)
 
     def on_resize(self) -> None:
-        """Another size: other lines."""
+        """Draw anew at another size, which shows other lines."""
         self.call_after_refresh(self.draw)
 
     # -- drawing ---------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class DashboardApp(App[None]):
 
     @property
     def history(self) -> History:
-        """What the source knows now."""
+        """History that the source knows now."""
         return self._source.history
 
     @property
@@ -260,7 +260,7 @@ class DashboardApp(App[None]):
             self._answered(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """What was typed is meant."""
+        """Take the typed text for the purpose of the prompt."""
         asked, text = self._asked, event.value.strip()
         if asked == "order":
             self._answered(text)
@@ -364,6 +364,6 @@ class DashboardApp(App[None]):
 
 
 def _too_small(width: int, height: int) -> list[Line]:
-    """In lines that fit in little."""
+    """Lines for a terminal that is too small, short enough to fit in it."""
     lines = (f"{width} x {height} is too small:", "enlarge it", f"to {WIDTH_MIN} x {HEIGHT_MIN}.")
     return [(Span(one),) for one in lines]

@@ -43,9 +43,9 @@ class Page:
 
     view: str
     kind: str = "view"
-    """view, details, help or invite."""
+    """Kind of page: view, details, help or invite."""
     key: str = ""
-    """Of the row whose details are shown; of an invite, its command."""
+    """Key of the row whose details are shown; of an invite, its command."""
 
     @property
     def has_cursor(self) -> bool:

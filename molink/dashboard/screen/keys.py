@@ -8,7 +8,7 @@ from molink.dashboard.pages.lines import Line, Row, Span, Style, line, text_of
 __all__ = ["KEYS", "VIEWS", "Key", "foot_line", "help_rows", "view_named"]
 
 VIEWS = ("ring", "nodes", "requests", "links", "events", "forecast", "alerts")
-"""In the order of their number keys."""
+"""Views in the order of their number keys."""
 
 WITH_NODES = frozenset({"ring", "nodes", "forecast", "alerts"})
 """Views whose rows are about nodes."""

@@ -16,9 +16,9 @@ class Order:
 
     question: str
     answer: str
-    """What must be typed: "y", or a name where it cannot be undone."""
+    """Text that must be typed: "y", or a name where the order cannot be undone."""
     give: Callable[[], Awaitable[str]]
-    """Carries it out; the sentence that it ends with."""
+    """Function that carries the order out; the sentence that it ends with."""
 
 
 def node_order(kind: str, node: Node, actions: Actions) -> Order | str:

@@ -67,7 +67,7 @@ class RowsView(ScrollView, can_focus=True):
     """Rows that scroll; those with a key can be chosen."""
 
     class Opened(Message):
-        """Somebody wants the details of the chosen row."""
+        """Message that the user wants the details of the chosen row."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -116,7 +116,7 @@ class RowsView(ScrollView, can_focus=True):
                 return
 
     def _found_again(self, row: Row) -> int:
-        """Where it is now: one that has several lines keeps its place among them."""
+        """Index at which the row is now: a row of several lines keeps its place among them."""
         if self.cursor < len(self._rows) and self._rows[self.cursor].key == row.key:
             return self.cursor
         for index, one in enumerate(self._rows):

@@ -17,7 +17,7 @@ from molink.hardware.torch_builds import Capability
 __all__ = ["Card", "card_of", "processes_beside"]
 
 ERROR_CHARACTERS_MAX = 200
-"""Of torch's words in a sentence of ours."""
+"""Characters of torch's words in a sentence of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Card:
 
     @property
     def name(self) -> str:
-        """As its maker calls it."""
+        """Name that its maker gives it."""
         return str(torch.cuda.get_device_name(self.device))
 
     @property
@@ -56,7 +56,7 @@ class Card:
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """What this torch has code for: `sm_86` and so on."""
+        """Architectures that this torch has code for: `sm_86` and so on."""
         return tuple(torch.cuda.get_arch_list())
 
     @property
@@ -67,7 +67,7 @@ class Card:
 
     @staticmethod
     def words(error: Exception) -> str:
-        """What torch says of an error, without the paragraphs of advice beneath."""
+        """First line of torch's error, without the paragraphs of advice beneath."""
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return lines[0].rstrip(".")[:ERROR_CHARACTERS_MAX]
 
@@ -89,12 +89,12 @@ class Card:
 
     @property
     def free_bytes(self) -> int:
-        """What nobody holds, this process's allocator included."""
+        """Bytes that nobody holds, this process's allocator included."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     @property
     def held_bytes(self) -> int:
-        """What this process's tensors take."""
+        """Bytes of this process's tensors."""
         return int(torch.cuda.memory_allocated(self.device))
 
     @property
@@ -121,8 +121,8 @@ class Card:
         torch.cuda.set_per_process_memory_fraction(share, self.device)
 
     def bytes_by_process(self) -> dict[int, int] | None:
-        """What each process holds, by the driver; None where it does not tell (under WSL, in a
-        container)."""
+        """Bytes that each process holds, by the driver; None where it does not tell (under WSL, in
+        a container)."""
         try:
             pynvml.nvmlInit()
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{self._uuid}")

@@ -45,23 +45,21 @@ __all__ = [
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 HOST_KEPT_BYTES = 256 * 2**20
-"""Of a PC's memory that is to stay free: below it a system begins to end processes."""
+"""Bytes of a PC's memory that stay free: below it a system begins to end processes."""
 
 KV_SHARE_OF_FREE = 0.25
 """A CPU's memory is shared with the person who works at the PC, and with other stages."""
 
 KV_SHARE_OF_FREE_TOGETHER = 0.75
-"""What all stages on one PC may take of it. They load side by side and commit pages only later, so
-none sees in the free memory what the others have proposed.
-"""
+"""Share of free memory that all stages on one PC may take. They load side by side and commit pages
+only later, so none sees in the free memory what the others have proposed."""
 
 KV_TOKENS_MAX = 131_072
-"""Over this the head's block bookkeeping costs more than a millisecond per new sequence, and no
-home ring fills it.
-"""
+"""Most tokens of KV: over this the head's block bookkeeping costs more than a millisecond per new
+sequence, and no home ring fills it."""
 
 STATE_SLOTS_MAX = 256
-"""More requests at once than a home ring answers at a speed that anybody reads along with."""
+"""Most slots for states: more requests at once than a home ring answers at a reading speed."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -103,7 +101,7 @@ def cpu_multiplies_bfloat16() -> bool:
 
 
 def cpu_capabilities() -> Mapping[str, Any]:
-    """What torch knows of the CPU's instruction sets; empty where it cannot tell."""
+    """Instruction sets of the CPU that torch knows of; empty where it cannot tell."""
     ask: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
     return ask()
 

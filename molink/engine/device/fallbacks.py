@@ -11,17 +11,17 @@ from operator import itemgetter
 __all__ = ["Fallbacks", "first_line", "one_clause", "printed"]
 
 LINE_CHARACTERS_MAX, CLAUSE_CHARACTERS_MAX = 120, 200
-"""Of one reason, and of all that a message carries."""
+"""Characters of one reason, and of all that a message carries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallbacks:
-    """What a stage computes in a slower way than it could, and why; None: it does not."""
+    """Parts that a stage computes in a slower way than it could, and why; None: it does not."""
 
     attention: str | None
-    """By torch, in place of our kernel."""
+    """Reason why torch computes attention, in place of our kernel."""
     fusion: str | None
-    """By operations of torch and the library, in place of kernels between a layer's products."""
+    """Reason why torch's operations stand between a layer's products in place of kernels."""
     decode: str | None
     """Decode steps that are launched, all or some, in place of replayed."""
     swaps: str | None
@@ -35,15 +35,15 @@ def first_line(error: Exception) -> str:
 
 
 def one_clause(reasons: Iterable[tuple[str, str]], unit: str = "") -> str | None:
-    """One clause for (what, why) pairs; those with the same reason, one after another, share it:
-    `64, 32 rows: no room; 8 rows: differs`. None: there are none."""
+    """Clause for (what, why) pairs; those with the same reason, one after another, share it: `64,
+    32 rows: no room; 8 rows: differs`. None: there are no pairs."""
     groups = groupby(reasons, itemgetter(1))
     parts = (f"{', '.join(what for what, _ in group)}{unit}: {why}" for why, group in groups)
     return printed("; ".join(parts))
 
 
 def printed(text: str) -> str | None:
-    """What a message carries of a text; None where there is none."""
+    """Text as a message carries it, cut and printable; None where there is none."""
     return _printable(text)[:CLAUSE_CHARACTERS_MAX] or None
 
 

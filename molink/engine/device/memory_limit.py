@@ -18,7 +18,7 @@ from molink.hardware.card_memory import STEP_BYTES
 __all__ = ["WORKSPACE_BYTES", "limit_memory"]
 
 WORKSPACE_BYTES = 2**30
-"""Of a stage on a CPU beside weights and KV: rows of a span, workspaces of kernels, stacks of
+"""Bytes of a stage on a CPU beside weights and KV: rows of a span, workspaces of kernels, stacks of
 threads and messages."""
 
 STATUS = Path("/proc/self/status")
@@ -48,7 +48,7 @@ def limit_memory(
 
 
 def _data_bytes() -> int | None:
-    """What the kernel counts of this process now; None where it does not say."""
+    """Bytes that the kernel counts of this process now; None where it does not say."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:

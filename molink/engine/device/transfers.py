@@ -55,7 +55,7 @@ class StepTime:
     """Time of a step."""
 
     seconds: float | None = None
-    """What its card took, once it has ended; None on a CPU, where the clock tells."""
+    """Seconds that its card took, once it has ended; None on a CPU, where the clock tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class HostTransfers:
         yield StepTime()
 
     def bounded(self, before_layer: Callable[[], None] | None) -> Callable[[], None] | None:
-        """What is to be called before each layer of a prompt: `before_layer`."""
+        """Call to make before each layer of a prompt: `before_layer`."""
         return before_layer
 
     def rows_in(self, hidden_TD: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -121,8 +121,8 @@ class CardTransfers:
             self._under_way[-1].inside_s += whole_s
 
     def bounded(self, before_layer: Callable[[], None] | None) -> Callable[[], None] | None:
-        """What is to be called before each layer of a prompt: it waits until the card is near
-        behind, and calls `before_layer`."""
+        """Call to make before each layer of a prompt: it waits until the card is near behind, and
+        calls `before_layer`."""
         launched = deque[Any]()
 
         def wait_and_call() -> None:
@@ -178,7 +178,7 @@ class _Buffer:
     """Event at which the card is done with it; None: it has had nothing to do."""
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As much of it as a tensor has, in its format and shape."""
+        """Beginning of the buffer that a tensor would fill, in its format and shape."""
         return self.bytes_B[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
 

@@ -52,7 +52,7 @@ class QuantizedWeight(ABC):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K): outputs and inputs."""
+        """Outputs and inputs (N, K)."""
         return len(self.codes), self.codes.shape[1]
 
     @property
@@ -86,7 +86,7 @@ class QuantizedWeight(ABC):
         return type(self)(**{name: part[outputs] for name, part in self.tensors().items()})
 
     def to(self, device: torch.device) -> Self:
-        """The same matrix on another device."""
+        """Copy of the matrix on another device."""
         return type(self)(**{name: part.to(device) for name, part in self.tensors().items()})
 
     def dequantized(self, dtype: torch.dtype) -> torch.Tensor:
@@ -134,7 +134,7 @@ class Int4Weight(QuantizedWeight):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K): outputs and inputs."""
+        """Outputs and inputs (N, K)."""
         return len(self.codes), 2 * self.codes.shape[1]
 
     def _group_count(self) -> int:
@@ -160,7 +160,7 @@ class Mxfp4Weight(QuantizedWeight):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K): outputs and inputs."""
+        """Outputs and inputs (N, K)."""
         return len(self.codes), 2 * self.codes.shape[1]
 
     def _group_count(self) -> int:
@@ -217,7 +217,7 @@ class Fp8Weight(QuantizedWeight):
 
 
 def joined(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
-    """One matrix of several of one form that read the same inputs, one above the other."""
+    """Matrix of several ones of one form that read the same inputs, one above the other."""
     first = weights[0]
     if len(weights) == 1:
         return first

@@ -57,12 +57,12 @@ class AttentionChoice:
 
     device: torch.device
     kernels: "RaggedAttention | None"
-    """None: torch computes everything."""
+    """Attention kernels of a card; None: torch computes everything."""
     fallback: str | None = None
     """Why torch computes some layers of a card, or all; None: it computes none, or this is no
     card."""
     fused: FusedChoice | None = None
-    """What else a card's kernels compute, between the products; None: this is no card, or its
+    """Operators that a card's kernels compute between the products; None: this is no card, or its
     model stays as the library has it."""
     _unfused: str | None = None
     """Why it stays as the library has it; None: nobody has said so."""

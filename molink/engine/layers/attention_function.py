@@ -71,9 +71,9 @@ class AttentionStep:
     """Called by every layer before it attends: other steps may run inside, this one waits."""
     layers_called: list[int] = field(default_factory=list)
     latents: Mapping[int, LatentExpansion] = field(default_factory=dict)
-    """Of the layers that hand on latent rows in place of keys and values."""
+    """Expansions of the layers that hand on latent rows in place of keys and values."""
     choice: AttentionChoice | None = None
-    """Which layers a card's kernel computes; None: none."""
+    """Choice of the layers that a card's kernel computes; None: none."""
     arriving: Sequence[ArrivingBlocks] = ()
     """Cached blocks that its requests begin with, and that are not all there."""
 
@@ -106,7 +106,7 @@ _active: ContextVar[AttentionStep] = ContextVar("molink_attention_step")
 
 @contextmanager
 def active_step(step: AttentionStep) -> Iterator[None]:
-    """Make `step` the one that models computed inside the block belong to."""
+    """Let models computed inside the block belong to `step`."""
     token = _active.set(step)
     try:
         yield

@@ -24,7 +24,7 @@ from molink.engine.kernels.cuda.fused_math import PAIRS_MAX
 __all__ = ["EXPERTS_NAME", "STACK_NAMES", "ExpertStack", "expert_inputs", "is_experts"]
 
 EXPERTS_NAME = "molink"
-"""What a config calls the function."""
+"""Name of the function in a config."""
 
 STACK_NAMES = ("gate_up_proj", "up_proj", "down_proj")
 """Stacked weights that a class of experts may have."""
@@ -74,7 +74,7 @@ def experts(
 
 
 def _one_expert(self: Any, expert: int, x: torch.Tensor) -> torch.Tensor:
-    """What one expert makes of its rows."""
+    """Output of one expert for its rows."""
     x = _product(self, "down_proj", expert, _gated(self, expert, x))
     return self.post_expert_norm(x) if self.has_post_expert_norm else x
 

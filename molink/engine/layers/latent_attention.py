@@ -30,7 +30,7 @@ from molink.engine.memory.ragged_batch import (
 __all__ = ["LatentRows"]
 
 SCRATCH_NUMBERS = 2**25
-"""Of keys and values that are made for a span: 64 MB in 16 bits, at least those of one head."""
+"""Numbers of keys and values made for a span: 64 MB in 16 bits, at least those of one head."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class LatentRows:
     batch: RaggedBatch
     pool: KvPool
     rows: KvRows
-    """Of all slots."""
+    """Latent rows of all slots."""
     expansion: LatentExpansion
     q_THA: torch.Tensor
     window: int | None

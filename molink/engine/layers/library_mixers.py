@@ -39,7 +39,7 @@ def _choose_by_device(modeling: Any) -> None:
 
 
 def _by_device(function: Callable[..., Any], torch_function: Callable[..., Any]) -> Any:
-    """`function` for tensors on a GPU, what it stands for on a CPU."""
+    """Function that is `function` for tensors on a GPU, and what it stands for on a CPU."""
     known = set(inspect.signature(torch_function).parameters)
 
     @wraps(torch_function)

@@ -86,12 +86,12 @@ class Projections:
 
 @dataclass(slots=True)
 class Trace:
-    """What went in and out of a mixer and its parts in a trial."""
+    """Inputs and outputs of a mixer and its parts in a trial."""
 
     inputs: dict[int | str, Any] = field(default_factory=dict)
     output: Any = None
     parts: list[tuple[str, Any, Any]] = field(default_factory=list)
-    """(name, input, output) of parts that take one tensor, in the order of their calls."""
+    """Triples (name, input, output) of parts that take one tensor, in the order of their calls."""
 
 
 def hoist(mixers: Sequence[StagedMixer], trial: Callable[[], object]) -> None:

@@ -48,7 +48,7 @@ class RecurrentSpan:
     """Rows of one request within a step."""
 
     row: int
-    """Its first row in the step."""
+    """First row of the span in the step."""
     tokens: int
     slot: int
     has_state: bool
@@ -68,15 +68,15 @@ def decode_index(spans: Sequence[RecurrentSpan]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MixerCall:
-    """One call of a mixer: B sequences of N rows each."""
+    """Call of a mixer: B sequences of N rows each."""
 
     rows: slice | torch.Tensor
-    """Of one sequence: a slice. Of decode rows: their index [B]."""
+    """Place of the rows: of one sequence a slice, of decode rows their index [B]."""
     slots: Slots
     has_state: bool
 
     def of(self, value_1T: torch.Tensor) -> torch.Tensor:
-        """These rows of a [1, T, ...] tensor as [B, N, ...]."""
+        """Rows [B, N, ...] of this call in a [1, T, ...] tensor."""
         return (
             value_1T[:, self.rows] if isinstance(self.rows, slice) else value_1T[0, self.rows, None]
         )
@@ -89,7 +89,7 @@ class RecurrentStep:
     spans: Sequence[RecurrentSpan]
     pool: StatePool
     decode_index: torch.Tensor
-    """What `decode_index` says of the spans, on the device."""
+    """Index that `decode_index` makes of the spans, on the device."""
     decode_rows_max: int
     """Decode rows that share a call."""
     before_mixer: Callable[[], None] | None = None
@@ -141,7 +141,7 @@ _active: ContextVar[RecurrentStep] = ContextVar("molink_recurrent_step")
 
 @contextmanager
 def active_recurrence(step: RecurrentStep) -> Iterator[None]:
-    """Make `step` the one that mixers called inside the block belong to."""
+    """Let mixers called inside the block belong to `step`."""
     token = _active.set(step)
     try:
         yield
@@ -151,7 +151,7 @@ def active_recurrence(step: RecurrentStep) -> Iterator[None]:
 
 @dataclass(slots=True)
 class MixerCache:
-    """What a mixer sees in place of the library's cache: one layer, whatever number it names."""
+    """Stand-in that a mixer sees for the library's cache: one layer, whatever number it names."""
 
     layer: Any
 
@@ -189,7 +189,7 @@ class MixerCache:
 
 @dataclass(frozen=True, slots=True)
 class MixerKind:
-    """What a trial has shown of a mixer."""
+    """Findings of a trial of a mixer."""
 
     cache_name: str
     """The argument by which it is handed the cache."""
@@ -205,7 +205,7 @@ class StagedMixer(nn.Module):
         super().__init__()
         self.mixer = mixer
         self.projections: Any = None
-        """Those that are computed for all rows at once (`projections.Projections`), once found."""
+        """Projections computed for all rows at once (`projections.Projections`), once found."""
         self._kind, self._layer = kind, mixer.layer_idx
         self._chunk_size = min(getattr(mixer, "chunk_size", CHUNK_MAX), CHUNK_MAX)
 

@@ -52,7 +52,7 @@ class DecodeRows:
 
     rows_R: torch.Tensor
     blocks: torch.Tensor
-    """Of all rows, B each."""
+    """Blocks of all rows, B each."""
     mask: torch.Tensor
     """Additive, [R, 1, 1, N]: hides what a row does not see of its blocks."""
 

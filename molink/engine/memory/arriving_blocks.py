@@ -31,9 +31,9 @@ class ArrivingBlocks:
     """Cached blocks of one KV pool that another thread fills."""
 
     numbers: tuple[int, ...]
-    """In the cache."""
+    """Numbers of the blocks in the cache."""
     places: list[int]
-    """Of each number, the block that is filled."""
+    """Block of the pool that is filled for each number."""
     is_there: bool = field(init=False, default=False)
     """Whether the thread is done, and all that it brings can be read."""
     _is_sure: bool = field(init=False, default=False)
@@ -93,7 +93,7 @@ class ArrivingBlocks:
         self.check()
 
     def await_layer(self, layer: int, meanwhile: Callable[[], None] | None) -> None:
-        """Return when what is computed next can read a layer; `meanwhile` lets others pass. Raises
+        """Return when the next step can read a layer; `meanwhile` lets others pass. Raises
         StageError where it never can."""
         while not self._has(layer) and meanwhile is not None:
             meanwhile()
@@ -132,7 +132,7 @@ class Arrivals:
             self._awaited[admission.request_id] = awaited
 
     def of(self, batch: Batch) -> list[ArrivingBlocks]:
-        """What a batch reads that is not all there."""
+        """Blocks that a batch reads and that are not all there."""
         if not self._awaited:
             return []
         named = (one for span in batch.spans for one in self._awaited.get(span.request_id, ()))

@@ -28,8 +28,8 @@ SCORES_MAX = 2**23
 """Scores that are there at a time: 32 MB, several times over while they become weights."""
 
 SCORE_MIN = -1e30
-"""Of a hidden key: weighs nothing beside any that is seen. Not -inf, of which alone softmax makes
-no numbers."""
+"""Score of a hidden key: weighs nothing beside any that is seen. Not -inf, of which alone softmax
+makes no numbers."""
 
 KEYS_MIN = 64
 """Keys that are looked at together, however many the rows are."""
@@ -88,7 +88,7 @@ def _attend_in_pieces(
     mask: torch.Tensor | KeyMask | None,
     variant: AttentionVariant,
 ) -> torch.Tensor:
-    """The same, over as many keys at a time as `SCORES_MAX` allows."""
+    """Attention over as many keys at a time as `SCORES_MAX` allows."""
     keys, step = k_BKNA.shape[2], max(KEYS_MIN, SCORES_MAX // q_BKRA[..., 0].numel())
     result = None
     for first in range(0, keys, step):

@@ -52,7 +52,7 @@ class KvPool:
     kv_dtype: KvDtype = "auto"
     layers: dict[int, LayerKv] = field(default_factory=dict)
     latents: dict[int, KvRows] = field(default_factory=dict)
-    """Of the layers that keep latent rows, [S, vectors, L / vectors]."""
+    """Rows of the layers that keep latent rows, [S, vectors, L / vectors]."""
     _gathered: dict[tuple[torch.dtype, int, int], torch.Tensor] = field(default_factory=dict)
     """Scratch that gathers reuse on a CPU: fresh memory costs six times the copy, in page faults.
     On a card steps of two streams, or a recorded one and others, would write it at once."""

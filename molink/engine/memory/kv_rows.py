@@ -29,7 +29,7 @@ CODE_MAX = 127
 
 SCALE_DTYPE = torch.bfloat16
 SCALE_MIN = torch.finfo(SCALE_DTYPE).tiny
-"""Of a head whose values are all zero, which are divided by it."""
+"""Scale of a head whose values are all zero, which are divided by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class KvRows:
 
     rows_SKA: torch.Tensor
     scales_SK: torch.Tensor | None = None
-    """None: the rows are the numbers themselves."""
+    """Scales of the rows; None: the rows are the numbers themselves."""
 
     @classmethod
     def zeros(cls, slots: int, like_TKA: torch.Tensor, kv_dtype: KvDtype) -> "KvRows":

@@ -51,7 +51,7 @@ class RaggedSpan:
     """Neighbouring rows of a batch that belong to one sequence."""
 
     row: int
-    """Its first row in the batch."""
+    """First row of the span in the batch."""
     rows: int
     start: int
     """Position of its first row."""
@@ -65,7 +65,8 @@ class RaggedSpan:
         return 0 if window is None else max(0, self.start - window + 1)
 
     def over_copy(self, first: int) -> "RaggedSpan":
-        """The same rows, alone, over a copy of their keys that begins at position `first`."""
+        """Span of the same rows, alone, over a copy of their keys that begins at position
+        `first`."""
         keys = self.keys - first
         return RaggedSpan(0, self.rows, self.start - first, keys, range(blocks_for(keys)))
 
@@ -77,7 +78,7 @@ class SeenKeys:
     blocks_B: torch.Tensor | None
     """Blocks to gather; None where they are neighbours, and so a piece already."""
     slots: slice
-    """Of the gathered blocks, or of the pool."""
+    """Slots in the gathered blocks, or in the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class SplitTiles:
 
     @classmethod
     def of(cls, sent: Iterator[torch.Tensor]) -> "SplitTiles":
-        """What `host_tiles` made, the next six of what was sent to the device."""
+        """Tiles from what `host_tiles` made: the next six tensors of those sent to the device."""
         few_span, few_row, part_P, merged_M, many_span, many_row = islice(sent, 6)
         return cls(Tiles(few_span, few_row), part_P, merged_M, Tiles(many_span, many_row))
 
@@ -122,7 +123,7 @@ class RaggedBatch:
     """Spans of a batch as int32 tensors on their device."""
 
     spans: tuple[RaggedSpan, ...]
-    """On the host: they say what is launched, and what torch is called for."""
+    """Spans on the host: they say what is launched, and what torch is called for."""
     row_S: torch.Tensor
     """First row of each span in the batch."""
     rows_S: torch.Tensor

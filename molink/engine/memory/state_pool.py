@@ -27,11 +27,11 @@ from molink_scheduler.kv.blocks import OutOfBlocks
 __all__ = ["Slots", "StateKey", "StatePool"]
 
 Slots = Sequence[int] | torch.Tensor
-"""Also as a tensor on the pool's device, so that nothing is sent there, nor read there: however few
-they are, their states are gathered."""
+"""Numbers of slots, or a tensor of them on the pool's device, so that nothing is sent there, nor
+read there: however few they are, their states are gathered."""
 
 StateKey = tuple[str, int]
-"""Which state of a layer: "conv" or "recurrent", and its number where a layer has several."""
+"""State of a layer: "conv" or "recurrent", and its number where a layer has several."""
 
 KINDS = ("conv", "recurrent")
 

@@ -39,12 +39,12 @@ class StepPlan:
 
     positions_T: torch.Tensor
     slots_T: torch.Tensor
-    """Where each row's K and V are written."""
+    """Slots to which each row's K and V are written."""
     batch: RaggedBatch
     beside: tuple[torch.Tensor, ...] = ()
-    """What else went up in the same copy, as indices."""
+    """Indices that went up in the same copy."""
     settings: tuple[torch.Tensor, ...] = ()
-    """And as they are: what sampling wants."""
+    """Numbers that went up in the same copy as they are: those that sampling wants."""
 
     @classmethod
     def of(

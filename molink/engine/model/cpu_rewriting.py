@@ -45,8 +45,7 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS
 __all__ = ["linear_groups", "replace_module", "rewrite"]
 
 LINEARS = 0.5
-"""Where the progress is when all linear layers are packed; then experts are, where there are any.
-"""
+"""Progress when all linear layers are packed; then experts are, where there are any."""
 
 
 def rewrite(

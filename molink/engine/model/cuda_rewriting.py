@@ -34,7 +34,7 @@ from molink.engine.proof import PROBE_ROWS, alike, probe_rows, probe_weights, re
 __all__ = ["FusedNorm", "GatedMlp", "JoinedLinear", "TorchNorm", "rewrite_for_card"]
 
 GATED_LINEARS = (2, 3)
-"""Of an MLP with a gate: what makes gate and values in one, or each for itself; then back."""
+"""Linears of a gated MLP: one for gate and values or one for each, and the one back."""
 
 GATES = (Gate("silu"), Gate("gelu_tanh"))
 
@@ -73,8 +73,8 @@ class JoinedLinear(nn.Module):
 
 
 def _format_of(weight: torch.Tensor) -> torch.Tensor:
-    """Nothing, in the weight's format: architectures ask a layer's weight for it, and round rows to
-    it."""
+    """Empty tensor in the weight's format: architectures ask a layer's weight for it, and round
+    rows to it."""
     return torch.empty(0, dtype=weight.dtype, device=weight.device)
 
 
@@ -88,7 +88,7 @@ def _join(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def _joined(linears: Sequence[Any]) -> Any:
-    """One layer for linears that read the same rows; None where their formats differ."""
+    """Layer for linears that read the same rows; None where their formats differ."""
     first = linears[0]
     if all(isinstance(linear, QuantizedLinear) for linear in linears):
         if any(linear.form != first.form for linear in linears):
@@ -114,7 +114,7 @@ class GatedMlp(nn.Module):
         self._gate, self._operators = gate, by
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What the MLP makes of rows [..., D]."""
+        """Output of the MLP for rows [..., D]."""
         return self.down(self._operators.gated(self.gate_up(x), self._gate))  # type: ignore[no-any-return]
 
 
@@ -140,7 +140,8 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _gated(module: nn.Module, choice: FusedChoice) -> GatedMlp | None:
-    """The same MLP with a fused gate; None for what is none, or where numbers differ."""
+    """MLP with a fused gate in place of this one; None for what is none, or where numbers
+    differ."""
     linears: list[Any] = [child for child in module.children() if _is_linear(child)]
     for order, gate in product(_orders(linears), GATES):
         *into, down = order

@@ -39,7 +39,7 @@ Latents = Mapping[int, LatentExpansion]
 
 @dataclass(slots=True)
 class Trial:
-    """What a trial has shown of one module."""
+    """Findings of a trial of one module."""
 
     args: Any = ()
     kwargs: dict[str, Any] = field(default_factory=dict)

@@ -60,14 +60,14 @@ does to the rows to round each norm and product once more: two such draws differ
 and in single numbers by 4 % where attention is sharp. 150 layers: 0.4 % at most."""
 
 KEPT_ROUNDINGS = 1.5e-2
-"""The same of keys and values, which are rounded four times on their way. 200 layers: 1 %."""
+"""Such a share for keys and values, which are rounded four times on their way. 200 layers: 1 %."""
 
 DRAWS = 4
-"""Times that roundings are drawn, where the allowance alone does not do."""
+"""Number of times that roundings are drawn, where the allowance alone does not do."""
 
 SUM_ROUNDING = 2.0**-6
-"""Of the two sums that a layer adds to its rows, relative to these: where a number lies between two
-of bfloat16 either way may take the other, 2**-7 apart."""
+"""Rounding of the two sums that a layer adds to its rows, relative to these: where a number lies
+between two of bfloat16 either way may take the other, 2**-7 apart."""
 
 VECTOR = 16
 """Numbers that the kernel takes at a time; sizes must be multiples."""
@@ -75,7 +75,7 @@ VECTOR = 16
 
 @dataclass(slots=True)
 class Seen:
-    """What a layer did in the trial."""
+    """Work of a layer in the trial."""
 
     layer: nn.Module
     args: tuple[Any, ...] = ()
@@ -85,12 +85,12 @@ class Seen:
     is_outermost: bool = False
     """Whether it ran, and not inside another one."""
     calls: list[tuple[Any, ...]] = field(default_factory=list)
-    """Of attention: layer index, H, (A, K, V), window, variant."""
+    """Calls of attention: layer index, H, (A, K, V), window, variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of all layers at some positions, and what it was run with."""
+    """Run of all layers at some positions, and what it was run with."""
 
     step: AttentionStep
     seen: list[Seen]
@@ -164,7 +164,7 @@ def _reading_of(
 
 @dataclass(slots=True)
 class DecoderCall:
-    """What the decoder is called with for one row, and the step that it belongs to."""
+    """Arguments of the decoder's call for one row, and the step that it belongs to."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -208,7 +208,7 @@ def _repeated(given: Any) -> Any:
 
 @dataclass(slots=True)
 class Watch:
-    """What each layer of a decoder does, as hooks see it."""
+    """Record of the work of each layer of a decoder, as hooks see it."""
 
     layers: dict[nn.Module, Seen]
     under_way: list[Seen] = field(default_factory=list)
@@ -278,7 +278,7 @@ def call_of(
 
 
 def _parts(seen: Seen) -> list[LayerParts]:
-    """What the layer may be made of, if it is plain."""
+    """Parts that the layer may be made of, if it is plain."""
     match seen.ran:
         case [before, qkv, None, attended, after, gate_up, down]:
             norms: tuple[Any, Any] = (None, None)

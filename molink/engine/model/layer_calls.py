@@ -23,7 +23,7 @@ class LayerCalls:
 
     description: ModelDescription
     config: Any
-    """Of the model, as the library reads it."""
+    """Config of the model, as the library reads it."""
     layers: range
     _first: list[int] | None = None
     """Layers that called, in order; None before the first complete step."""

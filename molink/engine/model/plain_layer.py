@@ -31,7 +31,7 @@ from molink.engine.memory.step_plan import StepPlan
 __all__ = ["ACTIVATIONS", "LayerParts", "PlainLayer", "Scratch"]
 
 ACTIVATIONS = ("silu", "gelu_tanh")
-"""By their numbers in the kernel."""
+"""Activations by their numbers in the kernel."""
 
 NativeProduct = NativeLinear | CodedLinear
 
@@ -79,13 +79,13 @@ class Step(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """What a plain layer is made of."""
+    """Parts that a plain layer is made of."""
 
     index: int
     before_attention: RootMeanSquareNorm
     qkv: NativeProduct
     query_norm: RootMeanSquareNorm | None
-    """Of each head, before rotation."""
+    """Norm of each head's query, before rotation."""
     key_norm: RootMeanSquareNorm | None
     attended: NativeProduct
     before_mlp: RootMeanSquareNorm
@@ -112,7 +112,7 @@ class Scratch:
 
 
 class PlainLayer:
-    """One layer, described for the kernel."""
+    """Layer described for the kernel."""
 
     def __init__(
         self, library: ctypes.CDLL, parts: LayerParts, layer: LayerKv, scratch: Scratch
@@ -132,7 +132,7 @@ class PlainLayer:
         position_embeddings: Any = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """In place of the module's own: [1, T, D] of the step under way."""
+        """Rows [1, T, D] of the step under way, computed in place of the module's own method."""
         step = begin_layer(self.parts.index)
         layer = step.pool.layers[self.parts.index]
         return self.compute(hidden_states, position_embeddings, step.plan, layer)
@@ -184,7 +184,7 @@ class PlainLayer:
         return Norm() if norm is None else Norm(self._kept(norm.scale), norm.epsilon)
 
     def _kept(self, tensor: torch.Tensor) -> int:
-        """Where the tensor is in fp32, for as long as this layer lives."""
+        """Address of the tensor in fp32, valid for as long as this layer lives."""
         self._held.append(tensor.detach().float().contiguous().clone())
         return self._held[-1].data_ptr()
 

@@ -130,7 +130,7 @@ def _set_returns(skips: Sequence[Skip], returns: int | None) -> None:
 
 
 def _outputs(layers: Sequence[nn.Module], trial: Callable[[], object]) -> list[Any]:
-    """What the layers return in a trial, of those that were handed whole rows."""
+    """Outputs of the layers in a trial, of those that were handed whole rows."""
     outputs: list[Any] = []
 
     def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

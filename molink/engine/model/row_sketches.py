@@ -28,14 +28,14 @@ from molink_scheduler.batch import PREFILL, Batch, Span
 __all__ = ["RowSketches"]
 
 ROWS_SEED, PLACES_SEED = 17, 18
-"""Of the signs. Everybody knows them: who lies says what it likes in any case, and is found because
-its neighbours and those who hold the same layers say otherwise."""
+"""Seeds of the signs. Everybody knows them: who lies says what it likes in any case, and is found
+because its neighbours and those who hold the same layers say otherwise."""
 
 DIGITS = 5
-"""Of a number in a report; fp32 itself is a little finer."""
+"""Digits of a number in a report; fp32 itself is a little finer."""
 
 PROMPTS_MAX = 64
-"""Under way at once; of more the oldest are forgotten."""
+"""Prompts under way at once; of more the oldest are forgotten."""
 
 DONE_MAX = 32
 """Ended ones that are kept to be reported."""
@@ -62,9 +62,10 @@ class RowSketches:
         signs = _signs(ROWS_SEED, hidden_size * NUMBERS).reshape(hidden_size, NUMBERS)
         self._signs_DK = torch.from_numpy(signs).to(device)
         self._products: dict[int, torch.Tensor] | None = None
-        """[T, K] at each boundary of the step under way; None: it is not one of prompts."""
+        """Products [T, K] at each boundary of the step under way; None: it is not one of
+        prompts."""
         self._paused: dict[int, torch.Tensor] | None = None
-        """Of the step within which decode is computed."""
+        """Products of the step within which decode is computed."""
         self._prompts: dict[int, _Prompt] = {}
         self._done: deque[tuple[float, int, int, tuple[float, ...]]] = deque(maxlen=DONE_MAX)
         passed = 0

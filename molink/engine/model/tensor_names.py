@@ -33,8 +33,8 @@ class TensorNames:
         return self._renamed(name)[0]
 
     def converter(self, name: str) -> tuple[WeightConverter, int] | None:
-        """What makes the model's tensor of several stored ones, and the place of this one among
-        them; None where it is taken as it is."""
+        """Converter that makes the model's tensor of several stored ones, and the place of this one
+        among them; None where it is taken as it is."""
         pattern = self._renamed(name)[1]
         for converter in self._converters:
             if pattern is not None and pattern in converter.source_patterns:

@@ -57,8 +57,8 @@ def text_part(config: Any) -> Any | None:
 
 
 def _share_conversions(whole_type: str, text: Any) -> None:
-    """Where the library converts weights of the whole only (experts that it stores in one tensor),
-    let it convert them for the text model alone."""
+    """Let the library convert weights for the text model alone, if it converts those of the whole
+    only (experts that it stores in one tensor)."""
     names = (text.model_type, causal_class(text).__name__)
     if any(get_checkpoint_conversion_mapping(name) for name in names):
         return

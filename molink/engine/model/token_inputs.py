@@ -41,7 +41,7 @@ class OwnColumns(nn.Module):
         self._beside = (before, behind)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., L * P], of which the other layers' columns are zero."""
+        """Rows [..., L * P] in which the other layers' columns are zero."""
         return F.pad(self.inner(x), self._beside)
 
 

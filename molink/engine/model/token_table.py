@@ -21,7 +21,7 @@ from molink.errors import CheckpointError
 __all__ = ["StoredTable"]
 
 READ_BYTES = 64 * 2**20
-"""Of rows at a time: enough for a disk's full speed, and little beside the table."""
+"""Bytes of rows read at a time: enough for a disk's full speed, and little beside the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,17 +49,17 @@ __all__ = [
 ]
 
 WHY_CHARACTERS_MAX = 200
-"""Of what the library says of a config."""
+"""Characters of what the library says of a config."""
 
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1, rising."""
 
 
 FETCHED = 0.5
-"""Where the progress is when all files are here; then their tensors are converted."""
+"""Progress when all files are here; then their tensors are converted."""
 
 CONVERTED = 0.6
-"""Where it is when all plain tensors have been converted; then the quantized ones are packed."""
+"""Progress when all plain tensors have been converted; then the quantized ones are packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def load_model_config(checkpoint: Checkpoint) -> Any:
 
 
 def no_model(checkpoint: Checkpoint, error: Exception) -> CheckpointError:
-    """What to say where the library's class refuses settings, whatever it raises."""
+    """Error to raise where the library's class refuses settings, whatever it raises."""
     why = printable_line(str(error) or type(error).__name__)[:WHY_CHARACTERS_MAX]
     return CheckpointError(
         f"the settings in config.json of {checkpoint.name} make no model ({why}): fetch it again"

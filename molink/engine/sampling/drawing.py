@@ -22,19 +22,20 @@ from molink.engine.sampling.truncation import Limits, keep_likeliest, truncates
 __all__ = ["draw", "draw_settings", "inverse_cdf", "uniform"]
 
 FRACTION_BITS = 52
-"""One less than a double holds, so that uniform * total stays below total after rounding."""
+"""Bits of a fraction, one less than a double holds, so that uniform * total stays below total after
+rounding."""
 
 UNIFORMS_TOGETHER = 64
 """Numbers that are made at a time, and kept for the next tokens of their request."""
 
 WORDS_OF_COUNTER = 4
-"""What Philox makes of each position; the first is used."""
+"""Words that Philox makes of each position; the first is used."""
 
 
 def draw_settings(
     histories: Sequence[SequenceHistory], known_tokens: Sequence[int]
 ) -> list[np.ndarray]:
-    """What `draw` wants to be sent: doubles, [R] each; nothing where no row is random."""
+    """Numbers that `draw` wants to be sent: doubles, [R] each; nothing where no row is random."""
     if all(history.params.is_greedy for history in histories):
         return []
     rows = list(map(_settings, histories, known_tokens))

@@ -42,7 +42,7 @@ COMPILED_MAX = 16
 choices of a request always do. Each takes up to some megabytes."""
 
 NICENESS = 5
-"""As the step's thread has: links go first, and whoever works at this PC."""
+"""Niceness of the step's thread: links go first, and whoever works at this PC."""
 
 GOOD_ENDS = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 
@@ -52,14 +52,14 @@ class GrammarError(MolinkError):
 
 
 class GrammarState(IntEnum):
-    """What a sequence's grammar says after a token."""
+    """State of a sequence's grammar after a token."""
 
     OPEN = 0
-    """It may go on; also of a sequence without a grammar."""
+    """The sequence may go on; also the state of one without a grammar."""
     ENDED = 1
     """The answer is whole, and nothing can follow."""
     FAILED = 2
-    """It cannot be followed any further."""
+    """The grammar cannot be followed any further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Grammars:
     """Compiler of a tail's grammars, and the thread in which their masks are computed."""
 
     def __init__(self, tokenizer: Any, model: ModelDescription, device: torch.device) -> None:
-        """`tokenizer` is Hugging Face's, a fast one; the masks will be on `device`."""
+        """The `tokenizer` is Hugging Face's, a fast one; the masks will be on `device`."""
         self._vocabulary_size = model.vocabulary_size
         self._device = device
         self._compiling = ThreadPoolExecutor(1, "grammar-compiler", _give_way)
@@ -131,7 +131,7 @@ class Constraint:
         return bool(wait([self._turn], within_s).done)
 
     def forbidden(self) -> torch.Tensor:
-        """[W] on the device, true where a word must not come next; waits until it is known.
+        """Mask [W] on the device, true where a word must not come next; waits until it is known.
         Raises GrammarError."""
         return self._ready().forbidden_W
 

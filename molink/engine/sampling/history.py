@@ -22,7 +22,7 @@ class DrawnToken:
     request_id: int
     token_id: int
     logprob: float | None = None
-    """None unless the request asked for log-probabilities."""
+    """Log-probability; None unless the request asked for log-probabilities."""
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens with their log-probabilities, best first."""
     grammar: GrammarState = GrammarState.OPEN
@@ -79,9 +79,9 @@ class SequenceHistory:
     output_tokens: int = 0
     """Generated so far, in an earlier life too."""
     counts: TokenCounts | None = None
-    """None where no penalty counts tokens."""
+    """Counts of the sequence's tokens; None where no penalty counts tokens."""
     constraint: Constraint | None = None
-    """None where there is no grammar, or none can be followed here."""
+    """Constraint by a grammar; None where there is none, or none can be followed here."""
     scored_prompt: tuple[int, ...] = field(default=())
     """The prompt, where its tokens are to be scored."""
 

@@ -21,7 +21,7 @@ from molink.engine.sampling.sampler import sample
 __all__ = ["LATE_MAX_S", "LateDraw", "drawn_late"]
 
 LATE_MAX_S = 8.0
-"""For which a row waits; then its sequence ends. The coordinator gives up a ring that brings no
+"""Seconds that a row waits; then its sequence ends. The coordinator gives up a ring that brings no
 token for ten seconds."""
 
 
@@ -32,11 +32,11 @@ class LateDraw:
     history: SequenceHistory
     logits_W: torch.Tensor
     known_tokens: int
-    """Of prompt and output so far."""
+    """Tokens of prompt and output so far."""
     since: float
 
     def drawn(self, now: float) -> DrawnToken | None:
-        """Its token, added to its history; None: the mask is not there yet."""
+        """Token of the row, added to its history; None: the mask is not there yet."""
         constraint = self.history.constraint
         if constraint is None or constraint.is_ready():
             return sample(self.logits_W[None], [self.history], [self.known_tokens])[0]

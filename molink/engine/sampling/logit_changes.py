@@ -26,20 +26,20 @@ PENALTY_LEAST = 1e-6
 
 
 class ForbiddenWords(NamedTuple):
-    """What the grammars of some rows forbid."""
+    """Words that the grammars of some rows forbid."""
 
     masks: dict[int, torch.Tensor]
-    """By row, [W] each."""
+    """Mask [W] of each row whose mask is ready."""
     lost: set[int]
-    """Rows whose grammar cannot be followed any further..."""
+    """Rows whose grammar cannot be followed any further."""
     late: set[int]
-    """...and those whose mask is not ready."""
+    """Rows whose mask is not ready."""
 
 
 def forbidden_words(
     histories: Sequence[SequenceHistory], wait_s: float | None = None
 ) -> ForbiddenWords:
-    """What grammars forbid, as far as it is known within `wait_s`; None: all of it."""
+    """Words that grammars forbid, as far as known within `wait_s`; None: all of them."""
     found, until = ForbiddenWords({}, set(), set()), time.monotonic() + (wait_s or 0.0)
     for row, history in enumerate(histories):
         if not history.params.grammar:
@@ -62,8 +62,8 @@ def _forbidden(history: SequenceHistory) -> torch.Tensor:
 
 
 def changes(histories: Sequence[SequenceHistory], words: int) -> list[np.ndarray]:
-    """What `change` wants to be sent of rows of so many words: doubles, [E] each; nothing where
-    nothing changes."""
+    """Numbers that `change` wants to be sent of rows of so many words: doubles, [E] each; nothing
+    where nothing changes."""
     if not any(history.changes_logits for history in histories):
         return []
     kinds = (_biases, _early_stops, _penalties)
@@ -86,7 +86,7 @@ def change(logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> None:
 
 
 def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, np.ndarray]:
-    """[E] places in all rows, and what is added there."""
+    """Places [E] in all rows, and what is added there."""
     pairs = [
         (row * words + token_id, bias)
         for row, history in enumerate(histories)
@@ -97,7 +97,7 @@ def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarra
 
 
 def _early_stops(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray]:
-    """[E] places of stop tokens that would come too soon."""
+    """Places [E] of stop tokens that would come too soon."""
     places = [
         row * words + token_id
         for row, history in enumerate(histories)
@@ -119,7 +119,7 @@ def _forbid(logits_RW: torch.Tensor, stops: torch.Tensor) -> None:
 
 
 def _penalties(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, ...]:
-    """[E] places of earlier tokens; the factors of positive and of negative logits, and what is
+    """Places [E] of earlier tokens; the factors of positive and of negative logits, and what is
     subtracted then."""
     parts = [
         (row * words + history.counts.words, *_factors(history))

@@ -27,7 +27,7 @@ class PromptRow(NamedTuple):
     row: int
     history: SequenceHistory
     position: int
-    """Of the token that is predicted."""
+    """Position of the token that is predicted."""
 
 
 def prompt_rows(batch: Batch, histories: Mapping[int, SequenceHistory]) -> list[PromptRow]:
@@ -45,12 +45,12 @@ def prompt_rows(batch: Batch, histories: Mapping[int, SequenceHistory]) -> list[
 
 
 def scored_words(rows: Sequence[PromptRow]) -> np.ndarray:
-    """[R] words of the prompts that the rows predict."""
+    """Words [R] of the prompts that the rows predict."""
     return np.array([row.history.scored_prompt[row.position] for row in rows], np.int32)
 
 
 def score_table(logits_RW: torch.Tensor, words_R: torch.Tensor) -> torch.Tensor:
-    """[R, C] doubles: the rank of each row's word, its log-probability, the likeliest words and
+    """Doubles [R, C]: the rank of each row's word, its log-probability, the likeliest words and
     theirs."""
     if not len(words_R):
         return logits_RW.new_zeros(0, 1)

@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 WORDS_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}
-"""As doubles they fill a CPU's second cache of a megabyte. On a GPU the bound is memory: 32 MB of
-doubles, some four times over while they are sorted."""
+"""Words of all rows at once. As doubles they fill a CPU's second cache of a megabyte. On a GPU the
+bound is memory: 32 MB of doubles, some four times over while they are sorted."""
 
 
 def rows_at_once(words: int, device: torch.device) -> int:
@@ -124,11 +124,11 @@ class Sampling:
 
     @property
     def settings(self) -> list[np.ndarray]:
-        """What `table` wants to be sent."""
+        """Numbers that `table` wants to be sent."""
         return [array for part in self._parts for array in (*part.changes, *part.draws)]
 
     def table(self, logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[R, C] doubles: each row's word, and where log-probabilities are asked for that of the
+        """Doubles [R, C]: each row's word, and where log-probabilities are asked for that of the
         word, the likeliest words and theirs; of logits, which stay as they are, and `settings` on
         their device. -1 is the word of logits that are not finite."""
         if not self._histories:
@@ -200,7 +200,7 @@ def _table(
 
 
 def with_logprobs(words_R1: torch.Tensor, logprobs_RW: torch.Tensor) -> torch.Tensor:
-    """[R, C] doubles: the words, their log-probabilities, the likeliest words and theirs."""
+    """Doubles [R, C]: the words, their log-probabilities, the likeliest words and theirs."""
     # Always as many: which of equally likely words come last must not depend on the neighbours.
     best = logprobs_RW.topk(min(LOGPROBS_MAX, logprobs_RW.shape[1]))
     columns = (words_R1, logprobs_RW.gather(1, words_R1), best.indices, best.values)
@@ -208,7 +208,7 @@ def with_logprobs(words_R1: torch.Tensor, logprobs_RW: torch.Tensor) -> torch.Te
 
 
 def ranked(columns: Sequence[float], count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Of such a row: the word's log-probability, and the `count` likeliest words, best first."""
+    """Log-probability of the word of such a row, and the `count` likeliest words, best first."""
     half = 2 + (len(columns) - 2) // 2
     both = zip(columns[2:half][:count], columns[half:], strict=False)
     top = tuple((int(word), logprob) for word, logprob in both if logprob > float("-inf"))

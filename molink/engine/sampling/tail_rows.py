@@ -31,7 +31,7 @@ from molink_scheduler.batch import Batch
 __all__ = ["TailRows"]
 
 MASKS_WAIT_S = 0.002
-"""For which a step waits for all masks of grammars together that are not ready."""
+"""Seconds that a step waits for all masks of grammars together that are not ready."""
 
 
 class TailRows(NamedTuple):
@@ -50,7 +50,7 @@ class TailRows(NamedTuple):
         words: int,
         device: torch.device,
     ) -> "TailRows":
-        """Those of a batch on the tail."""
+        """Rows of a batch on the tail."""
         samplers, rows = sampling_rows(batch)
         own = [histories[span.request_id] for span in samplers]
         ends = [span.end for span in samplers]
@@ -60,7 +60,7 @@ class TailRows(NamedTuple):
 
     @property
     def settings(self) -> list[np.ndarray]:
-        """What `results` wants to be sent."""
+        """Numbers that `results` wants to be sent."""
         if self.sampling is None:
             return []
         return [scored_words(self.scored), *self.sampling.settings]

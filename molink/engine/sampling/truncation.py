@@ -28,7 +28,7 @@ CANDIDATES = 1024
 """Sorted outright, which takes a twentieth of what a partition of a large vocabulary does."""
 
 TINY = float(np.finfo(np.float64).tiny)
-"""Below every probability but those of words that are forbidden."""
+"""Number below every probability but those of words that are forbidden."""
 
 SELECTS_ON = frozenset({"cpu"})
 """Kinds of devices on which a row's threshold is selected rather than sorted for."""
@@ -36,7 +36,7 @@ SELECTS_ON = frozenset({"cpu"})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the rows of a step keep, on the device."""
+    """Words that the rows of a step keep, on the device."""
 
     min_p_R1: torch.Tensor
     top_k_R1: torch.Tensor

@@ -20,8 +20,8 @@ LAYERS_MIN = 4
 """Three stages of uneven size."""
 
 SHARING_MODES = "kv_sharing_modes"
-"""Which layers store KV for later ones, and which reuse it; computed from the number of the last
-layers that do."""
+"""Setting that says which layers store KV for later ones, and which reuse it; computed from the
+number of the last layers that do."""
 
 VOCABULARIES = ("vocab_size", "vocab_size_per_layer_input")
 
@@ -128,7 +128,7 @@ def _first_of_each_kind(config: Any, overrides: Overrides) -> list[int]:
 
 
 def _first_layers(config: Any) -> list[int]:
-    """As many first layers as it takes until each kind has occurred: where kinds follow from a
+    """First layers, as many as it takes until each kind has occurred: where kinds follow from a
     layer's number, layers cannot be picked."""
     lists = [*_layer_lists(config).values(), *_derived_kinds(config).values()]
     last_new = max((values.index(kind) for values in lists for kind in values), default=0)

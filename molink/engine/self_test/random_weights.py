@@ -32,7 +32,7 @@ PLAIN_MODULES = ("gate", "router", "shared_expert_gate", "lm_head", "embed_out")
 """Names of linear layers that checkpoints leave as they are."""
 
 SIZE = 1 / 64
-"""Of a weight, about: activations neither vanish nor overflow in two layers."""
+"""Size of a weight, about: activations neither vanish nor overflow in two layers."""
 
 
 def quantize_at_random(

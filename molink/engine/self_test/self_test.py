@@ -41,18 +41,17 @@ __all__ = ["check_architecture", "trouble_with_card_rewriting"]
 log = logging.getLogger(__name__)
 
 DIFFERENCE_MAX = 2e-3
-"""In standard deviations of the log-probabilities: some models scale their logits down to a
-fiftieth. fp32 sums in another order differ by about 1e-5 here; a wrong mask, scale or state by 0.1
-and more.
-"""
+"""Largest difference, in standard deviations of the log-probabilities: some models scale their
+logits down to a fiftieth. fp32 sums in another order differ by about 1e-5 here; a wrong mask, scale
+or state by 0.1 and more."""
 
 SEED = 1
 
 PARAMETERS_MAX = 50_000_000
-"""Of a miniature: ten times what the largest that works has, and 0.2 GB."""
+"""Parameters of a miniature: ten times what the largest that works has, and 0.2 GB."""
 
 SEQUENCE_TOKENS = (27, 19, 23)
-"""More than a block of KV each, and more than the miniature's window."""
+"""Lengths of sequences: more than a block of KV each, and more than the miniature's window."""
 
 SCHEDULE = (
     ((0, 0, 11), (1, 0, 5)),

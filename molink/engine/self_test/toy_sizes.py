@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["shrink_sizes", "smaller"]
 
 HEAD_SIZE = 16
-"""Half of it is still even, as rotary embeddings need, and so is a quarter."""
+"""Size of a head. Half of it is still even, as rotary embeddings need, and so is a quarter."""
 
 GROUP_MAX = 8
 """Query heads per kv head, at most."""
@@ -21,8 +21,8 @@ RECURRENT_HEADS = 4
 VOCABULARY = 128
 
 SHORT = 5
-"""For lengths beyond which a model computes otherwise: shorter than the self-test's sequences, so
-that they matter."""
+"""Length beyond which a miniature computes otherwise: shorter than the self-test's sequences, so
+that it matters."""
 
 SIZES = {
     # tables of tokens
@@ -116,7 +116,7 @@ def _shrink_heads(config: Any) -> None:
 
 
 def _shrink_delta_rule(config: Any) -> None:
-    """As many heads of values share one of keys as before."""
+    """Shrink the heads, and let as many heads of values share one of keys as before."""
     keys = getattr(config, "linear_num_key_heads", None)
     if keys:
         values = getattr(config, "linear_num_value_heads", None) or keys

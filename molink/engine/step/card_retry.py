@@ -25,7 +25,7 @@ from molink_scheduler.batch import Batch, Span
 __all__ = ["StepInputs", "computed", "halves"]
 
 HOST_IS_FULL = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
-"""As torch says it of a CPU, on Linux, on Windows, and as the system does; there is no class."""
+"""Errors of a full host: torch's on Linux and on Windows, and the system's; there is no class."""
 
 
 class StepInputs(NamedTuple):
@@ -117,8 +117,8 @@ def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Sp
 def _tried(
     stage: Executor, inputs: StepInputs, interrupt: Callable[[], None] | None
 ) -> StepOutput | None:
-    """None when the device was full. The error's frames, which hold the step's tensors, are gone by
-    then."""
+    """Result of a step; None when the device was full. The error's frames, which hold the step's
+    tensors, are gone by then."""
     try:
         return stage.step(*inputs, interrupt)
     except (torch.OutOfMemoryError, MemoryError):

@@ -41,11 +41,11 @@ SPAN_ROWS_MEASURED = REPLAY_ROWS_MAX
 operator sets longer ones cuts them where they do not fit."""
 
 RECORDING_BYTES = 32 * 2**20
-"""Of the driver's for each recorded step, beside its tensors: others report 10 to 50 MB."""
+"""Bytes that the driver keeps for each recorded step beside tensors: others report 10 to 50 MB."""
 
 KV_KEPT_SHARE = 0.75
-"""Of the KV that a long context's step had no room beside: from 128K tokens to none that is worth
-it in 14 attempts."""
+"""Share kept of the KV beside which a long context's step had no room: from 128K tokens to none
+that is worth it in 14 attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +55,26 @@ class CardRoom:
     total: int
     free: int
     weights: int
-    """This stage's, and whatever else it holds for good."""
+    """Weights of this stage, and whatever else it holds for good."""
     step: int
-    """What a step takes beside them, as measured."""
+    """Memory that a step takes beside the weights, as measured."""
     foreign: int
-    """What programs hold that are no stages of this ring."""
+    """Memory held by programs that are no stages of this ring."""
     stages_here: int = 1
     """Stages that divide the card, this one included."""
     lent: int | None = None
-    """For weights and KV, by the PC's owner; None: he has set nothing."""
+    """Memory that the PC's owner lends for weights and KV; None: he has set nothing."""
 
     @property
     def most(self) -> int:
-        """What this process's tensors may take at most."""
+        """Most that this process's tensors may take."""
         share = (self.total - kept_free_bytes(self.total) - self.foreign) // self.stages_here
         held_to = share - CONTEXT_BYTES
         return held_to if self.lent is None else min(held_to, self.lent + STEP_BYTES)
 
     @property
     def for_kv(self) -> int:
-        """What is left for KV and states; below 0 where not even a step has room."""
+        """Room left for KV and states; below 0 where not even a step has room."""
         free_now = self.free - kept_free_bytes(self.total)
         return min(free_now, self.most - self.weights) - self.step
 
@@ -109,7 +109,7 @@ def make_room_on(
 
 
 def _recordings_bytes(card: Card, stage: RunnableStage) -> int:
-    """What recorded steps take: the largest one's memory, which no other step may use, what the
+    """Bytes of recorded steps: the largest one's memory, which no other step may use, what the
     driver keeps, and a block and a state slot for rows that belong to nobody."""
     rows = min(BUCKETS[0], stage.description.model_len_max)
     step_bytes = measured_step_bytes(card, lambda _: run_span(stage, 0, rows))
@@ -139,7 +139,7 @@ def room_on(
 
 
 def measured_step_bytes(card: Card, run_longest: Callable[[int], object]) -> int:
-    """What the longest step takes beside what stays; it is run with its rows.
+    """Bytes that the longest step takes beside what stays; it is run with its rows.
 
     Raises NoRoomError when there is none for it.
     """
@@ -156,8 +156,8 @@ def measured_step_bytes(card: Card, run_longest: Callable[[int], object]) -> int
 def fitting_kv_tokens(
     card: Card, room: CardRoom, token_bytes: int, state_bytes: int, wanted: int | None
 ) -> int | None:
-    """`wanted` tokens of KV where they fit beside one request's states; None, which wants as many
-    as fit, stays None.
+    """Tokens of KV, the `wanted` ones where they fit beside one request's states; None, which wants
+    as many as fit, stays None.
 
     Of what a coordinator has planned by a model's shape it is as much as fits: only the card knows
     what a step takes. Raises NoRoomError where an operator has asked for more than fits, and where
@@ -214,7 +214,7 @@ def _no_room(card: Card, room: CardRoom, kv: str) -> str:
 
 
 def _foreign_bytes(card: Card, used_bytes: int, ours: Collection[int]) -> int:
-    """Of what is used, what others hold; 0 where the driver does not tell who holds what."""
+    """Used bytes that others hold; 0 where the driver does not tell who holds what."""
     held = card.bytes_by_process()
     if held is None or not held.keys() & set(ours):
         return 0

@@ -26,13 +26,13 @@ LOAD_STEPS = 5
 """Steps that are timed when a stage has loaded; the median counts."""
 
 SLOWER_MIN = 4.0
-"""Times as long as expected: swapping costs tenfold and more, a card's lower clocks twofold."""
+"""Multiple of the expected time: swapping costs tenfold and more, a card's lower clocks twofold."""
 
 STEPS_MIN, SECONDS_MIN = 8, 5.0
-"""In a row, and for so long: a program that starts takes a card for a second."""
+"""Least steps in a row, and their seconds: a program that starts takes a card for a second."""
 
 FREE_SHARE_MAX = 0.5
-"""Of what is always left free of a card: with more free than that it is not full."""
+"""Share of what is always left free of a card: with more free than that it is not full."""
 
 
 @dataclass(slots=True)

@@ -86,12 +86,12 @@ class ExtendedExecutor:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows that it takes."""
+        """Dtype of the rows that it takes."""
         return self.first.dtype
 
     @property
     def card(self) -> Card | None:
-        """Of a CUDA device; None on a CPU."""
+        """Card of the executor; None on a CPU."""
         return self.first.card
 
     @property
@@ -101,7 +101,7 @@ class ExtendedExecutor:
 
     @property
     def kv_dtype(self) -> KvDtype:
-        """How KV is kept."""
+        """Format in which KV is kept."""
         return self.first.kv_dtype
 
     @property
@@ -128,7 +128,7 @@ class ExtendedExecutor:
 
     @property
     def fallbacks(self) -> Fallbacks:
-        """What it computes in a slower way than it could, and why."""
+        """Parts that it computes in a slower way than it could, and why."""
         slower = [part.fallbacks for part in self.parts]
         return Fallbacks(
             next((one.attention for one in slower if one.attention), None),
@@ -187,7 +187,7 @@ class ExtendedExecutor:
 
 
 Executor = StageExecutor | ExtendedExecutor
-"""What computes a stage's batches."""
+"""Executor of a stage's batches."""
 
 
 def parts_of(executor: Executor) -> tuple[StageExecutor, ...]:

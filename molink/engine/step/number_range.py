@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["FP16_SAFE", "Unfit", "largest_number", "release_wiped", "unfit_rows"]
 
 FP16_SAFE = 65_504.0 / 4
-"""Up to here the tried prompt may reach: others go further, but seldom fourfold."""
+"""Largest number that the tried prompt may reach: others go further, but seldom fourfold."""
 
 TRIED_TOKENS = 64
-"""Of the prompt: numbers grow largest at a prompt's first tokens."""
+"""Most tokens of the prompt tried: numbers grow largest at a prompt's first tokens."""
 
 SEED = 16
 
@@ -53,13 +53,13 @@ class Unfit(NamedTuple):
     """Rows that a stage does not take or send."""
 
     lost_T: torch.Tensor
-    """Those with a number that is not finite."""
+    """Rows with a number that is not finite."""
     beyond_T: torch.Tensor
-    """Those that are finite, and go beyond the number format."""
+    """Rows that are finite, and go beyond the number format."""
 
 
 def unfit_rows(rows_TD: torch.Tensor, dtype: torch.dtype) -> Unfit | None:
-    """Which rows [T, D] on the host do not fit into a number format; None: all do."""
+    """Rows [T, D] on the host that do not fit into a number format; None: all do."""
     end = torch.finfo(dtype).max
     least, largest = torch.aminmax(rows_TD.detach())
     if -end <= float(least) and float(largest) <= end:  # Neither holds of NaN.

@@ -82,11 +82,11 @@ class StageExecutor:
     device: torch.device
     dtype: torch.dtype
     grammars: Grammars | None = None
-    """On a tail whose tokenizer grammars can be followed with."""
+    """Grammars of a tail whose tokenizer they can be followed with."""
     attention: AttentionChoice | None = None
-    """Which layers a card's kernel computes; None: `prepare` decides."""
+    """Choice of the layers that a card's kernel computes; None: `prepare` decides."""
     card: Card | None = None
-    """Of a CUDA device; None on a CPU."""
+    """Card of the executor; None on a CPU."""
     transfers: InitVar[Transfers | None] = None
     """Way of rows to the device and back; None: what suits it."""
     recorder: Recorder | None = None
@@ -105,7 +105,7 @@ class StageExecutor:
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
     arrivals: Arrivals = field(default_factory=Arrivals)
     _tile_sizes: tuple[TileRows, ...] = ()
-    """That layers have asked for, and will again."""
+    """Tile sizes that layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
     _swaps: Swaps = field(default_factory=Swaps)
     _forward: Forward = field(init=False)
@@ -152,12 +152,12 @@ class StageExecutor:
 
     @property
     def kv_dtype(self) -> KvDtype:
-        """How KV is kept."""
+        """Format in which KV is kept."""
         return self._pool.kv_dtype
 
     @property
     def fallbacks(self) -> Fallbacks:
-        """What it computes in a slower way than it could, and why."""
+        """Parts that it computes in a slower way than it could, and why."""
         kernels, graphs = self.attention, self._graphs
         by_kernels = (kernels.fallback, kernels.fusion_fallback) if kernels else (None, None)
         decode = graphs.fallback if graphs else None

@@ -16,14 +16,16 @@ class StepOutput:
     """Result of one step: hidden states for the next stage, or the tail's tokens."""
 
     hidden_TD: torch.Tensor | None
-    """For the next stage; None on the tail."""
+    """Hidden states for the next stage; None on the tail."""
     drawn: tuple[DrawnToken, ...] = ()
-    """On the tail: one per span that samples, in batch order, but for those that are late."""
+    """Tokens on the tail, one per span that samples, in batch order, but for those that are
+    late."""
     scores: tuple[PromptScore, ...] = ()
-    """On the tail: of the prompts' tokens that the batch's rows predict, where they are wanted."""
+    """Scores on the tail of the prompts' tokens that the batch's rows predict, where they are
+    wanted."""
     late: tuple[LateDraw, ...] = ()
-    """On the tail: spans that sample, and whose token waits for the mask of its grammar."""
+    """Draws on the tail whose token waits for the mask of its grammar."""
     token_ids: tuple[int, ...] | None = None
-    """Of the rows, for the next stage; None where its layers do not read them."""
+    """Token ids of the rows, for the next stage; None where its layers do not read them."""
     computed_s: float | None = None
-    """What a card took for it; None on a CPU, where the clock tells."""
+    """Seconds that a card took for the step; None on a CPU, where the clock tells."""

@@ -22,7 +22,7 @@ FILL_SPAN_TOKENS = 512
 """How KV is computed before the clock starts: longer spans are no quicker and take memory."""
 
 REPEATS_MIN, REPEATS_MAX, MEASURE_S = 5, 200, 0.25
-"""At least so many repeats, and more until so much time has gone by."""
+"""Least and most repeats, and the seconds that are enough beyond the least."""
 
 TOKEN_ID = 1
 

@@ -11,7 +11,7 @@ from molink_scheduler.request import SamplingParams
 __all__ = ["WARM_UP_REQUEST_ID", "run_span", "run_tokens"]
 
 WARM_UP_REQUEST_ID = -1
-"""No request has it: the coordinator counts from zero."""
+"""Id that no request has: the coordinator counts from zero."""
 
 
 TOKENS_TRIED = 8

@@ -194,7 +194,7 @@ class Architecture:
     """Parts of a layer whose paths in the library's layer are not the usual ones; a part may be one
     tensor with its ending. "" where another part brings it along."""
     changes: Changes = field(default_factory=lambda: STACKS)
-    """What is done to parts that are stored otherwise."""
+    """Changes to parts that are stored otherwise."""
     every: tuple[str, ...] = (*DENSE, "ffn_gate")
     """Parts that each layer has."""
     around: Parts = field(default_factory=lambda: AROUND)
@@ -202,7 +202,7 @@ class Architecture:
     """Path of the library's layers."""
 
     def name(self, tensor: str, layer: int | None = None) -> str | None:
-        """The library's name for a tensor of a layer or outside; "" where another one brings it
+        """The library's name for a tensor of a layer or outside; "" where another tensor brings it
         along, None where it is not known."""
         parts = self.around if layer is None else USUAL | self.names
         part, _, ending = tensor.rpartition(".")
@@ -214,7 +214,7 @@ class Architecture:
         return path if layer is None else f"{self.layers}.{layer}.{path}"
 
     def change(self, tensor: str) -> Change | None:
-        """What is done to a tensor."""
+        """Change that is made to a tensor; None: it stays as it is."""
         return self.changes.get(tensor) or self.changes.get(tensor.rpartition(".")[0])
 
 
@@ -324,5 +324,5 @@ ARCHITECTURES = {
     "minimax-m2": Architecture("minimax_m2", SPARSE_MOE, every=SPARSE),
     "dots1": Architecture("dots1", every=PARALLEL[:5]),
 }
-"""By `general.architecture` of a file, and what else tells it apart; most of Mistral's files are
-llama's."""
+"""Architectures by `general.architecture` of a file, and what else tells it apart; most of
+Mistral's files are llama's."""

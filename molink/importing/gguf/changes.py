@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 PIECE_BYTES = 16 * 2**20
-"""Written at a time."""
+"""Bytes written at a time."""
 
 RECODED = "q8_0"
 """Blocks of what cannot stay as it is."""
@@ -112,7 +112,7 @@ def _cut(tensor: GgufTensor, counts: Iterable[int]) -> Iterator[GgufTensor]:
 
 
 def fused_rows(other: str, order: Order | None = None) -> Change:
-    """The rows of this part and, below them, those of another one as one matrix."""
+    """The rows of this part and, below them, those of another part as one matrix."""
 
     def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
         second = _beside(model, tensor, other)
@@ -191,7 +191,7 @@ def _pieces(groups: Iterable[Group], order: np.ndarray | None, row_bytes: int) -
 
 
 def one_less(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-    """A norm's weights without the one that the file adds."""
+    """A norm's weights without the 1 that the file adds."""
     return [_computed(model, tensor, name, tensor.shape, lambda values: values - 1)]
 
 
@@ -222,8 +222,8 @@ def _computed(
 
 
 def latent_expansion(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-    """The matrix by which latent attention expands keys and values, of which the file has both
-    halves, that of keys transposed. Stages hold it unpacked."""
+    """The matrix by which latent attention expands keys and values. The file has both halves, that
+    of keys transposed. Stages hold the matrix unpacked."""
     values = model.tensors.get(tensor.name.replace("attn_k_b", "attn_v_b"))
     if values is None or len(values.shape) != 3 or len(tensor.shape) != 3:
         raise model.misfit(tensor, "no match in attn_v_b")

@@ -20,7 +20,7 @@ from molink.printable import printable_line
 __all__ = ["QUANTIZATION", "gguf_model", "model_settings"]
 
 QUANTIZATION = {"quant_method": "gguf"}
-"""What the new config.json says of its weights; the rest is in the names of the tensors."""
+"""Quantization that the new config.json declares; the rest is in the names of the tensors."""
 
 VARIANTS: dict[str, tuple[str, Callable[[GgufModel], bool]]] = {
     "llama": ("with experts", lambda model: bool(model.find("expert_count"))),

@@ -124,8 +124,8 @@ def _made_files(header: GgufHeader, settings: dict[str, Any]) -> dict[str, bytes
 
 
 def sampling_settings(header: GgufHeader) -> dict[str, Any]:
-    """What the makers say of sampling, in the library's names. Raises CheckpointError for what no
-    setting can be."""
+    """Sampling settings that the makers give, in the library's names. Raises CheckpointError for
+    values that no setting can have."""
     found: dict[str, Any] = {}
     for key, (name, least, most) in SAMPLING.items():
         value: Any = header.metadata.get(f"general.sampling.{key}")

@@ -107,7 +107,7 @@ class GgufModel:
         return float(value)
 
     def misfit(self, tensor: GgufTensor, what: str) -> CheckpointError:
-        """The error for a tensor of a file that was damaged, which has what it should not."""
+        """The error for a tensor that cannot be right, because its file was damaged."""
         return CheckpointError(f"{tensor.name} of {self.header.path} has {what}: fetch it again")
 
     def _unusable(self, key: str) -> CheckpointError:

@@ -17,14 +17,14 @@ from molink.errors import CheckpointError
 __all__ = ["blocks_of_8", "numbers", "pieces_of", "whole"]
 
 PIECE_BYTES = 16 * 2**20
-"""Read and written at a time."""
+"""Bytes read and written at a time."""
 
 RECODED_NUMBERS = 2**18
-"""Written anew at a time."""
+"""Numbers written anew at a time."""
 
 
 def pieces_of(tensor: GgufTensor, start: int, stop: int) -> Iterator[bytes]:
-    """Bytes of a tensor from `start` to `stop`, whole rows of one that is written anew."""
+    """Bytes of a tensor from `start` to `stop`, whole rows of a tensor that is written anew."""
     if tensor.stored is None:
         yield from _read(tensor.path, start, stop)
         return
@@ -61,7 +61,7 @@ def _recoded(raw: np.ndarray, old: BlockType) -> bytes:
 
 
 def numbers(tensor: GgufTensor) -> np.ndarray:
-    """What a tensor means, in fp32."""
+    """Numbers that a tensor means, in fp32."""
     raw = whole(tensor).reshape(*tensor.shape[:-1], tensor.row_bytes)
     return _numbers(raw, tensor.type)
 
@@ -78,7 +78,7 @@ PLAIN = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F64": "<f8"}
 """Types of plain numbers that the package does not read, as numpy names them."""
 
 LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
-"""What the codes of types mean that the package does not read either, times a block's scale."""
+"""Numbers for codes, times a block's scale, of other types that the package does not read."""
 
 
 def _of_levels(blocks: np.ndarray, levels: tuple[int, ...]) -> np.ndarray:

@@ -24,7 +24,7 @@ LOCAL_THETA = 10_000.0
 
 
 def architecture_settings(model: GgufModel, settings: Settings) -> Settings:
-    """What a model type has beside its sizes, or in place of them."""
+    """Settings that a model type has beside its sizes, or in place of them."""
     kind = settings["model_type"]
     own: Settings = {}
     for word in SAID.get(kind, "").split():
@@ -165,17 +165,17 @@ SAID = {
     "minimax_m2": LOCAL_EXPERTS + "rotary_dim=rope.dimension_count",
     "dots1": ROUTED + WIDTH,
 }
-"""By model type, words of the form SETTING=WHAT:DEFAULT. WHAT is a key under the architecture;
-KEY/KEY, a quotient; ?PART|PART, whether any layer has one of the parts; #PART|PART, the inputs of
-the first matrix there is; @PART|KIND|OTHER, a kind for each layer, by whether it has the part.
-DEFAULT is JSON; without it a key that a file lacks leaves the class its own."""
+"""Settings by model type, as words of the form SETTING=WHAT:DEFAULT. WHAT is a key under the
+architecture; KEY/KEY, a quotient; ?PART|PART, whether any layer has one of the parts; #PART|PART,
+the inputs of the first matrix there is; @PART|KIND|OTHER, a kind for each layer, by whether it has
+the part. DEFAULT is JSON; without it a key that a file lacks leaves the class its own."""
 
 
 # -- what is worked out ---------------------------------------------------------------------------
 
 
 def windows(model: GgufModel, settings: Settings) -> Settings:
-    """Which layers have windows: as the file says, else three of four; none without a size."""
+    """Settings of windows: as the file says, else in three of four layers; none without a size."""
     if model.find("attention.sliding_window") is None:
         return {"layer_types": [FULL] * model.layers, "sliding_window": None}
     pattern = model.each("attention.sliding_window_pattern")
@@ -187,7 +187,7 @@ LAYERS_OF_27B = {"gemma2": 46, "gemma3_text": 62}
 
 
 def query_scale(model: GgufModel, settings: Settings) -> Settings:
-    """What queries are divided by the root of: a head's size, but not in the models of 27B."""
+    """Number by whose root queries are divided: a head's size, but not in the models of 27B."""
     is_27b = settings["num_hidden_layers"] == LAYERS_OF_27B[settings["model_type"]]
     by_heads = settings["hidden_size"] // settings["num_attention_heads"]
     return {"query_pre_attn_scalar": by_heads if is_27b else settings["head_dim"]}
@@ -207,7 +207,7 @@ def _local(model: GgufModel) -> Settings:
 
 
 def gemma4(model: GgufModel, settings: Settings) -> Settings:
-    """Both kinds of layers, layers that share KV, and inputs of each layer."""
+    """Settings of Gemma 4: both kinds of layers, layers that share KV, and inputs of each layer."""
     kinds = windows(model, settings)["layer_types"]
     last = model.layers - 1 - kinds[::-1].index(FULL) if FULL in kinds else 0
     factors = model.floats("rope_freqs.weight")
@@ -343,4 +343,4 @@ MADE: dict[Callable[[GgufModel, Settings], Settings], str] = {
     windows: "olmo3 cohere2 exaone4 exaone_moe",
     ministral: "ministral3",
 }
-"""What must be worked out, and the model types that have it."""
+"""Functions that work settings out, and the model types that have them."""

@@ -35,7 +35,7 @@ XIELU = {"alpha_n": (1,), "alpha_p": (1,), "beta": (), "eps": ()}
 
 def checkpoint_tensors(model: GgufModel, architecture: Architecture) -> list[NewTensors]:
     """All tensors of the new checkpoint. Raises CheckpointError for a file that lacks some, and
-    UnsupportedModelError for one with tensors that are not known."""
+    UnsupportedModelError for a file with tensors that are not known."""
     _check_complete(model, architecture)
     new: list[NewTensors] = []
     for tensor in model.header.tensors:

@@ -54,11 +54,11 @@ DEFAULT_NUMBERS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a file says of its tokens."""
+    """Vocabulary of a file: its tokens and what it says of them."""
 
     header: GgufHeader
     tokens: Sequence[str]
-    """Each by a name of its own."""
+    """Tokens, each by a name of its own."""
     types: Sequence[float]
 
     @property
@@ -71,7 +71,7 @@ class Vocabulary:
         return self.header.metadata.get(KEY + key)
 
     def scores(self) -> list[float]:
-        """One for each token. Raises CheckpointError when there are more or fewer."""
+        """Score of each token. Raises CheckpointError when there are more or fewer."""
         return _as_many(self.header, self.tokens, "scores", _figures(self.header, "scores"))
 
     def number(self, key: str) -> int | None:
@@ -103,7 +103,7 @@ class Vocabulary:
 
 def tokenizer_files(header: GgufHeader, length_max: int) -> dict[str, bytes]:
     """tokenizer.json and tokenizer_config.json, by name. Raises UnsupportedModelError for a kind of
-    vocabulary that is not known, CheckpointError for one that does not hold together."""
+    vocabulary that is not known, CheckpointError for a vocabulary that does not hold together."""
     vocabulary = _vocabulary(header)
     kind = vocabulary.value("model")
     make = KINDS.get(kind) if isinstance(kind, str) else None

@@ -36,7 +36,7 @@ class KeptAnswer:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     came_unix_s: tuple[float, float] | None = None
-    """Of the first and the last token; None: there is none."""
+    """Times of the first and the last token; None: there is none."""
     place: Place | None = None
     ending: Ending | None = None
 
@@ -76,7 +76,7 @@ _END = (
 
 
 TOKEN_BYTES, LOGPROB_BYTES = 4, 28
-"""What a token, and one of the likeliest at its place, take in the file, nearly."""
+"""Bytes that a token, and one of the likeliest at its place, take in the file, nearly."""
 
 
 @dataclass(slots=True)
@@ -86,13 +86,13 @@ class KeptLog:
     number: int
     put: Callable[[Write], None]
     watch: Callable[[int, int], None]
-    """Called with its number and how many bytes it takes by now; with 0 when it has ended."""
+    """Callback with its number and how many bytes it takes by now; with 0 when it has ended."""
     before: KeptAnswer | None = None
-    """What an earlier coordinator has kept of it, whose tokens are not generated again."""
+    """Answer as an earlier coordinator has kept it; its tokens are not generated again."""
     opening: tuple[Statement, ...] = ()
-    """What is written when it begins."""
+    """Statements that are written when the log begins."""
     size_bytes: int = 0
-    """Of that, and of the tokens that came."""
+    """Bytes of the opening statements and of the tokens that came."""
     _tokens: int = 0
 
     def __post_init__(self) -> None:

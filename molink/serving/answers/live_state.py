@@ -37,8 +37,8 @@ __all__ = ["ANSWER_KEPT_S", "UNFINISHED_KEPT_S", "LiveState"]
 FILE_NAME = "live.sqlite"
 
 ANSWER_KEPT_S = 3600.0
-"""After its end an answer can be read for so long: for a client to come back, not to be an archive
-of what users wrote."""
+"""Seconds for which an ended answer can be read: for a client to come back, not to be an archive of
+what users wrote."""
 
 UNFINISHED_KEPT_S = 3600.0
 """A request whose coordinator was away for longer is not gone on with: nobody waits any more."""
@@ -46,11 +46,12 @@ UNFINISHED_KEPT_S = 3600.0
 TOO_LATE = "The server was away for too long: send the request again."
 
 ANSWERS_MAX, ANSWERS_BYTES_MAX = 10_000, 256 * 2**20
-"""Of ended ones, beyond which the oldest go; and of requests under way, beyond which a new one is
-served and not kept. Questions, tokens and log-probabilities count."""
+"""Limits on ended answers, beyond which the oldest go; the bytes are also the limit on requests
+under way, beyond which a new one is served and not kept. Questions, tokens and log-probabilities
+count."""
 
 OWNER_BYTES_MAX = ANSWERS_BYTES_MAX // 4
-"""Of the ended ones of a key."""
+"""Most bytes of the ended answers of one key."""
 
 MIGRATIONS = (
     """
@@ -113,7 +114,7 @@ class LiveState:
     _model: str
     _next_number: int
     _open_bytes: dict[int, int] = field(default_factory=dict)
-    """Of each request under way."""
+    """Bytes of each request under way, by its number."""
     _reading: threading.Lock = field(default_factory=threading.Lock)
     _is_frozen: bool = False
 

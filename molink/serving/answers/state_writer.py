@@ -21,8 +21,8 @@ from molink.serving.token_events import TokenEvent
 __all__ = ["RETRY_S", "Barrier", "StateWriter", "Statement", "Tokens", "Write"]
 
 FLUSH_S = 0.2
-"""Of tokens that a killed coordinator has computed again. Each commit writes a page of 4 KB for
-each answer under way: with 16 of them 0.3 MB/s, which a disk bears for years."""
+"""Seconds of tokens that a killed coordinator has computed again. Each commit writes a page of 4 KB
+for each answer under way: with 16 of them 0.3 MB/s, which a disk bears for years."""
 
 QUEUED_MAX = 200_000
 """Writes that wait for a disk that is full or slow; beyond it they are dropped."""
@@ -52,7 +52,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """No write: set when all before it are on disk."""
+    """Barrier between writes: set when all before it are on disk."""
 
     passed: threading.Event = field(default_factory=threading.Event)
 
@@ -100,7 +100,7 @@ class StateWriter:
                 return
 
     def _next_batch(self) -> list[Write | None]:
-        """What has come until a moment after the first, or until somebody waits for it."""
+        """Writes that came until a moment after the first, or until somebody waits for them."""
         batch = [self._queue.get()]
         self._hurry.wait(FLUSH_S)
         if not self._closing.is_set():

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 __all__ = ["SealedFile"]
 
 TAG_BYTES = 16
-"""Of AES-GCM, behind each block."""
+"""Bytes of AES-GCM's tag behind each block."""
 
 NONCE_BYTES = 12
 """A count of all that was ever written: no two writes under one key have the same."""
@@ -35,7 +35,7 @@ class SealedFile:
     _file: IO[bytes] = field(init=False)
     _cipher: AESGCM = field(init=False)
     _slots: dict[int, tuple[int, bytes]] = field(init=False, default_factory=dict)
-    """By the number of each block: its slot, and the nonce that it was written with."""
+    """Slot of each block and the nonce that it was written with, by the block's number."""
     _free: list[int] = field(init=False, default_factory=list)
     """Slots that were given back."""
     _written: int = field(init=False, default=0)

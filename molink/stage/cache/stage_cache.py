@@ -28,7 +28,7 @@ class StageCache:
     """Cached blocks of one stage, wherever they are; for the stage's own thread."""
 
     store: CacheStore | None = None
-    """None: they leave the device's memory for good."""
+    """Store of the blocks; None: they leave the device's memory for good."""
     _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
     _arriving: list[ArrivingBlocks] = field(default_factory=list)
     """Blocks that are being filled."""
@@ -37,8 +37,8 @@ class StageCache:
     def of(
         cls, room: CacheRoom | None, executor: Executor, wake: Callable[[], None]
     ) -> "StageCache":
-        """For a stage that has loaded; `wake` has its loop ask what is back. What is cached of
-        layers that keep states stays in the device's memory."""
+        """Cache for a stage that has loaded; `wake` has its loop ask what is back. What is cached
+        of layers that keep states stays in the device's memory."""
         blocks = _packed(parts_of(executor))
         wanted = room is not None and (room.ram_bytes or room.disk_bytes)
         if room is None or not wanted:
@@ -58,11 +58,11 @@ class StageCache:
 
     @property
     def tiers(self) -> CacheTiers | None:
-        """Its room below the device's memory, as measured; None: there is none."""
+        """Room below the device's memory, as measured; None: there is none."""
         return None if self.store is None else self.store.tiers
 
     def tiers_of(self, executor: Executor) -> CacheTiers | None:
-        """Its room and rates where an executor of more layers takes the place of its own."""
+        """Room and rates where an executor of more layers takes the place of its own."""
         if self.store is None or executor.state_slots is not None:
             return None
         return self.store.tiers_of(_packed(parts_of(executor)).block_bytes)
@@ -89,8 +89,8 @@ class StageCache:
             self.store.fetch(change.fetch_id, arrivals, _packed(parts))
 
     def take_read(self) -> list[Fetched]:
-        """Fetches of which it is known since what comes. Raises StageError where what was to come
-        could not be copied in."""
+        """Answers of fetches that have come since the last call. Raises StageError where blocks
+        that were to come could not be copied in."""
         for arriving in self._arriving:
             arriving.check()
         return [self._read.popleft() for _ in range(len(self._read))]
@@ -106,7 +106,7 @@ class StageCache:
             part.kv.drop_all()
 
     def shed(self) -> None:
-        """The host is short of memory: what is cached there is lost."""
+        """Drop the blocks cached in host memory: the host is short of it."""
         if self.store is not None:
             self.store.shed()
 

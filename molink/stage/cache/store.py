@@ -35,11 +35,11 @@ JOBS_MAX = 1024
 """Moves of blocks that wait for the thread; the loop waits where it is this far behind."""
 
 WAITING_BYTES_MAX = 256 * 2**20
-"""Of copies that the thread has not taken over; what would be more is lost. Two seconds of a disk
-that writes 128 MB a second."""
+"""Bytes of copies that the thread has not taken over; what would be more is lost. Two seconds of a
+disk that writes 128 MB a second."""
 
 PROBED_BLOCKS = 8
-"""Read once to measure a tier: a few milliseconds when the stage loads."""
+"""Blocks read once to measure a tier: a few milliseconds when the stage loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Put:
     tier: int
     numbers: Sequence[int]
     packed_BW: torch.Tensor | None
-    """None: they are in the tier above."""
+    """Packed blocks; None: they are in the tier above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class _Drop:
 class _Fetch:
     fetch_id: int
     arrivals: Sequence[ArrivingBlocks]
-    """Of each pool."""
+    """Arriving blocks of each pool."""
     blocks: PackedBlocks
 
 
@@ -67,7 +67,7 @@ class _Fetch:
 class _Clear:
     done: threading.Event
     block_bytes: int
-    """Of blocks from then on."""
+    """Bytes of a block from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class CacheStore:
     _file: SealedFile | None = field(init=False, default=None)
     _jobs: "queue.Queue[_Job]" = field(init=False)
     _waiting_bytes: int = field(init=False, default=0)
-    """Of copies; two threads change it, and need not agree to the byte."""
+    """Bytes of copies that wait; two threads change it, and need not agree to the byte."""
     _warned_of: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -118,8 +118,8 @@ class CacheStore:
         )
 
     def settle(self) -> None:
-        """Have what is in the file on the disk and, where the system allows it, nowhere else: what
-        is read next shows how quick the disk is."""
+        """Have the file's content on the disk and, where the system allows it, nowhere else: the
+        next reads then show how quick the disk is."""
         if self._file is not None:
             self._file.settle()
 
@@ -157,7 +157,7 @@ class CacheStore:
         done.wait()
 
     def shed(self) -> None:
-        """Lose what is in host memory."""
+        """Lose the blocks in host memory."""
         self._jobs.put(_Shed())
 
     # -- in the thread --------------------------------------------------------------------------

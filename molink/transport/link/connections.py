@@ -35,20 +35,20 @@ HELLO_PERIOD_S = 0.2
 """How often a sender repeats its hello; the first one usually gets through."""
 
 HANDSHAKE_S = 15.0
-"""A far end behind a relay and a slow handshake answers in three or four seconds."""
+"""Seconds for a handshake: a far end behind a relay and a slow one answers in three or four."""
 
 HANDSHAKE_SILENT_S = 8.0
-"""The same where the present path is dead: there may be yet another one to try."""
+"""Seconds for it where the present path is dead: there may be yet another one to try."""
 
 DRAIN_S = 5.0
-"""What is in flight is acknowledged after a round trip and the queue; a path that takes longer is
-broken, and what is on it is repeated on the new one."""
+"""Seconds until what is in flight must be acknowledged: a round trip and the queue. A path that
+takes longer is broken, and what is on it is repeated on the new one."""
 
 STREAM_BITS = 62
-"""Of a link's number: no two senders of one link ever draw the same."""
+"""Bits of a link's number: no two senders of one link ever draw the same."""
 
 SEND_QUEUE_MESSAGES_MAX = 4096
-"""More than the head ever has under way; reaching it means that the far end is gone."""
+"""Most messages, more than the head ever has under way: as many mean that the far end is gone."""
 
 Socket = zmq.Socket[bytes]
 Phase = Literal["handshake", "draining", "drained", "failed"]
@@ -56,7 +56,7 @@ Done = Callable[["MoveOutcome"], None]
 
 
 ANSWER_BYTES_MAX = 1024
-"""Of what comes back on a link: acknowledgements of a few bytes, and ZeroMQ's own handshake."""
+"""Bytes that come back on a link: acknowledgements of a few bytes, and ZeroMQ's own handshake."""
 
 
 def set_link_options(socket: Socket) -> None:
@@ -76,16 +76,16 @@ class MoveOutcome:
     """End of a move."""
 
     address: str
-    """Where the link was to lead."""
+    """Address to which the link was to lead."""
     moved: bool
     """Whether it does; else it leads where it did before."""
     reason: str = ""
-    """One clause for a person, when it was not moved."""
+    """Clause for a person, when the link was not moved."""
 
 
 @dataclass(slots=True)
 class PathMove:
-    """One move under way."""
+    """Move under way."""
 
     address: str
     done: Done | None
@@ -93,13 +93,13 @@ class PathMove:
     socket: Socket
     began_at: float
     stream: int = 0
-    """Of the link, for its hello."""
+    """Number of the link, for its hello."""
     phase: Phase = field(init=False, default="handshake")
     reason: str = field(init=False, default="")
     first: int = field(init=False, default=0)
     """The far end has all chunks before this number, as its answer says."""
     wake_at: float = field(init=False)
-    """When to be asked again if nothing arrives."""
+    """Time to be asked again if nothing arrives."""
     _drains_until: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class PathMove:
             self.wake_at = now + HELLO_PERIOD_S
 
     def _is_answered(self) -> bool:
-        """So far this connection has carried hellos only, so nothing but a welcome comes back."""
+        """Whether a welcome came: so far this connection has carried hellos only."""
         try:
             answer = decode_link_frame(self.socket.recv(zmq.NOBLOCK))
         except (zmq.Again, FrameError):
@@ -163,11 +163,11 @@ class Connections:
     open_socket: Callable[[], Socket]
     """Makes one that is not connected yet."""
     address: str
-    """Where the one in use leads."""
+    """Address to which the connection in use leads."""
     stream: int = 0
     """Number of this sender, by which the far end knows that it is another one than before."""
     socket: Socket = field(init=False)
-    """In use."""
+    """Socket of the connection in use."""
     move: PathMove | None = field(init=False, default=None)
     descriptors: tuple[int, ...] = field(init=False)
     """Readable when something may have arrived; others after `advance`."""

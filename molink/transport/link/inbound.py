@@ -36,8 +36,8 @@ WAITING_MESSAGES_MAX = 1024
 """A ring has some hundred under way."""
 
 WAITING_BYTES_MAX = 64 * 2**20
-"""What may be under way of prompts, 2,048 rows, of a model that is 16,384 wide. A message is taken
-whole, so there is one more at most."""
+"""Bytes that may be under way of prompts, 2,048 rows, of a model that is 16,384 wide. A message is
+taken whole, so there is one more at most."""
 
 NOISE_PER_S, NOISE_BURST = 1_000.0, 5_000.0
 """Messages that bring nothing and are read at once and for long: beyond it the link is read no
@@ -45,8 +45,8 @@ more for a moment, so that what floods it costs this process a fiftieth of a cor
 sent twenty times a second until it is answered."""
 
 RECEIVE_QUEUE_CHUNKS_MAX = 64
-"""That ZeroMQ reads ahead on one connection: 4 MB of the largest chunks that are usual, 3 ms of a
-link of 10 Gbps."""
+"""Chunks that ZeroMQ reads ahead on one connection: 4 MB of the largest chunks that are usual, 3 ms
+of a link of 10 Gbps."""
 
 CHUNK_BYTES_MAX = 4 * 2**20 + 1024
 """The largest chunk of any rule (`JUST_IN_TIME_BYTES_MAX`), and what encryption adds."""
@@ -71,28 +71,28 @@ class InboundLink:
     socket: "zmq.Socket[bytes]"
     port: int
     role: LinkRole
-    """What the sender may send."""
+    """Role of the sender, which says what it may send."""
     guard: CurveGuard | None = None
     """Says whose messages are taken; None: the link is not encrypted and takes all."""
     place: int = 0
-    """Of the port among those of its process: whose key it takes."""
+    """Place of the port among those of its process: whose key it takes."""
     clock: Callable[[], float] = time.monotonic
     messages_received: int = 0
     messages_refused: int = 0
-    """Of a key that is not, or no longer, allowed."""
+    """Messages of a key that is not, or no longer, allowed."""
     frames_refused: int = 0
     """Malformed, of another epoch, not the sender's to send, or not to be carried out."""
     reassembly: Reassembly = field(init=False)
     peer: PeerWatch = field(default_factory=PeerWatch)
     """Watch over the sender."""
     noise: TokenBucket = field(default_factory=lambda: TokenBucket(NOISE_PER_S, NOISE_BURST))
-    """Of messages that bring nothing: greetings, and what is dropped."""
+    """Bucket for messages that bring nothing: greetings, and what is dropped."""
     _connection: bytes = field(init=False, default=b"")
-    """That the last message came from."""
+    """Connection that the last message came from."""
     _delivered: list[int] = field(init=False, default_factory=lambda: [0, 0])
-    """Messages and bytes that were handed to the reader..."""
+    """Messages and bytes that were handed to the reader."""
     _taken: list[int] = field(init=False, default_factory=lambda: [0, 0])
-    """...and that it has taken."""
+    """Messages and bytes that the reader has taken."""
     _is_paused: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:

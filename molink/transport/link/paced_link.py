@@ -48,8 +48,9 @@ from molink_scheduler.link.transmission import Chunk, Transfer, TransmissionQueu
 __all__ = ["ChunkStream", "Frame", "OnSilence", "PacedLink"]
 
 TRANSFERS_WAITING_MAX = 4096
-"""More than a ring ever has under way. A far end that acknowledges nothing is given up after half a
-minute; what users cancel meanwhile may come to more, and then its link counts as lost at once."""
+"""Transfers that may wait, more than a ring ever has under way. A far end that acknowledges nothing
+is given up after half a minute; what users cancel meanwhile may come to more, and then its link
+counts as lost at once."""
 
 Frame = bytes | memoryview
 
@@ -63,7 +64,7 @@ class Outgoing:
 
     @property
     def size_bytes(self) -> int:
-        """Of header and buffer together."""
+        """Bytes of header and buffer together."""
         return len(self.header) + len(self.buffer)
 
     @property
@@ -90,20 +91,20 @@ class ChunkStream:
     """Whether the far end has answered."""
     peer: PeerWatch = field(default_factory=PeerWatch)
     hello_at: float | None = None
-    """When the first hello left that is not answered; None: there is none."""
+    """Time at which the first hello left that is not answered; None: there is none."""
     messages_sent: int = 0
     bytes_sent: int = 0
     _outgoing: dict[int, Outgoing] = field(default_factory=dict)
     _sent: "deque[tuple[int, list[Frame]]]" = field(default_factory=deque)
-    """(number, frames) of chunks that are not acknowledged, in order: views of messages, which
-    do not change. No more bytes than the pacer lets be in flight."""
+    """Pairs (number, frames) of chunks that are not acknowledged, in order: views of messages,
+    which do not change. No more bytes than the pacer lets be in flight."""
     _next_transfer: int = 0
     _left_at: float = 0.0
-    """When anything left last."""
+    """Time at which anything left last."""
 
     @property
     def beat_at(self) -> float:
-        """When a hello is due unless something else leaves before."""
+        """Time at which a hello is due unless something else leaves before."""
         return self._left_at + BEAT_PERIOD_S
 
     @property
@@ -206,8 +207,8 @@ class ChunkStream:
             del self._outgoing[chunk.transfer_id]
 
     def _hand_over(self, frames: list[Frame]) -> None:
-        """To ZeroMQ. A connection that it has given up takes nothing more; the chunk counts as sent
-        all the same, and the link's silence will be noticed."""
+        """Hand frames to ZeroMQ. A connection that it has given up takes nothing more; the chunk
+        counts as sent all the same, and the link's silence will be noticed."""
         self._left_at = self.clock()
         try:
             self.connections.socket.send_multipart(frames, zmq.NOBLOCK)
@@ -222,7 +223,7 @@ class ChunkStream:
 
 
 FILLER_BYTES = 32 * 1024
-"""Of one filler: little enough to end soon after the measurement does."""
+"""Bytes of one filler: little enough to end soon after the measurement does."""
 
 
 @dataclass(slots=True)
@@ -271,7 +272,7 @@ class PacedLink:
 
     @property
     def address(self) -> str:
-        """Where it leads now."""
+        """Address to which the link leads now."""
         return self.connections.address
 
     def move_to(self, address: str, done: Callable[[MoveOutcome], None]) -> None:
@@ -343,7 +344,7 @@ class PacedLink:
 
     @property
     def pacer(self) -> LinkPacer:
-        """What limits the bytes in flight."""
+        """Pacer that limits the bytes in flight."""
         return self.sender.pacer
 
     def _wake_at(self, now: float) -> float:

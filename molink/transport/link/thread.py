@@ -265,12 +265,12 @@ class ProcessLinks:
     """Inbound ports, outgoing links and link thread of one process."""
 
     name: str
-    """Of the process, in its log."""
+    """Name of the process, in its log."""
     inbound: list[InboundLink]
     epoch: int
-    """Of the ring; messages of those before are dropped, of others refused."""
+    """Epoch of the ring; messages of those before are dropped, of others refused."""
     guard: CurveGuard | None
-    """Whose keys may speak here; None: the links are not encrypted."""
+    """Guard with the keys that may speak here; None: the links are not encrypted."""
     thread: LinkThread
     _context: "zmq.Context[zmq.Socket[bytes]]"
 

@@ -35,16 +35,16 @@ class PathPeriods:
     """Waiting times of a chooser."""
 
     confirm_s: float = 2.0
-    """Between the two answers that a move needs."""
+    """Seconds between the two answers that a move needs."""
     retry_first_s: float = 30.0
-    """From the first attempt that failed to the next: a router may be starting, or a mapping."""
+    """Seconds from the first failed attempt to the next: a router or a mapping may be starting."""
     retry_max_s: float = 900.0
     """A connection attempt every quarter of an hour costs nothing, and a home whose router has
     learnt to map ports shall not wait longer."""
     lost_retry_s: float = 1.0
     """Instead of `retry_first_s` as long as there is no path at all."""
     cool_down_s: float = 120.0
-    """After the first failure of a direct path; doubles with each."""
+    """Seconds after the first failure of a direct path; doubles with each."""
     cool_down_max_s: float = 3600.0
     steady_s: float = 3600.0
     """A direct path that has held so long has no failures behind it."""
@@ -57,11 +57,11 @@ class PathChooser:
     has_relay: bool
     periods: PathPeriods = PathPeriods()
     path: Path = Path(NOTHING)
-    """In use."""
+    """Path in use."""
     next_try_at: float | None = 0.0
-    """When to try the direct addresses next; None: not needed."""
+    """Time to try the direct addresses next; None: not needed."""
     _answers: int = field(default=0, init=False)
-    """In a row, since the link was last moved."""
+    """Answers in a row, since the link was last moved."""
     _failures: int = field(default=0, init=False)
     _retry_s: float = field(default=0.0, init=False)
     _moved_at: float = field(default=0.0, init=False)
@@ -81,7 +81,7 @@ class PathChooser:
         self.next_try_at = None
 
     def unanswered(self, now: float) -> None:
-        """None of the direct addresses has answered."""
+        """Note that no direct address has answered."""
         if self.path.kind == "direct":
             self.next_try_at = None
             return
@@ -111,7 +111,8 @@ class PathChooser:
         self.next_try_at = self._not_before = now + self._cool_down_s()
 
     def _cool_down_s(self) -> float:
-        """Without a relay there is nothing better than to try the same again soon."""
+        """Seconds until the next try. Without a relay there is nothing better than to try again
+        soon."""
         if not self.has_relay:
             return self.periods.lost_retry_s
         doubled = self.periods.cool_down_s * 2.0 ** (self._failures - 1)

@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 ADDRESSES_MAX = 16
-"""As many as a control message or a profile may name."""
+"""Addresses tried, as many as a control message or a profile may name."""
 
 STAGGER_S = 0.25
-"""As RFC 8305 has it: longer than most round trips, so that the better address usually wins."""
+"""Delay between attempts, by RFC 8305: longer than most round trips, so the better address wins."""
 
 DIRECT_WITHIN_S = 3.0
-"""For each address: a lost SYN is repeated after one second, and again after two."""
+"""Seconds for each address: a lost SYN is repeated after one second, and again after two."""
 
 ZEROMQ_GREETING_BYTES = 10
 """0xFF, eight bytes, 0x7F: what every ZeroMQ socket sends at once, encrypted link or not."""
@@ -125,7 +125,7 @@ async def is_zeromq(connection: socket.socket, within_s: float) -> None:
 async def find_link_port(
     addresses: Sequence[str], within_s: float = DIRECT_WITHIN_S
 ) -> tuple[str, socket.socket] | None:
-    """`first_direct` for the port of a link."""
+    """Address and connection by `first_direct` for the port of a link."""
     return await first_direct(addresses, partial(is_zeromq, within_s=within_s), within_s)
 
 

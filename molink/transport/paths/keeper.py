@@ -18,8 +18,8 @@ from molink.transport.relay.client import RelayCaller, relay_tunnel
 __all__ = ["LinkEnd", "PathKeeper"]
 
 FIRST_WITHIN_S = 1.0
-"""For the direct addresses at first, when a relay leads there too: what is reachable answers within
-a round trip or two, and a link that begins relayed moves later."""
+"""Seconds for the direct addresses at first, when a relay leads there too: what is reachable
+answers within a round trip or two, and a link that begins relayed moves later."""
 
 PERIODS = PathPeriods()
 
@@ -31,7 +31,7 @@ class LinkEnd:
     to: str
     """A node's id or the coordinator."""
     port_name: str
-    """Of the port, at the relay."""
+    """Name of the port, at the relay."""
     addresses: Sequence[str]
     """host:port of the port itself, tried in this order."""
 
@@ -71,7 +71,7 @@ class PathKeeper:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises what `moved` raises."""
+        """Keep the link on its path until it is cancelled. Raises what `moved` raises."""
         if self._caller is None:
             await self._keep("")
             return
@@ -111,7 +111,7 @@ class PathKeeper:
             self._chooser.answered(address, self._now())
 
     async def _wait(self) -> None:
-        """Until the next attempt is due, or something has happened."""
+        """Wait until the next attempt is due, or something has happened."""
         due_at = self._chooser.next_try_at
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due_at):

@@ -20,7 +20,7 @@ import psutil
 __all__ = ["Reach"]
 
 SHARED = IPv4Network("100.64.0.0/10")
-"""Of providers and of overlay networks, whose devices have it whole without saying so."""
+"""Network of providers and of overlay networks, whose devices have it whole without saying so."""
 
 PRIVATE_BLOCKS = (
     SHARED,
@@ -37,7 +37,7 @@ class Reach:
     known: frozenset[str]
     """Hosts to which this PC's own user has sent it: the coordinator's."""
     networks: tuple[IPv4Network, ...]
-    """In which this PC is."""
+    """Networks in which this PC is."""
     is_local: bool
     """Whether one of the known hosts is this PC by its loopback."""
 
@@ -63,11 +63,12 @@ class Reach:
         return host in self.known or (found is not None and self._permits(found))
 
     def permitted(self, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Those that may be tried, in their order."""
+        """Addresses that may be tried, in their order."""
         return tuple(address for address in addresses if self.permits(address))
 
     def permits_service(self, address: str) -> bool:
-        """The same for a service of the cluster's operator, which may have a name; looks it up."""
+        """Whether a service of the cluster's operator may be tried, which may have a name; looks it
+        up."""
         if self.permits(address):
             return True
         found = _looked_up(address.rpartition(":")[0].strip("[]"))

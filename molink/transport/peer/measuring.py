@@ -49,21 +49,21 @@ BULK_S = 1.0
 """Sending for so long: ten round trips of a far link, so that most of it is past the slow start."""
 
 SLOT_WITHIN_S = 45.0
-"""For the service to be free: the time of all that may wait, at their usual two or three seconds
-each."""
+"""Seconds for the service to be free: the time of all that may wait, at their usual two or three
+seconds each."""
 
 FIRST_PIECE_BYTES = 64 * 1024
-"""Under way before the first report."""
+"""Bytes under way before the first report."""
 
 PIECE_BYTES = 32 * 1024
 
 RECEIVE_BYTES = 64 * 1024
 
 GIVEN_NOTED_BYTES = 16 * 1024
-"""As fine as a service counts (`service.ACKNOWLEDGED_EVERY_BYTES`)."""
+"""Bytes between two notes, as fine as a service counts (`service.ACKNOWLEDGED_EVERY_BYTES`)."""
 
 START_SHARE = 0.3
-"""Of the time of sending; TCP begins slowly, so what is counted before says nothing of a line."""
+"""Share of the sending time left out: TCP begins slowly, so it says nothing of a line."""
 
 REPORTS_MIN = 3
 """Fewer say nothing about a rate."""
@@ -116,7 +116,7 @@ class Asking:
 
     node_id: str
     token: str
-    """`probe_token` for this pair."""
+    """Token that `probe_token` makes for this pair."""
 
 
 async def peer_handshake(connection: socket.socket, asking: Asking) -> None:
@@ -205,7 +205,7 @@ class _Reports:
     over: bool = False
 
     async def listen(self, connection: socket.socket) -> None:
-        """Until the connection ends, or something else comes."""
+        """Take in reports until the connection ends, or something else comes."""
         try:
             while isinstance(report := await PEER_FRAMES.read(connection), Received):
                 self.arrivals.note(report.bytes_total)

@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 PEER_PORT_NAME = "peer"
-"""Of the service, at a relay."""
+"""Name of the service's port at a relay."""
 
 BULK_BYTES_MAX = 16 * 2**20
-"""Of one measurement: a second of 134 Mbps; what is faster is measured in less than a second."""
+"""Bytes of one measurement: a second of 134 Mbps; a faster line is measured in less time."""
 
 GIVE_BYTES_MAX = 8 * 2**20
-"""Of one measurement of a download: a second of 67 Mbps, about what a home takes and more than a
-coordinator at home has."""
+"""Bytes of one measurement of a download: a second of 67 Mbps, about what a home takes and more
+than a coordinator at home has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """What follows is no frame."""
+    """Announcement of bytes that are no frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """So many bytes have come by now."""
+    """Report that so many bytes have come by now."""
 
     bytes_total: int
 
@@ -115,5 +115,5 @@ def probe_key(secret: bytes, node_id: str) -> str:
 
 
 def probe_token(key: str, asking: str) -> str:
-    """What `asking` signs with at the service whose probe key is `key`."""
+    """Token with which `asking` signs at the service whose probe key is `key`."""
     return hmac.new(key.encode(), b"asks " + asking.encode(), hashlib.sha256).hexdigest()

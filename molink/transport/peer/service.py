@@ -34,23 +34,23 @@ from molink.transport.sockets import Listener, abandon
 __all__ = ["Allowance", "PeerService"]
 
 ECHOES_MAX = 32
-"""More than a median needs."""
+"""Most echoes, more than a median needs."""
 
 MEASURE_S_MAX = 6.0
-"""Of one measurement: echoes over a slow line, a second of bytes, and the rest of its window."""
+"""Longest measurement: echoes over a slow line, a second of bytes, and the rest of its window."""
 
 GIVE_S_MAX = 1.5
-"""Of one measurement of a download: a second, and the start of the connection."""
+"""Seconds of one measurement of a download: a second, and the start of the connection."""
 
 RATES_MAX = 64
 """Nodes whose rate is kept, the latest: five times as many as one round brings."""
 
 WAITING_MAX = 16
-"""For their slot; the last waits some half a minute, a node that comes then has to come later."""
+"""Requests that wait for their slot; the last waits some half a minute, later ones come again."""
 
 WAITING_PER_NODE_MAX = 4
-"""Of these for one node, which tries the addresses of a peer side by side: at home, at the router,
-and as the coordinator sees it."""
+"""Waiting requests of one node, which tries the addresses of a peer side by side: at home, at the
+router, and as the coordinator sees it."""
 
 UNIDENTIFIED_MAX = 32
 """Connections that have not proven themselves, each for five seconds at most; the next one ends the

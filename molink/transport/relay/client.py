@@ -57,25 +57,25 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.25, 5.0
 and twelve dials a minute for one that is gone."""
 
 TUNNEL_CONNECTIONS_MAX = 8
-"""Through one tunnel: ZeroMQ has one, and at times one that is ending. More are left waiting."""
+"""Connections through one tunnel: ZeroMQ has one, at times one that ends. More are left waiting."""
 
 CONNECTIONS_MAX = 64
 """Joined with ports of this PC at a time: a stage has a few links, and a round of measurements
 comes one after the other."""
 
 CALLER_CONNECTIONS_MAX = 8
-"""Of these for one caller: one or two links, a measurement, and their predecessors."""
+"""Connections of one caller: one or two links, a measurement, and their predecessors."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayCaller:
-    """One node's requests to one relay."""
+    """Requests of one node to one relay."""
 
     address: str
     """host:port of the relay."""
     node_id: str
     token: str
-    """`relay_token` of this node."""
+    """Token that `relay_token` makes for this node."""
 
     async def dial(self, to: str, port_name: str) -> socket.socket:
         """A connection to a port of another node.
@@ -187,7 +187,7 @@ class Pauses:
     """Each pause is this share shorter at most, drawn evenly."""
 
     def draw(self, rng: random.Random) -> Iterator[float]:
-        """One pause after the other, doubling, without end."""
+        """Pauses one after the other, doubling, without end."""
         pause_s = self.first_s
         while True:
             yield pause_s * (1 - self.spread * rng.random())
@@ -250,14 +250,14 @@ class RelayReceiver:
         self._splicer = Splicer()
         self._places = CallerPlaces()
         self.registered = asyncio.Event()
-        """Set while the relay knows this node."""
+        """Event that is set while the relay knows this node."""
         self.trouble = ""
         """Why it is not registered, for the owner; empty when it is."""
         self._is_due = asyncio.Event()
-        """Set by `retry`, cleared by each attempt."""
+        """Event that `retry` sets and each attempt clears."""
 
     def open(self, port_name: str, address: str) -> None:
-        """From now on calls for this port of this node reach `host:port`."""
+        """Let calls for this port of this node reach `host:port` from now on."""
         self._ports[port_name] = address
 
     def close(self, port_name: str) -> None:
@@ -280,7 +280,7 @@ class RelayReceiver:
             self._is_due.set()
 
     async def run(self) -> None:
-        """Until it is cancelled; then every connection is ended."""
+        """Stay registered until it is cancelled; then every connection is ended."""
         async with background_tasks() as group:
             await self._stay(group)
 

@@ -19,7 +19,7 @@ a measurement one more; the rest is for several stages and for old ones that hav
 to be gone. Counted at the caller only, or others could use up a node's share by dialling it."""
 
 DIALS_PER_PAIR_MAX = 8
-"""Of those to one node: one or two links, a measurement, and their predecessors."""
+"""Such connections to one node: one or two links, a measurement, and their predecessors."""
 
 TICKET_BYTES = 16
 """128 bits: not to be guessed in the seconds that it is valid."""
@@ -58,7 +58,7 @@ class Members:
     _tasks: dict[str, set["asyncio.Task[object]"]] = field(default_factory=dict)
 
     def register(self, node_id: str, connection: socket.socket) -> None:
-        """From now on this connection reaches the node.
+        """Let this connection reach the node from now on.
 
         The newest counts: a node that comes again has lost the older one, whether or not the relay
         has noticed. The older one is ended.

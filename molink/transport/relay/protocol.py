@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 COORDINATOR = "coordinator"
-"""In the place of a node id; no node id has eleven characters."""
+"""Name in the place of a node id; no node id has eleven characters."""
 
 PING_PERIOD_S = 10.0
 """Keeps a home router's entry of the registration alive (two minutes at the earliest), and costs a
@@ -174,7 +174,7 @@ def read_secret(file: str) -> bytes:
 
 
 def relay_token(secret: bytes, node_id: str) -> str:
-    """What `node_id` signs with at every relay that holds `secret`: 64 hexadecimal digits."""
+    """Token of `node_id` at every relay that holds `secret`: 64 hexadecimal digits."""
     return hmac.new(secret, b"molink relay " + node_id.encode(), hashlib.sha256).hexdigest()
 
 

@@ -48,7 +48,7 @@ UNIDENTIFIED_MAX = 256
 """Connections that have not proven themselves; the next one ends the oldest."""
 
 CALLED_WITHIN_S = 10.0
-"""For the receiver to connect: its handshakes over a slow line, one packet lost."""
+"""Seconds for the receiver to connect: its handshakes over a slow line, one packet lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class RelayStatistics:
     joined: int
     """Pairs of connections that are joined now."""
     held_bytes: int
-    """Read from one end and not yet taken by the other, now."""
+    """Bytes read from one end and not yet taken by the other, now."""
     bytes_carried: int
     dials: int
-    """That were joined."""
+    """Dials that were joined."""
     refused: int
-    """Dials that were not, for whatever reason."""
+    """Dials that were not joined, for whatever reason."""
     unroutable: int
-    """Of those: the receiver is not registered, has no such port, or did not come."""
+    """Refused dials whose receiver is not registered, has no such port, or did not come."""
     spoofed: int
     """Requests in a name whose proof was wrong."""
 
@@ -121,7 +121,7 @@ class RelayServer:
 
     @property
     def statistics(self) -> RelayStatistics:
-        """What it has done since the start, and holds now."""
+        """Figures of its work since the start, and of what it holds now."""
         return RelayStatistics(
             registered=len(self._members.registered),
             joined=self._splicer.open_count,
@@ -156,7 +156,8 @@ class RelayServer:
                 self._members.send_to(node_id, Ping())
 
     async def _serve(self, connection: socket.socket) -> bool:
-        """One connection from its first frame to its end; True when another task has it now."""
+        """Serve one connection from its first frame to its end; True when another task has it
+        now."""
         try:
             return await self._serve_node(connection)
         except RefusedError as error:

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 __all__ = ["PIECE_BYTES", "Splicer"]
 
 PIECE_BYTES = 64 * 1024
-"""Read at a time, and the most that a direction ever holds: some five messages of a decode step. A
-larger one would let a fast connection keep the others waiting, a smaller one costs more calls."""
+"""Bytes read at a time, and the most that a direction ever holds: some five messages of a decode
+step. A larger piece would let a fast connection keep the others waiting, a smaller one costs more
+calls."""
 
 
 class Splicer:
@@ -30,7 +31,7 @@ class Splicer:
         self.buffer = memoryview(bytearray(PIECE_BYTES))
         self.bytes_carried = 0
         self.held_bytes = 0
-        """Read from a source and not yet taken by its sink."""
+        """Bytes read from a source and not yet taken by its sink."""
         self.open_count = 0
 
     async def join(self, first: socket.socket, second: socket.socket) -> None:
@@ -60,7 +61,7 @@ class Splicer:
 
 @dataclass(slots=True, eq=False)
 class _Pump:
-    """One direction of two joined connections."""
+    """Direction of two joined connections."""
 
     splicer: Splicer
     source: socket.socket

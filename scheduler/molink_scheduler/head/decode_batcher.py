@@ -33,7 +33,7 @@ class Departure(NamedTuple):
 
     slot: int
     spans: list[Span]
-    """At least one, of one token each."""
+    """Spans of one token each, at least one."""
 
 
 @dataclass(slots=True)
@@ -46,9 +46,9 @@ class DecodeBatcher:
     micro_batches: MicroBatches = field(init=False)
     tracker: RoundTracker = field(init=False)
     _choice: MicroBatchChoice | None = field(init=False, default=None)
-    """None: the operator chose the number."""
+    """Choice of the number of micro-batches; None: the operator chose it."""
     _departed: dict[int, list[Span]] = field(init=False, default_factory=dict)
-    """What each micro-batch under way left with."""
+    """Spans with which each micro-batch under way has left."""
     _members: set[int] = field(init=False, default_factory=set)
     _ready: dict[int, Sequence] = field(init=False, default_factory=dict)
     """Members that could depart now, in the order in which their tokens came."""
@@ -61,7 +61,7 @@ class DecodeBatcher:
             self._choice = MicroBatchChoice(settings.ring.micro_batch_candidates, count=1)
 
     def token_ready(self, sequence: Sequence) -> None:
-        """Its next token is known: it may depart, for the first time or again."""
+        """Let a sequence depart, for the first time or again: its next token is known."""
         self._members.add(sequence.request_id)
         self._ready[sequence.request_id] = sequence
 

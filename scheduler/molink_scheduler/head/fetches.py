@@ -24,8 +24,8 @@ from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, Prompt
 __all__ = ["FETCH_FACTOR", "FETCH_WAIT_MIN_S", "Fetch", "Fetches"]
 
 FETCH_FACTOR = 3.0
-"""Times the forecast until a fetch is answered: as patient as coordinators are with prompts. It is
-begun only where computing is forecast to take longer."""
+"""Multiple of the forecast until a fetch is answered: as patient as coordinators are with prompts.
+It is begun only where computing is forecast to take longer."""
 
 FETCH_WAIT_MIN_S = 5.0
 """A stall of a home Wi-Fi is over in two to five seconds. Half of what a coordinator waits for a
@@ -34,36 +34,36 @@ token at least, so a ring is not ended for it."""
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One request's blocks that are on their way."""
+    """Blocks of one request that are on their way."""
 
     sequence: Sequence
     node: int
-    """In which they end, held until they are there."""
+    """Node of the directory in which the blocks end, held until they are there."""
     blocks: int
     file_blocks: int = 0
-    """Of these, the last ones, which come from the file."""
+    """Blocks that come from the file, the last ones of `blocks`."""
     begun_at: float = 0.0
     expected_s: float = 0.0
-    """Until its answer, by the rates at loading."""
+    """Seconds until its answer, by the rates at loading."""
     due_at: float = math.inf
-    """When it is given up."""
+    """Time at which it is given up."""
 
 
 @dataclass(slots=True)
 class Fetches:
-    """What comes back now, and what it is weighed by."""
+    """Blocks that come back now, and the paces by which a fetch is weighed."""
 
     tiers: CacheTiers
     pace: PromptPace = field(init=False, default_factory=PromptPace)
     answers: FetchPace = field(init=False, default_factory=FetchPace)
     under_way: dict[int, Fetch] = field(init=False, default_factory=dict)
-    """By its number."""
+    """Fetches that are not answered and not given up, by number."""
     late: dict[int, Fetch] = field(init=False, default_factory=dict)
-    """Those that were given up, whose answers are still to come."""
+    """Fetches that were given up and whose answers are still to come, by number."""
     fetched_blocks: int = field(init=False, default=0)
-    """That have come back since the start."""
+    """Blocks that have come back since the start."""
     lost_blocks: int = field(init=False, default=0)
-    """That a stage could not read, or not in time, and that are computed again."""
+    """Blocks that a stage could not read, or not in time, and that are computed again."""
     _next_id: int = field(init=False, default=0)
 
     @property
@@ -73,7 +73,7 @@ class Fetches:
 
     @property
     def due_at(self) -> float | None:
-        """When the first is given up; None: none is under way."""
+        """Time at which the first fetch is given up; None: none is under way."""
         return min((one.due_at for one in self.under_way.values()), default=None)
 
     def waits(self, sequence: Sequence) -> bool:

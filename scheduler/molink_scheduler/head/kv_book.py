@@ -54,8 +54,8 @@ __all__ = ["KvBook"]
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 
 ROOM_AHEAD = 1 / 64
-"""Of a full ring, the least that is made free at once: else each block that an answer grows by is a
-message to every stage of what was dropped for it, and lies apart from the one before."""
+"""Least share of a full ring that is made free at once: else each block that an answer grows by is
+a message to every stage of what was dropped for it, and lies apart from the one before."""
 
 
 @dataclass(slots=True)
@@ -66,15 +66,15 @@ class KvBook:
     tree: TieredTree | None = None
     """Directory of what is cached; None: nothing is."""
     fetches: Fetches = field(default_factory=lambda: Fetches(CacheTiers()))
-    """What comes back from lower tiers."""
+    """Fetches of blocks from lower tiers."""
     snapshots: Snapshots | None = None
-    """Of layers that keep states; None: there are none, or nothing is cached."""
+    """Snapshots of layers that keep states; None: there are none, or nothing is cached."""
     before: TieredTree | None = None
     """Directory of the ring's epoch before, until it is said what of it stays; None: nothing, or it
     was said."""
     refills: bool = False
-    """Whether a fresh stage may lack what is cached: it is sent what a batch's newcomer begins with
-    before that batch, so two that begin with cached blocks do not share one."""
+    """Whether a fresh stage may lack cached blocks. It is sent those that a batch's newcomer begins
+    with before that batch, so two such newcomers do not share one."""
     _moves: list[tuple[int, list[range]]] = field(init=False, default_factory=list)
     """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
     DEVICE for those that are dropped, and their numbers."""
@@ -98,7 +98,7 @@ class KvBook:
 
     @property
     def directory(self) -> TieredTree | None:
-        """What may stay in the next epoch."""
+        """Directory of the cached blocks that may stay in the next epoch."""
         return self.tree if self.before is None else self.before
 
     def retain(self, change: CacheChange) -> CacheChange | None:
@@ -184,7 +184,7 @@ class KvBook:
     def states_kept(
         self, spans: Iterable[Span], sequences: Mapping[int, Sequence]
     ) -> tuple[KeptState, ...]:
-        """What stages keep of the states behind spans that leave now."""
+        """States that stages keep behind the spans that leave now."""
         if self.snapshots is None:
             return ()
         ordered = (self.snapshots.ordered(sequences[one.request_id], one) for one in spans)
@@ -266,7 +266,7 @@ class KvBook:
         return changes
 
     def take_changes(self) -> list[CacheChange]:
-        """What stages must hear of before anything is planned with the room that was made."""
+        """Changes that stages must hear of before the room that was made is planned with."""
         changes: list[CacheChange] = []
         for tier, moved in groupby(self._moves, key=lambda move: move[0]):
             runs = named_runs(join_runs(run for _, some in moved for run in some))
@@ -321,7 +321,7 @@ class KvBook:
         return bool(overdue)
 
     def _end_fetch(self, fetched: Fetched, now: float) -> None:
-        """So many of its blocks are cached in device memory, the others no more."""
+        """End a fetch: so many of its blocks are cached in device memory, the others no more."""
         fetch = self.fetches.end(fetched.fetch_id, fetched.blocks, now)
         assert self.tree is not None, "nothing comes back where nothing is cached"
         if dropped := self.tree.fetched(fetch.node, fetched.blocks):

@@ -32,21 +32,22 @@ ANSWER_BLOCKS_MAX = 256
 """Beyond it an answer is taken to be as likely to end as there: 4,096 tokens."""
 
 BLOCKS_AHEAD = (*range(8), *range(8, 16, 2), *range(16, 32, 4), *range(32, 64, 8), 64, 96, 128, 192)
-"""At which moments what is held is summed, in blocks that each has grown by: near ones each, later
-ones as finely as they can be known."""
+"""Moments at which held blocks are summed, in blocks that each sequence has grown by: near ones
+each, later ones as finely as they can be known."""
 
 MOMENTS = tuple(
     (moment, ahead, ahead * BLOCK_TOKENS, until * BLOCK_TOKENS)
     for moment, (ahead, until) in enumerate(pairwise(BLOCKS_AHEAD))
 )
-"""Each with what a sequence has grown by then, in blocks and in tokens, and by the next one."""
+"""Moments, each with a sequence's growth by then, in blocks and in tokens, and by the next one."""
 
 UNSEEN_BLOCKS = 4
-"""Of an answer about which nothing is known: half of those end by so many, and what has come to
-twice as many lasts for twice as many more. The first users of a ring are admitted by that."""
+"""Assumed blocks of an answer about which nothing is known: half of those end by so many, and what
+has come to twice as many lasts for twice as many more. The first users of a ring are admitted by
+that."""
 
 KEPT = 1 - 1 / 128
-"""Of what was learned, with every answer that ends: users change by the hour, not by the minute."""
+"""Share of what was learned that each end of an answer leaves: users change by the hour."""
 
 
 @dataclass(slots=True)
@@ -54,9 +55,9 @@ class KvForecast:
     """Lengths of answers, and what follows for those that run."""
 
     _came: list[float] = field(init=False)
-    """Answers that came through each of their blocks or ended there by themselves..."""
+    """Answers that came through each of their blocks or ended there by themselves."""
     _ended: list[float] = field(init=False)
-    """...and those that ended, older ones counting less."""
+    """Answers that ended by themselves in each of their blocks; older ones count less."""
     _lasts: list[float] = field(init=False)
     """Chance that an answer has more than so many blocks."""
 
@@ -86,7 +87,7 @@ class KvForecast:
         return total
 
     def _add(self, sequence: Sequence, total: list[float]) -> None:
-        """What one holds, to the sums; a flood of users asks for it thousands of times a second."""
+        """Add what a sequence holds; a flood of users asks for it thousands of times a second."""
         known, lasts = len(sequence.known), self._lasts
         left = sequence.request.tokens_max - known
         block = min(sequence.generated_tokens // BLOCK_TOKENS, ANSWER_BLOCKS_MAX)
@@ -99,7 +100,7 @@ class KvForecast:
             )
 
     def _forget(self) -> None:
-        """What was learned counts less; what is taken for granted counts as one answer always."""
+        """Make what was learned count less; what is taken for granted counts as one answer."""
         for block in range(ANSWER_BLOCKS_MAX):
             prior = 1 / (UNSEEN_BLOCKS + block + 1)
             self._came[block] = 1 + KEPT * (self._came[block] - 1)

@@ -32,7 +32,7 @@ HOLD_S = 600.0
 """How long a count that disappointed is left alone: a try costs a second of slower rounds."""
 
 PREFILL_SHARE_MIN = 0.02
-"""Of a device's time; with less, rounds are as if there were no prompts."""
+"""Share of a device's time for prefill, below which rounds are as if there were no prompts."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Measured:
 
     trips_to_settle: int = TRIPS_TO_SETTLE
     trips: int = 0
-    """Without those."""
+    """Trips that were measured, without those to settle."""
     round_s: float = 0.0
     users: float = 0.0
 
@@ -63,7 +63,7 @@ class _Before:
     round_s: float
 
     def round_for(self, users: int, model: RoundModel) -> float:
-        """What the round would be with other users."""
+        """Forecast of the round with another number of users."""
         then_s = model.cycle_s(self.users, self.count)
         return self.round_s * model.cycle_s(users, self.count) / then_s if then_s else self.round_s
 
@@ -76,16 +76,16 @@ class MicroBatchChoice:
     count: int
     _now: _Measured = field(default_factory=_Measured)
     _before: _Before | None = None
-    """What was measured before the last change."""
+    """Count before the last change, and its measured round."""
     _beside: int | None = None
     """The count in use while there are prompts."""
     _trips_beside: int = 0
-    """Since it was chosen."""
+    """Trips since that count was chosen."""
     _held_until: dict[int, float] = field(default_factory=dict)
     _judged_for: int = 0
     """Users when the count was last judged; 0: never."""
     _users: int = 0
-    """Of the last trip; measurements are kept while its power of two is the same."""
+    """Users of the last trip; measurements are kept while the number's power of two is the same."""
 
     def round_completed(
         self,

@@ -52,5 +52,5 @@ class MicroBatches:
         self._under_way.add(slot)
 
     def returned(self, slot: int) -> None:
-        """Its micro-batch came back; one that was not under way changes nothing."""
+        """Free a slot whose micro-batch came back; one that was not under way changes nothing."""
         self._under_way.discard(slot)

@@ -52,8 +52,8 @@ def return_objection(
     departed: Several[Span] | None,
     limits: ModelLimits | None,
 ) -> str | None:
-    """Why a batch of which something is awaited cannot have come back so; None: it can. `departed`
-    is what left with its slot, if it is a micro-batch."""
+    """Why an awaited batch cannot have come back so; None: it can. `departed`: the spans that left
+    with its slot, if it is a micro-batch."""
     is_decode = event.batch_class is DECODE
     if is_decode and event.spans != tuple(departed or ()):
         return f"micro-batch {event.micro_batch} left with other spans"

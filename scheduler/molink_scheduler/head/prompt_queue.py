@@ -37,11 +37,11 @@ SPAN_TOKENS = 128
 """Prefill tokens per batch: hops overlap, and a decode step waits for little (docs/benchmarks)."""
 
 SPAN_TOKENS_MIN = 32
-"""Below it a step costs hardly less, because its weights are read all the same."""
+"""Least tokens of a span: fewer cost hardly less, because weights are read all the same."""
 
 SPAN_WIRE_S = 0.06
-"""About what a span computes on a slow stage: where wire and compute take turns evenly, hops
-overlap best."""
+"""Wire time of a span, about what one computes on a slow stage: where wire and compute take turns
+evenly, hops overlap best."""
 
 LOOKED_AT_MAX = 64
 """Waiting requests that are asked whether they wait for another one's prompt to be cached."""
@@ -56,22 +56,22 @@ class PromptQueue:
     clock: DecodeClock
     forecast: KvForecast = field(init=False, default_factory=KvForecast)
     profile: StepProfile = field(init=False, default_factory=StepProfile)
-    """Of the head's own prefill steps."""
+    """Measured times of the head's own prefill steps."""
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
     order: PromptOrder = field(init=False)
     _budget: PrefillBudget = field(init=False)
     _waiting: list[Sequence] = field(init=False, default_factory=list)
-    """As `Sequence.queue_order` has them; a preempted request returns to its old place."""
+    """Sequences that wait, ordered by `queue_order`; a preempted one returns to its old place."""
     _under_way: list[Sequence] = field(init=False, default_factory=list)
     _computing: list[Sequence] = field(init=False, default_factory=list)
-    """Whose prompts the ring has not computed whole, in order of admission."""
+    """Sequences whose prompts the ring has not computed whole, in order of admission."""
     _tokens_in_flight: int = field(init=False, default=0)
     _measured_bytes_per_s: float = field(init=False, default=0.0)
-    """Of the head's link, by which spans are cut."""
+    """Measured rate of the head's link, by which spans are cut."""
     _no_room_for: int | None = field(init=False, default=None)
     """The request that did not fit, until something is released: others only grow before that."""
     _moved_at: dict[int, float] = field(init=False, default_factory=dict)
-    """When rows of each prompt last came back, or the first left, of those with rows under way."""
+    """Times at which rows of each prompt under way last came back, or the first left."""
 
     def __post_init__(self) -> None:
         self.order = PromptOrder(self.settings.ring.own_work_times)
@@ -86,7 +86,7 @@ class PromptQueue:
 
     @property
     def wait_until(self) -> float | None:
-        """When to ask for spans again although nothing happened; None: only an event helps."""
+        """Time to ask for spans again although nothing happened; None: only an event helps."""
         if self._room <= 0 or not (self._under_way or self._waiting):
             return None
         return self._budget.wait_until
@@ -177,7 +177,8 @@ class PromptQueue:
         return self.book.prefix(sequence) is not None
 
     def _span_of(self, sequence: Sequence, rows: int, now: float) -> Span:
-        """Its next rows; replayed ones never come back from the tail, and so are back at once."""
+        """Next rows of a prompt; replayed ones never come back from the tail, and so are back at
+        once."""
         replays = sequence.replays
         span = sequence.take_span(rows)
         if replays:
@@ -194,8 +195,8 @@ class PromptQueue:
         return room if room >= self.settings.ring.cut_tokens or not self._tokens_in_flight else 0
 
     def _first(self, sequences: Collection[Sequence], now: float) -> Sequence | None:
-        """The sequence whose prompt is under way, else the one that may be admitted next. One of
-        which cached blocks had better be fetched lets others pass until they are there."""
+        """The sequence whose prompt is under way, else the next to be admitted. A sequence whose
+        cached blocks had better be fetched lets others pass until they are there."""
         for sequence in self._under_way:
             if not sequence.stopping or sequence.is_replayed:
                 return sequence

@@ -71,7 +71,7 @@ class HeadScheduler:
 
     settings: HeadSettings
     resume: Resume = field(default_factory=Resume)
-    """What survivors of the ring's epoch before keep."""
+    """Requests and cached blocks that survivors keep from the ring's epoch before."""
     missing: frozenset[int] = frozenset()
     """Requests that others may have kept, and this head not."""
     before: InitVar[TieredTree | None] = None  # Directory of the ring's epoch before.
@@ -98,7 +98,7 @@ class HeadScheduler:
 
     @property
     def kv(self) -> KvLedger:
-        """Who holds how many blocks."""
+        """Ledger of the blocks that each request and the cache hold."""
         return self.book.ledger
 
     @property
@@ -107,12 +107,12 @@ class HeadScheduler:
         return len(self._sequences) - self.prompts.waiting_count
 
     def computed_tokens(self) -> dict[int, int]:
-        """Of how many tokens of each request the head holds KV."""
+        """Tokens of each request of which the head holds KV."""
         return {one.request_id: one.planned_tokens for one in self._sequences.values()}
 
     @property
     def micro_batches(self) -> MicroBatches:
-        """How many circle, and which slots they take."""
+        """Number of micro-batches that circle, and the slots that they take."""
         return self.decode.micro_batches
 
     @property
@@ -121,7 +121,7 @@ class HeadScheduler:
         return self.prompts.waiting_count
 
     def round_waits_s(self, now: float) -> float:
-        """Since the oldest micro-batch under way has left; 0: none is."""
+        """Seconds since the oldest micro-batch under way has left; 0: none is."""
         left_at = self.decode.tracker.oldest_departure
         return 0.0 if left_at is None else now - left_at
 
@@ -136,7 +136,7 @@ class HeadScheduler:
 
     @property
     def wait_until(self) -> float | None:
-        """When to ask for a batch again although nothing happened; None: only an event helps."""
+        """Time to ask for a batch again although nothing happened; None: only an event helps."""
         times = (self.prompts.wait_until, self.book.fetches.due_at)
         return min((one for one in times if one is not None), default=None)
 
@@ -193,7 +193,7 @@ class HeadScheduler:
         return [*orders, *self._drops()], run
 
     def next_decode(self, now: float) -> tuple[list[BookOrder], RunBatch | None]:
-        """What may interrupt a prefill step that is under way on the head's device."""
+        """Decode step that may interrupt a prefill step under way on the head's device."""
         orders: list[BookOrder] = []
         if self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
             return orders, None
@@ -202,7 +202,7 @@ class HeadScheduler:
         return [*orders, *self._drops()], run
 
     def _drops(self) -> list[BookOrder]:
-        """What left the cache, or its device's memory, for what is planned now; what comes back."""
+        """Orders for blocks that leave the cache, or device memory, now, or come back."""
         return [SendCacheChange(change) for change in self.book.take_changes()]
 
     # -- events ---------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class HeadScheduler:
         sequence.cancelled = True
 
     def _forget_kept(self, request_id: int) -> list[BookOrder]:
-        """Of a request that does not go on after all; who holds none of it passes that on."""
+        """Release a request that does not go on after all; stages without it pass that on."""
         if self._kept.pop(request_id, None) is None and request_id not in self.missing:
             return []
         self.kv.release(request_id)
@@ -363,7 +363,7 @@ class HeadScheduler:
         return True
 
     def _last_holder(self) -> Sequence:
-        """Of the lowest priority, and of those the newest."""
+        """Holder of the lowest priority, and of those the newest."""
         holders = (self._sequences[one] for one in self.kv.holders() if one in self._sequences)
         return max(holders, key=lambda sequence: sequence.request.order)
 

@@ -20,13 +20,13 @@ class Sequence:
 
     request: Request
     request_id: int = field(init=False)
-    """The request's; ids rise with arrival, so the largest is the newest."""
+    """Id of the request; ids rise with arrival, so the largest is the newest."""
     known: "array[int]" = field(init=False)
     """Prompt and output so far."""
     planned_tokens: int = 0
     """Tokens that have been sent into the ring, in order."""
     returned_tokens: int = 0
-    """Of those, the tokens that have come out of the tail."""
+    """Tokens that were sent into the ring and have come out of the tail."""
     admitted: bool = False
     """Whether the stages hold (or are about to hold) KV of it."""
     decoding: bool = False
@@ -35,31 +35,31 @@ class Sequence:
     """Whether it decodes no further until others have given blocks back."""
     cancelled: bool = False
     preempting: bool = False
-    """Chosen to give its blocks back as soon as nothing of it is in flight."""
+    """Whether it is to give its blocks back as soon as nothing of it is in flight."""
     kept_tokens: int = 0
-    """Its first tokens, of which the ring's survivors hold KV from the epoch before."""
+    """First tokens of the request of which the ring's survivors hold KV from the epoch before."""
     cached_runs: tuple[tuple[int, int], ...] = ()
     """Cached blocks that it has begun with."""
     cached_blocks: int = 0
-    """Of its first blocks, those whose tokens are cached."""
+    """First blocks of the request whose tokens are cached."""
     pinned: int | None = None
     """Node of the directory in which these end."""
     was_fetched: bool = False
     """Whether cached blocks were brought back for it; that is done once."""
     place: int | None = None
-    """Among prompts that wait (`prompt_order`); None: it has not waited yet."""
+    """Place among prompts that wait (`prompt_order`); None: it has not waited yet."""
     is_cached: bool = True
     """Whether more of it is cached as it is computed."""
     snapshot: int | None = None
-    """That it begins with, until every stage has."""
+    """Snapshot that the request begins with, until every stage has begun with it."""
     keep_at: list[int] = field(default_factory=list)
     """Positions of its prompt, ascending, behind which its states are to be kept."""
     states: dict[int, int] = field(default_factory=dict)
-    """By position, the snapshots that were ordered and stand behind no cached block yet."""
+    """Snapshots that were ordered and stand behind no cached block yet, by position."""
     group: str = field(init=False)
-    """With which it shares cached blocks."""
+    """Group of requests with which it shares cached blocks."""
     owner: str = field(init=False)
-    """Whose share of the cache it takes."""
+    """Owner whose share of the cache it takes."""
     _packed: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,12 +78,12 @@ class Sequence:
 
     @property
     def begun_tokens(self) -> int:
-        """Its first tokens, which were cached when it was admitted."""
+        """First tokens of the request that were cached when it was admitted."""
         return BLOCK_TOKENS * sum([blocks for _, blocks in self.cached_runs])
 
     @property
     def generated_tokens(self) -> int:
-        """Of its answer so far."""
+        """Tokens of its answer so far."""
         return len(self.known) - self.request.prompt_tokens
 
     @property
@@ -109,8 +109,8 @@ class Sequence:
 
     @property
     def queue_order(self) -> tuple[int, bool, int, int, int]:
-        """Which of two waiting sequences goes first: of one priority those that were kept, and of
-        these the shortest; else by their places."""
+        """Rank among waiting sequences, the least first: within one priority those that were kept
+        go first, the shortest of them ahead; else places decide."""
         priority, request_id = self.request.order
         return priority, not self.kept_tokens, self.kept_tokens, self.place or 0, request_id
 
@@ -164,7 +164,7 @@ class Sequence:
         return span.start == self.returned_tokens and span.end <= self.planned_tokens
 
     def admission(self) -> Admission:
-        """What the stages must know before its first span."""
+        """Admission that stages must have before its first span."""
         request = self.request
         return Admission(
             request_id=request.request_id,

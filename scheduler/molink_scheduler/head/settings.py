@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 SPAN_TOKENS_MAX = 4096
-"""What a frame holds of a 16,384-wide model in fp32 (`molink.wire.frames`)."""
+"""Tokens of a 16,384-wide model in fp32 that a frame holds (`molink.wire.frames`)."""
 
 PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 """Prefill that may be under way at once: enough to keep every hop of a long ring busy, and a bound
@@ -59,7 +59,7 @@ class RingTerms:
     prefix_cache: bool = False
     """Whether requests that begin alike share KV, and what was computed is kept for the next."""
     tiers: CacheTiers | None = None
-    """Where cached KV goes when device memory has no room for it; None: nowhere."""
+    """Room for cached KV below device memory; None: there is none."""
     state_snapshots: int = 0
     """Snapshots of states for the prefix cache: the fewest on the ring that a stage whose layers
     keep states has room for."""
@@ -81,7 +81,7 @@ class RingTerms:
 
     @property
     def own_work_times(self) -> int:
-        """By which places of prompts are given (`PromptOrder`)."""
+        """Factor by which places of prompts are given (`PromptOrder`)."""
         return 0 if self.fifo_prompts else OWN_WORK_TIMES
 
     @property
@@ -97,8 +97,7 @@ class RingTerms:
 
     @property
     def caches_states(self) -> bool:
-        """Whether what is cached could be gone on from: without room for snapshots of states it
-        could not."""
+        """Whether cached blocks can be begun with: states need room for their snapshots."""
         return self.state_slots is None or self.state_snapshots > 0
 
 
@@ -111,4 +110,4 @@ class HeadSettings:
     """Bytes of one row on a link between stages, for the cost model."""
     prefill_tokens_in_flight_max: int = PREFILL_TOKENS_IN_FLIGHT_MAX
     limits: ModelLimits | None = None
-    """Of the model; None: nobody knows them, as in a simulation."""
+    """Limits of the model; None: nobody knows them, as in a simulation."""

@@ -43,7 +43,7 @@ class Snapshots:
         sequence.keep_at = sorted(one for one in tokens if one > sequence.begun_tokens)
 
     def ordered(self, sequence: Sequence, span: Span) -> KeptState | None:
-        """What to keep behind a span that leaves now; None: nothing."""
+        """Order to keep the states behind a span that leaves now; None: nothing is kept."""
         is_wanted = span.end in sequence.keep_at
         if is_wanted:
             sequence.keep_at.remove(span.end)
@@ -77,7 +77,7 @@ class Snapshots:
                 self.directory.settle(number, numbers[tokens // BLOCK_TOKENS - 1])
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing of a request is under way, and no more of it is kept."""
+        """Forget a request of which nothing is under way and no more is kept."""
         if sequence.snapshot is not None:
             self.directory.unpin(sequence.snapshot)
         for number in sequence.states.values():
@@ -86,7 +86,7 @@ class Snapshots:
         sequence.states.clear()
 
     def _place(self, sequence: Sequence) -> int | None:
-        """Where a request's states go; its own answer's last ones make room for the next."""
+        """Snapshot for a request's states; its own answer's last ones make room for the next."""
         if not sequence.is_cached:
             return None
         if sequence.decoding and sequence.states:

@@ -97,16 +97,16 @@ class KvBlocks:
     blocks_free: int = field(init=False)
     """Blocks that belong to nobody."""
     _free: FreeRuns = field(init=False, default_factory=FreeRuns)
-    """That nobody claims."""
+    """Blocks that nobody claims."""
     _tables: dict[int, "array[int]"] = field(init=False, default_factory=dict)
     _claims: dict[int, range] = field(init=False, default_factory=dict)
     """Free blocks that a request goes on in."""
     _users: "array[int]" = field(init=False)
-    """Of each block."""
+    """Number of users of each block."""
     _cached: dict[int, int] = field(init=False, default_factory=dict)
     """Blocks that the cache holds, by its numbers."""
     _is_cached: bytearray = field(init=False)
-    """Of each block: 1 or 0."""
+    """Flag of each block: 1 when it is cached, else 0."""
     _idle: int = field(init=False, default=0)
     """Blocks that only the cache uses."""
 
@@ -299,7 +299,7 @@ class KvBlocks:
         return claim[-1]
 
     def _leave(self, blocks: Iterable[int]) -> None:
-        """One user of each of these blocks has gone."""
+        """Take one user off each of these blocks."""
         free = []
         for block in blocks:
             self._users[block] -= 1

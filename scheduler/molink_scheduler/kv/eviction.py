@@ -16,7 +16,7 @@ class CachedUse(Protocol):
     """Use that was made of the last blocks of a chain."""
 
     last_used: int
-    """Rises with every use of the cache."""
+    """Moment of the last use, a count that rises with every use of the cache."""
     uses: int
     """Requests that they served, the one that computed them included."""
     depth_blocks: int
@@ -50,4 +50,4 @@ EVICTION_ORDERS: dict[str, EvictionOrder] = {
     "lfu": least_frequently_used,
     "length-aware": length_aware,
 }
-"""By the names that the simulator's option takes."""
+"""Eviction orders by the names that the simulator's option takes."""

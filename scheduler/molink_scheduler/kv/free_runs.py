@@ -15,12 +15,12 @@ class FreeRuns:
     """Set of blocks, kept as its maximal runs."""
 
     blocks: int = 0
-    """In all runs together."""
+    """Number of blocks in all runs together."""
     _stop_of: dict[int, int] = field(default_factory=dict)
     _start_of: dict[int, int] = field(default_factory=dict)
-    """By where each run ends."""
+    """First block of each run, by where the run ends."""
     _by_length: list[tuple[int, int]] = field(default_factory=list)
-    """(length, start) of each run, ascending."""
+    """Pairs (length, start) of all runs, ascending."""
 
     def add(self, run: range) -> None:
         """Add blocks, none of which is in the set."""

@@ -21,7 +21,7 @@ class _Holder:
     own: int = 0
     """Blocks that nobody else uses."""
     shared: int = 0
-    """Of the cache."""
+    """Blocks of the cache that it uses."""
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class KvLedger:
         return 0 if holder is None else holder.shared
 
     def keep(self, request_id: int, blocks: int) -> None:
-        """So many of a request's own blocks are the cache's from now on."""
+        """Give so many of a request's own blocks to the cache."""
         holder = self._holders[request_id]
         assert blocks <= holder.own, "only a request's own blocks are cached anew"
         holder.own -= blocks
@@ -122,7 +122,7 @@ class KvLedger:
         self.blocks_free += blocks
 
     def bring_back(self, blocks: int) -> None:
-        """So many free blocks are the cache's from now on.
+        """Give so many free blocks to the cache.
 
         Raises OutOfBlocks, and changes nothing, when too few blocks are free.
         """

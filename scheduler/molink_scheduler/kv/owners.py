@@ -22,7 +22,7 @@ IDLE_TURNOVERS = 16
 nine minutes, which is longer than most people take to ask on."""
 
 OWNER_MARK = "@"
-"""Of a salt, before the name of the owner."""
+"""Mark in a salt before the name of the owner."""
 
 Heap = list[tuple[int, ...]]
 """Ends of chains that nobody held when they were entered: what ranks them, number of the entry,
@@ -30,7 +30,7 @@ node."""
 
 
 def owned_salt(group: str, owner: str) -> str:
-    """Salt of a group's request by an owner; empty: by who has no key."""
+    """Salt of a group's request by an owner; empty: by somebody without a key."""
     return f"{group}{OWNER_MARK}{owner}" if owner else group
 
 
@@ -42,14 +42,14 @@ def split_salt(salt: str) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Owner:
-    """What one owner holds."""
+    """Cached blocks of one owner."""
 
     used_at: int = 0
     """How many blocks had ever been cached, of all owners, when some of its own were last used."""
     blocks: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """By tier."""
+    """Number of its cached blocks in each tier."""
     ends: list[Heap] = field(default_factory=lambda: [[], [], []])
-    """By tier."""
+    """Heap of its chains' ends in each tier."""
 
 
 @dataclass(slots=True)
@@ -57,12 +57,12 @@ class Owners:
     """Cached blocks of all owners, counted, and the ends of chains that may go."""
 
     blocks_in: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """Of all, by tier."""
+    """Number of all owners' cached blocks in each tier."""
     unswept: int = 0
     """Entries in all heaps since those that do not count were last swept out."""
     _entries: int = 0
     _owners: dict[str, Owner] = field(default_factory=dict)
-    """Those that hold something, the least recently active one first."""
+    """Owners that hold something, the least recently active one first."""
 
     def count(self, name: str, tier: int, blocks: int) -> None:
         """An owner holds so many blocks more of a tier."""

@@ -43,20 +43,20 @@ class Node:
     """Run of cached blocks that every chain through it shares."""
 
     parent: int | None
-    """None: it is the root of a group, and has no blocks."""
+    """Node before this one; None: it is the root of a group, and has no blocks."""
     group: str
     owner: str = ""
-    """Who had it computed first."""
+    """Owner whose request had the blocks computed first."""
     tokens: bytes = b""
     numbers: list[range] = field(default_factory=list)
-    """One for each block, in order."""
+    """Numbers of the blocks in order, in runs."""
     blocks: int = 0
     children: dict[bytes, int] = field(default_factory=dict)
-    """By their first block."""
+    """Nodes that follow, by their first block."""
     pins: int = 0
     """Requests that use the chain that ends here."""
     holds: int = 0
-    """Own pins and children that are held: while there are any, nothing here is dropped."""
+    """Pins of its own and children that are held: while there are any, nothing here is dropped."""
     depth_blocks: int = 0
     """Blocks from the root to its last."""
     last_used: int = 0
@@ -64,7 +64,7 @@ class Node:
     entry: int = 0
     """The newest of its entries in a heap."""
     tier: int = DEVICE
-    """Where all its blocks are."""
+    """Tier that holds all its blocks."""
     near: int = 0
     """Children that are not below it: while there are any, it does not go down."""
 
@@ -74,9 +74,9 @@ class CachedPrefix(NamedTuple):
 
     blocks: int = 0
     node: int = -1
-    """In which it ends; -1: nothing is cached."""
+    """Node in which the prefix ends; -1: nothing is cached."""
     node_blocks: int = 0
-    """Of that node's."""
+    """Blocks of that node that belong to the prefix."""
 
 
 @dataclass(slots=True)
@@ -84,10 +84,10 @@ class PrefixTree:
     """Cached chains of all salts, each a group that shares them and an owner (`split_salt`)."""
 
     order: str = "lru"
-    """One of `EVICTION_ORDERS`."""
+    """Name in `EVICTION_ORDERS`."""
     block_tokens: int = BLOCK_TOKENS
     blocks_held: int = field(init=False, default=0)
-    """Of those in device memory, the ones that may not be dropped."""
+    """Blocks in device memory that may not be dropped."""
     _nodes: dict[int, Node] = field(init=False, default_factory=dict)
     _roots: dict[str, int] = field(init=False, default_factory=dict)
     _owners: Owners = field(init=False, default_factory=Owners)
@@ -102,7 +102,7 @@ class PrefixTree:
 
     @property
     def blocks(self) -> int:
-        """Cached in device memory."""
+        """Number of cached blocks in device memory."""
         return self.blocks_in[DEVICE]
 
     @property
@@ -200,7 +200,7 @@ class PrefixTree:
         return dropped
 
     def hide(self) -> None:
-        """Let nobody find what is cached; who holds some of it goes on."""
+        """Let nobody find cached blocks; a request that holds some goes on."""
         self._roots.clear()
 
     def drop_chain(self, here: int) -> list[range]:
@@ -337,7 +337,7 @@ class PrefixTree:
             above = node.parent
 
     def _hold(self, here: int | None) -> None:
-        """One more reason to keep a node, and with it those before."""
+        """Add one reason to keep a node, and with it those before."""
         while here is not None:
             node = self._nodes[here]
             node.holds += 1

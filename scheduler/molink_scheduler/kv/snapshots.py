@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 __all__ = ["SNAPSHOTS_ONE_IN", "SnapshotDirectory", "snapshot_slots"]
 
 SNAPSHOTS_ONE_IN = 4
-"""Of a stage's slots for states one in four is for snapshots: a chat takes one while nobody is at
-it, and a slot while it is answered. Half was too many: it is room that fewer requests run in."""
+"""Slots for states among which one is for snapshots: a chat takes a snapshot while nobody is at it,
+and a slot while it is answered. Half was too many: it is room that fewer requests run in."""
 
 
 def snapshot_slots(slots: int) -> int:
-    """Of so many slots for states, those for snapshots; none of fewer than four."""
+    """Slots for snapshots among a stage's slots for states; none of fewer than four."""
     return slots // SNAPSHOTS_ONE_IN
 
 
@@ -32,9 +32,9 @@ class SnapshotDirectory:
     capacity: int
     _free: list[int] = field(init=False)
     _behind: dict[int, int] = field(init=False, default_factory=dict)
-    """By number, the block of each that is complete; the least recently used first."""
+    """Block of each complete snapshot, by number; the least recently used first."""
     _of_block: dict[int, int] = field(init=False, default_factory=dict)
-    """The same the other way round."""
+    """Number of the snapshot behind each block."""
     _pins: dict[int, int] = field(init=False, default_factory=dict)
     """Requests that are about to begin with a snapshot, where there are any."""
 
@@ -90,7 +90,7 @@ class SnapshotDirectory:
             del self._pins[number]
 
     def dropped(self, blocks: Iterable[int]) -> None:
-        """These blocks are no longer cached, nor what stands behind them."""
+        """Forget snapshots behind blocks that are no longer cached."""
         for block in blocks:
             if (number := self._of_block.get(block)) is not None:
                 self._forget(number)

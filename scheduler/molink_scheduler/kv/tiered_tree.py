@@ -58,7 +58,7 @@ class TieredTree(PrefixTree):
         return moves
 
     def away(self, prefix: CachedPrefix) -> list[tuple[int, int, bool]]:
-        """Of a prefix, just found down to the lowest tier, the runs that are not in device memory:
+        """Runs of a prefix, just found down to the lowest tier, that are not in device memory:
         tier, blocks, and whether they are held, which means that they are being fetched."""
         runs: list[tuple[int, int, bool]] = []
         blocks: int | None = prefix.node_blocks
@@ -106,8 +106,8 @@ class TieredTree(PrefixTree):
         return [run for node in self._nodes.values() for run in node.numbers]
 
     def retained(self, stays: Callable[[int], bool]) -> "TieredTree":
-        """The same directory without what is held or away: of the blocks in device memory those
-        whose numbers stay, and those of all before them."""
+        """Directory without what is held or away: of the blocks in device memory those whose
+        numbers stay, and those of all before them."""
         kept = TieredTree(self.order, self.block_tokens)
         kept._now, kept._next_number = self._now, self._next_number
         waiting = [
@@ -186,8 +186,7 @@ class TieredTree(PrefixTree):
         self._enter(here)
 
     def _merge(self, here: int) -> None:
-        """One node of two that have become one run: a chain that goes down block by block stays
-        short."""
+        """Make one node of two that have become one run: a chain that goes down stays short."""
         node = self._nodes[here]
         if len(node.children) != 1 or node.holds:
             return

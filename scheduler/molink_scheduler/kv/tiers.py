@@ -35,24 +35,24 @@ DEVICE, HOST, FILE = range(3)
 """Tiers of cached blocks, from the quickest to the slowest."""
 
 TIER_BLOCKS_MAX = 2**32
-"""More than any disk holds of any model: 4 KB a block make 16 TB."""
+"""Most blocks of a tier, more than any disk holds of any model: 4 KB a block make 16 TB."""
 
 CACHE_RUNS_MAX = 1024
 """Runs of cached blocks that one message names: 20 KB. A prompt whose cached beginning lies in more
 of them begins with as many, and what is dropped beyond follows in the next message."""
 
 FETCHES_MAX = 4
-"""Under way at a time: one thread reads them on each stage, and their blocks serve nobody yet."""
+"""Fetches under way: one thread reads them on each stage, and their blocks serve nobody yet."""
 
 WEIGHT_OF_NEWEST = 0.2
-"""As for links: a step change is 90 % absorbed after eleven samples."""
+"""Weight of the newest sample, as for links: a step change is 90 % absorbed after eleven."""
 
 
 SLOWNESS_MAX = 4.0
-"""One fetch behind a disk that stood still is not taken for the disk's pace."""
+"""Most slowness: one fetch behind a disk that stood still is not taken for the disk's pace."""
 
 SLOWNESS_FORGOTTEN = 0.02
-"""With each request that ends: half of it after 34."""
+"""Share of what was learned that is forgotten with each request that ends: half of it after 34."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class CacheTiers:
     host_blocks: int = 0
     file_blocks: int = 0
     copy_block_s: float = 0.0
-    """To copy one block from host memory into the device."""
+    """Seconds to copy one block from host memory into the device."""
     read_block_s: float = 0.0
-    """To have one block of the file in host memory, before that."""
+    """Seconds to read one block of the file into host memory, before that copy."""
 
     def __post_init__(self) -> None:
         counts, times = (self.host_blocks, self.file_blocks), (self.copy_block_s, self.read_block_s)
@@ -78,7 +78,7 @@ class CacheTiers:
 
     @classmethod
     def of_ring(cls, stages: "list[CacheTiers]") -> "CacheTiers":
-        """Of a ring of such stages: the room of the smallest, the pace of the slowest."""
+        """Tiers of a ring of such stages: the room of the smallest, the pace of the slowest."""
         return cls(
             min(one.host_blocks for one in stages),
             min(one.file_blocks for one in stages),
@@ -105,12 +105,13 @@ class PromptPace:
     """Measured pace of prompts through a ring, and the time that their first rows take round it."""
 
     row_s: float | None = field(init=False, default=None)
-    """Between two rows of a prompt that come out of the tail one after the other: what the slowest
-    stage or hop takes for one. None: not measured yet."""
+    """Seconds between two rows of a prompt that come out of the tail one after the other: what the
+    slowest stage or hop takes for one. None: not measured yet."""
     trip_s: float | None = field(init=False, default=None)
-    """From the departure of rows of a prompt, of which none was under way, to their return."""
+    """Seconds from the departure of a prompt's rows, while none was under way, to their return."""
     _latest: dict[int, bool] = field(init=False, default_factory=dict)
-    """Requests of which rows have come back and others are to; whether these were under way."""
+    """Requests some of whose rows have come back, with others to come; whether those were under
+    way."""
 
     def returned(
         self, request_id: int, rows: int, elapsed_s: float, *, under_way: bool, pending: bool
@@ -138,7 +139,7 @@ class PromptPace:
 
 @dataclass(slots=True)
 class FetchPace:
-    """How much longer than the rates at loading say fetches take until they are answered, and how
+    """Pace of answers to fetches: how much longer they take than the rates at loading say, and how
     much of the file comes.
 
     Never less than once as long. What a slow disk or a busy thread added is forgotten with the
@@ -147,7 +148,7 @@ class FetchPace:
 
     slowness: float = field(init=False, default=1.0)
     file_share: float = field(init=False, default=1.0)
-    """Of the file's blocks that were asked for, those that came: a disk that is full took none."""
+    """Share of the file's blocks asked for that came: a disk that is full took none."""
 
     def answered(self, expected_s: float, elapsed_s: float) -> None:
         """A fetch was expected to be answered after so long, and was after that."""
@@ -156,12 +157,12 @@ class FetchPace:
             self.slowness = _smoothed(self.slowness, seen)
 
     def came(self, blocks: int, asked: int) -> None:
-        """Of so many blocks of the file that were asked for, so many came."""
+        """Take into account how many of the file's blocks that were asked for came."""
         if asked:
             self.file_share = _smoothed(self.file_share, blocks / asked)
 
     def request_ended(self) -> None:
-        """One of all requests, whether something was fetched for it or not."""
+        """Take the end of a request into account, whether something was fetched for it or not."""
         self.slowness += SLOWNESS_FORGOTTEN * (1.0 - self.slowness)
         self.file_share += SLOWNESS_FORGOTTEN * (1.0 - self.file_share)
 
@@ -179,9 +180,9 @@ def blocks_worth_fetching(
     pace: PromptPace,
     answers: FetchPace,
 ) -> int:
-    """How many blocks of a chain, those in host memory before those in the file, are brought back
-    sooner than computed: those that save most, 0 where none do. Of the file's only those that come
-    save anything. Nothing is fetched before the pace of prompts is known.
+    """Number of a chain's blocks, those in host memory before those in the file, that are brought
+    back sooner than computed: those that save most, 0 where none do. Of the file's only those that
+    come save anything. Nothing is fetched before the pace of prompts is known.
 
     A stage copies its blocks in while its answer goes round and the rows come after that: of both
     the longer counts. What the compute of these rows hides beyond that is not counted on: the pace

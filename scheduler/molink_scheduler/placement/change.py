@@ -32,10 +32,10 @@ FASTER_MIN = 0.2
 users."""
 
 PAUSE_SHARE_MAX = 0.01
-"""Of all that is served within the horizon, what a merely faster plan may cost."""
+"""Share of all that is served within the horizon that a merely faster plan may cost."""
 
 LOAD_BYTES_PER_S = 500e6
-"""From a PC's SSD into its device; unpacking takes more than reading."""
+"""Rate from a PC's SSD into its device; unpacking takes more than reading."""
 
 DOWNLOAD_FLOOR_BYTES_PER_S = 12_500.0
 """Less is no rate: 0.1 Mbps, as for links."""

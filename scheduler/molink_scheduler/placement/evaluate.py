@@ -33,7 +33,7 @@ class StageForecast:
     node_id: str
     name: str
     layers: tuple[int, int]
-    """[start, end)."""
+    """Layers [start, end) of the stage."""
     weights_bytes: int
     kv_tokens: int
     """Tokens for which the memory lent suffices beside states, or that a stage offers at most."""
@@ -42,7 +42,7 @@ class StageForecast:
     used_bytes: int
     """Memory taken by weights and by the KV and states of the users of the forecast."""
     step_s: float
-    """One micro-batch's decode step."""
+    """Seconds of one micro-batch's decode step."""
     busy_share: float
     """Share of the time that the device computes, decode and prompts."""
     link_busy_share: float
@@ -279,7 +279,7 @@ class _Room(NamedTuple):
     """Room that a stage has for what it keeps of requests."""
 
     tokens: int
-    """Of KV."""
+    """Tokens of KV that fit."""
     slots: int | None
     """Requests whose states fit beside that; None: there are none."""
 
@@ -290,9 +290,9 @@ class _Room(NamedTuple):
 
 
 def _shared_room(free: int, token: float, state: float, goal: Goal) -> _Room:
-    """`free` bytes for tokens of so many bytes and states of so many: as many states as find room
-    with the KV of their requests, KV in the rest, and again states in what that cannot use. Some of
-    these are for snapshots."""
+    """Room in `free` bytes for tokens of so many bytes and states of so many: as many states as
+    find room with the KV of their requests, KV in the rest, and again states in what that cannot
+    use. Some of these are for snapshots."""
     most = goal.kv_tokens_max
     if not state:
         return _Room(min(most, int(free / token)), None)

@@ -22,16 +22,16 @@ MEMORY_MAX_BYTES = 2**50
 """A pebibyte, beyond every PC; sums of such numbers are still exact."""
 
 ROWS_PER_S_MAX = 1e9
-"""No device computes a row in less than a nanosecond."""
+"""Most rows per second: no device computes a row in less than a nanosecond."""
 
 KV_TOKENS_MAX = 131_072
-"""No stage offers more (`molink.engine.device.devices`), whatever its memory."""
+"""Most tokens that a stage offers (`molink.engine.device.devices`), whatever its memory."""
 
 STATE_SLOTS_MAX = 256
 """Nor room for the states of more requests."""
 
 SCALES = (1 / 64, 64.0)
-"""Of KV, states and tables: between 64 bits and one."""
+"""Bounds of the scales of KV, states and tables: between 64 bits and one."""
 
 OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
 
@@ -51,30 +51,31 @@ class NodeFacts:
 
     id: str
     memory_bytes: int
-    """For weights and KV; what activations and its owner need is taken off already."""
+    """Memory for weights and KV; what activations and its owner need is taken off already."""
     decode_fixed_s: float
-    """A layer's decode step, whatever the rows: its weights are read."""
+    """Seconds of a layer's decode step, whatever the rows: its weights are read."""
     decode_row_s: float
-    """A layer's decode step, for each row."""
+    """Seconds of a layer's decode step for each row."""
     prefill_row_s: float
-    """A layer, for each row of a prompt."""
+    """Seconds of a layer for each row of a prompt."""
     step_fixed_s: float = 0.0
-    """A stage's step, however many layers it has: start, software of the hop."""
+    """Seconds of a stage's step beside its layers: start, software of the hop."""
     head_row_s: float = 0.0
-    """Output matrix and sampling of one row, on the tail."""
+    """Seconds of output matrix and sampling for one row, on the tail."""
     head_fixed_s: float = 0.0
     """Output matrix whatever the rows, on the tail; 0 where `head_row_s` has it."""
     upload_bytes_per_s: float = RATE_MAX_BYTES_PER_S
     """Measured rate or the owner's cap, whichever is less."""
     download_bytes_per_s: float = 0.0
-    """At which it fetches weights; 0: unknown."""
+    """Rate at which it fetches weights; 0: unknown."""
     kv_scale: float = 1.0
-    """What KV takes of `memory_bytes`, in the model's bytes. That memory counts in layers: where a
-    node's numbers are wider than the model's, KV and tables grow more than quantized layers."""
+    """Bytes of `memory_bytes` that KV takes for each of the model's bytes. That memory counts in
+    layers: where a node's numbers are wider than the model's, KV and tables grow more than
+    quantized layers."""
     tables_scale: float = 1.0
-    """The same of the embedding table and the output matrix."""
+    """Scale, like that of KV, of the embedding table and the output matrix."""
     state_scale: float = 1.0
-    """The same of states."""
+    """Scale, like that of KV, of states."""
     name: str = ""
     """Name for people; empty: the id."""
     pc: str = ""
@@ -115,10 +116,10 @@ class LinkFacts:
 
 
 UNMEASURED = LinkFacts(RATE_MAX_BYTES_PER_S, 0.015)
-"""Between two homes that have not met: their uploads bound the rate, 30 ms there and back."""
+"""Link between two homes that have not met: their uploads bound the rate, 30 ms there and back."""
 
 WITHIN_PC = LinkFacts(RATE_MAX_BYTES_PER_S, 0.0001)
-"""Between two devices of a PC that have not been measured: loopback answers in 0.1 to 0.2 ms."""
+"""Link between devices of a PC, not measured: loopback answers in 0.1 to 0.2 ms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 MICRO_BATCHES_PER_STAGE = 2
-"""As the head's own choice: it tries from 1 to twice the stages."""
+"""Most micro-batches per stage, as in the head's own choice: it tries 1 to twice the stages."""
 
 
 class Fit(NamedTuple):
@@ -102,7 +102,7 @@ def _counts(problem: Problem, ring: OrderCosts, users: int, bound_s: float) -> r
 
 
 def _fewest(problem: Problem, ring: OrderCosts, users: int, bound_s: float) -> int:
-    """With fewer micro-batches a trip would be too long even if the fastest device had all."""
+    """Fewest micro-batches whose trip is not too long even if the fastest device had all layers."""
     # The trip of r rows is fixed_s + r row_s at least, so the bound gives the most rows of a
     # micro-batch, and users over rows the fewest micro-batches.
     order, work = ring.order, problem.work_before[-1]
@@ -124,7 +124,7 @@ class _Rooms(NamedTuple):
 
 
 def _rooms(problem: Problem, ring: OrderCosts, users: int) -> _Rooms | None:
-    """None when a node has no room for one layer, or all together not for all."""
+    """Rooms of the nodes; None when one has no room for a layer, or all together not for all."""
     if problem.uniform:
         layer = problem.model.layer_bytes[0]
         kept = [users * problem.user_bytes[i] for i in ring.order]

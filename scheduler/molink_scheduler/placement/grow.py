@@ -20,10 +20,10 @@ from molink_scheduler.placement.problem import Order, Problem
 __all__ = ["Recipe", "grow", "memory_rooms", "recipes_for_users"]
 
 USERS_FACTOR = 1.5
-"""From one number of users to the next that is tried."""
+"""Factor from one number of users to the next that is tried."""
 
 USERS_MAX = 4096
-"""Of one ring; the scheduler has never been measured with more."""
+"""Most users of one ring; the scheduler has never been measured with more."""
 
 GROUPS = (1, 4, 12)
 """Micro-batches assumed: of a lone node, a short ring and a long one."""
@@ -37,7 +37,7 @@ class Recipe(NamedTuple):
     prices: list[float]
     """Seconds of a trip for each layer."""
     rows: float
-    """Of a micro-batch."""
+    """Rows of a micro-batch."""
     users: int
 
 

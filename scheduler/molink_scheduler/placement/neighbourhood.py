@@ -66,7 +66,7 @@ def insertions(costs: PairCosts, order: Order, node: int) -> list[Order]:
 
 
 def reorders(costs: PairCosts, order: Order) -> Iterator[Order]:
-    """The same nodes in another order: shorter rounds, shortest first, and all other ends; of a
+    """Other orders of the same nodes: shorter rounds, shortest first, and all other ends; of a
     short ring all that differ by two nodes."""
     better = sorted(_shorter(costs, order))
     for _, other in better[:ORDERS_MAX]:

@@ -49,8 +49,8 @@ TOKEN_MS_MIN = 0.05
 """A shorter delay on every token is not mentioned in a standby's reason."""
 
 PASSES_MAX = 3
-"""With the whole line, with as many shares as the first plan needs, and, should that plan need
-more, with one for every device: that one always holds."""
+"""Most passes: with the whole line, with as many shares as the first plan needs, and, should that
+plan need more, with one for every device: that one always holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Standby:
     node_id: str
     name: str
     reason: str
-    """One sentence for its owner, without a full stop; the node is its subject."""
+    """Clause for its owner, without a full stop; the node is its subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +217,8 @@ def _milliseconds(value: float) -> str:
 def even_plan(
     model: ModelCost, nodes: Sequence[NodeFacts], network: Network, goal: Goal
 ) -> Plan | Shortage:
-    """One ring of all nodes in their order, layers as equal as they can be cut; or what is missing
-    for that.
+    """Plan with one ring of all nodes in their order, layers as equal as they can be cut; or what
+    is missing for that.
 
     Layers that do not divide go to the first nodes, one each.
     """
@@ -242,7 +242,7 @@ def even_plan(
 
 
 def _even_shortage(ring: Forecast, problem: Problem, lent: int) -> Shortage | None:
-    """What the node lacks that is furthest from holding its share with the KV of one user."""
+    """Shortage of the node that is furthest from holding its share with the KV of one user."""
     needs = {
         stage: stage.weights_bytes + before[stage.layers[1]] - before[stage.layers[0]]
         for stage, before in zip(ring.stages, problem.user_bytes_before, strict=True)

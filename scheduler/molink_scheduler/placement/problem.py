@@ -67,27 +67,27 @@ class Problem:
         self.user_bytes_before = [kept[node.kv_scale, node.state_scale] for node in nodes]
         """KV and states of one user in the first n layers, for each node."""
         self.user_bytes = [-(-before[-1] // self.layers) for before in self.user_bytes_before]
-        """The same in one layer; where they differ, a mean."""
+        """KV and states of one user in one layer, for each node; where they differ, a mean."""
         self.fixed_s = [node.decode_fixed_s for node in nodes]
         self.row_s = [node.decode_row_s for node in nodes]
         self.prefill_s = [
             max(node.prefill_row_s, node.decode_fixed_s / SPAN_TOKENS) for node in nodes
         ]
-        """For each row: in a span, too, a layer's weights are read."""
+        """Seconds for each row on each node: in a span, too, a layer's weights are read."""
         usual = [network.usual(node) for node in nodes]
         self.delay_s = [[link.one_way_s] * len(nodes) for link in usual]
         self.wire_row_s = [[model.row_bytes / link.rate_bytes_per_s] * len(nodes) for link in usual]
         self._take_measured_links()
         self._take_links_within_pcs()
         self.nearest = [_nearest(node, delays) for node, delays in enumerate(self.delay_s)]
-        """For each node the other ones, those with the shortest delay first."""
+        """Other nodes of each node, those with the shortest delay first."""
 
     def ends_bytes(self, node: int, is_head: bool, is_tail: bool) -> int:
         """Tables that a node holds at an end of a ring."""
         return round(self.model.ends_bytes(is_head, is_tail) * self.nodes[node].tables_scale)
 
     def _kept(self, node: NodeFacts) -> list[int]:
-        """What the first n layers keep of one user on a node."""
+        """Bytes that the first n layers keep of one user on a node, for each n."""
         context, model = self.goal.context_tokens, self.model
         each = zip(model.kept_of_token, model.kept_of_request, strict=True)
         kept = (round(context * kv * node.kv_scale + s * node.state_scale) for kv, s in each)

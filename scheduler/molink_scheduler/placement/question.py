@@ -27,7 +27,7 @@ class PlacementQuestion:
     """Every other link."""
     goal: Goal
     split: str = "planned"
-    """As `--split`."""
+    """Value of `--split`."""
     standbys: int = 0
     """Nodes that are to be left free, as `--standby`."""
 

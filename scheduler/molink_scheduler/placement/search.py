@@ -30,25 +30,25 @@ from molink_scheduler.placement.shortage import fullest_order
 __all__ = ["EFFORT_MAX", "local_search", "search"]
 
 NODES_TRIED_ALL = 7
-"""Up to so many nodes every ring is tried; seven make 13,699 rings and take seconds."""
+"""Most nodes of which every ring is tried; seven make 13,699 rings and take seconds."""
 
 EFFORT_MAX = 300_000
 """Stages judged: about a second of CPython 3.11 on a slow server core (docs/placement.md)."""
 
 STARTS = 3
-"""Of the starts grown, so many are polished; more took effort from what follows."""
+"""Grown starts that are polished; more took effort from what follows."""
 
 STARTS_SHARE = 0.4
-"""Of the effort, all starts together."""
+"""Share of the effort that all starts together may take."""
 
 FREED_MAX = 3
 """Rings taken apart at once."""
 
 TOURNAMENT = 2
-"""Of so many rings the one that makes the least of its nodes is taken apart."""
+"""Rings drawn, of which the one that makes the least of its nodes is taken apart."""
 
 RECIPES_TRIED = 8
-"""For each ring that is grown anew."""
+"""Recipes tried for each ring that is grown anew."""
 
 SLACK = 0.005
 """Share of the best's users that a state may lack for the search to go on from it."""
@@ -84,7 +84,7 @@ def local_search(
     effort_max: int = EFFORT_MAX,
     seed: int = 1,
 ) -> list[PlacedRing]:
-    """The same, however few nodes there are."""
+    """Search locally, as `search` does, however few nodes there are."""
     return _Search(objective, recipes, rings_max, effort_max, DeterministicRandom(seed)).run()
 
 
@@ -184,7 +184,7 @@ class _Search:
     def _grown(
         self, pool: list[int], recipe: Recipe, rings_max: int, seed: int = 0
     ) -> list[PlacedRing]:
-        """As many rings as the recipe makes of the pool."""
+        """Rings that the recipe makes of the pool, as many as it can."""
         rings: list[PlacedRing] = []
         problem = self._objective.problem
         while len(rings) < rings_max:
@@ -230,7 +230,7 @@ class _Search:
         return best
 
     def _recreated(self, rings: list[PlacedRing]) -> list[PlacedRing]:
-        """The same cluster with a few rings grown anew from their nodes and those left over."""
+        """Cluster with a few rings grown anew from their nodes and those left over."""
         kept = list(rings)
         # Ruin: of two rings drawn, the one that makes less of its nodes goes, up to three times.
         for _ in range(min(len(rings), 1 + self._random.below(FREED_MAX))):

@@ -29,7 +29,7 @@ class Shortage:
 
 
 def shortage(problem: Problem) -> Shortage | None:
-    """What the nodes lack; None when they can hold the model and one user."""
+    """Shortage of the nodes; None when they can hold the model and one user."""
     order = fullest_order(problem)
     held = _held(problem, order) if order is not None else 0
     if held >= problem.layers:
@@ -51,7 +51,7 @@ def shortage(problem: Problem) -> Shortage | None:
 
 
 def _of_layers_together(problem: Problem) -> Shortage:
-    """What the PC with the most room lacks for the longest run of layers that stay together."""
+    """Shortage of the PC with the most room for the longest run of layers that stay together."""
     start, end = max(problem.model.together, key=lambda run: run[1] - run[0])
     nodes = range(len(problem.nodes))
     needs = {

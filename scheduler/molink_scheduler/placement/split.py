@@ -97,7 +97,7 @@ def even(layers: int, stages: int, may_end: Sequence[bool] | None = None) -> Cou
 def _window_starts(
     work_max: float, size_max: float, work_before: Sequence[float], size_before: Sequence[float]
 ) -> list[int]:
-    """For each end, the first start that the limits allow (the end itself: none)."""
+    """First start that the limits allow, for each end (the end itself: none)."""
     starts, start = [], 0
     for end in range(len(work_before)):
         while start < end and (

@@ -39,10 +39,10 @@ KEPT_S = 60.0
 """A ring that stalls or objects shows why within seconds."""
 
 KEPT_CALLS_MAX = 8000
-"""About a minute of twenty steps a second."""
+"""Calls that are kept, about a minute of twenty steps a second."""
 
 KEPT_BYTES_MAX = 4 * 1024**2
-"""In memory, by estimate: little beside the 500 MB of a process that has loaded torch."""
+"""Memory by estimate: little beside the 500 MB of a process that has loaded torch."""
 
 SEGMENTS = 2
 
@@ -51,15 +51,15 @@ TOKEN_BYTES = 40
 """Memory of a call, and of each token of the prompts that it carries."""
 
 FULL, OVERFULL = 1.0, 2.0
-"""Of a segment's share of the limits: from the first on it ends when the device is idle, so that
-nobody waits while the state is copied; at the second it ends in any case."""
+"""Multiples of a segment's share of the limits: from the first on it ends when the device is idle,
+so that nobody waits while the state is copied; at the second it ends in any case."""
 
 Decided = TypeVar("Decided")
 
 
 @dataclass(slots=True)
 class _Call:
-    """One call of the core."""
+    """Call of the core."""
 
     verb: str
     arguments: tuple[Any, ...]
@@ -68,7 +68,7 @@ class _Call:
     """False while it is under way, and for one that raised."""
 
     def line(self) -> str:
-        """One line of the log; a batch that was decided before is named by its class."""
+        """Line of the log; a batch that was decided before is named by its class."""
         arguments = [
             int(one.batch.batch_class) if isinstance(one, RunBatch) else encode(one)
             for one in self.arguments

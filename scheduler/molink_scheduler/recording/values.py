@@ -63,16 +63,16 @@ _CLASSES = {
 }
 
 IDS_MIN = 16
-"""From so many on token ids are written as one string: JSON takes 1 us for each number, and a head
-holds some ten thousand."""
+"""Least number of token ids that are written as one string: JSON takes 1 us for each number, and a
+head holds some ten thousand."""
 
 CACHED_BLOCKS_MAX = 32_768
-"""Of a directory of cached blocks that is written: of 500,000 tokens, more than a home PC's memory
-holds KV of, about a megabyte packed. A head that caches more serves as well, and its log cannot be
-played again."""
+"""Blocks of a directory of cached blocks that is written: of 500,000 tokens, more than a home PC's
+memory holds KV of, about a megabyte packed. A head that caches more serves as well, and its log
+cannot be played again."""
 
 UNPACKED_BYTES_MAX = 16 * 2**20
-"""Of one array that was packed: a single node of a directory has at most 2 MB, and a prompt too."""
+"""Bytes of one array that was packed: a node of a directory has at most 2 MB, and a prompt too."""
 
 UNWRITTEN = "unwritten"
 
@@ -97,7 +97,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 def encode(value: Any) -> Any:
-    """What JSON can hold of a value. Raises TypeError for one of another class."""
+    """Value as JSON can hold it. Raises TypeError for a value of another class."""
     return _Encoder().encoded(value)
 
 

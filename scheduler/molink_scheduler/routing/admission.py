@@ -41,11 +41,12 @@ __all__ = [
 ]
 
 READMITTED_BELOW = 0.9
-"""Of a target, for a ring that has refused the one before: a tenth is more than one more request
-changes on a ring that is full, so two in a row are not answered differently for nothing."""
+"""Share of a target below which a ring takes requests again after it has refused one: a tenth is
+more than one more request changes on a ring that is full, so two in a row are not answered
+differently for nothing."""
 
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 120.0
-"""Bounds of Retry-After: it is whole seconds, and who is told of more than two minutes has gone."""
+"""Bounds of Retry-After, in whole seconds: after more than two minutes the client has gone."""
 
 
 TTFT_TARGET_S_MAX, TPOT_TARGET_MS_MAX = 3600.0, 60_000.0
@@ -53,22 +54,22 @@ TTFT_TARGET_S_MAX, TPOT_TARGET_MS_MAX = 3600.0, 60_000.0
 
 
 class AdmissionPolicy(StrEnum):
-    """When a request is refused for missing its targets."""
+    """Rule by which a request is refused for missing its targets."""
 
     ACCEPT = "accept"
-    """Never."""
+    """Refuse nobody."""
     BASELINE = "baseline"
-    """For its first token when it comes, for its pace once its prompt has been computed, which was
-    for nothing then (`RingAdmission.goes_on`)."""
+    """Refuse for the first token when a request comes, and for its pace once its prompt has been
+    computed, which was for nothing then (`RingAdmission.goes_on`)."""
     EARLY = "early"
-    """For both when it comes, by the answers that decode then."""
+    """Refuse for both when a request comes, by the answers that decode then."""
     PREDICTED = "predicted"
-    """For both when it comes, by the answers that will decode when its prompt is computed."""
+    """Refuse for both when a request comes, by the answers that decode after its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a request is to get, or is refused."""
+    """Times that a request is to get, or is refused."""
 
     ttft_s: float | None = None
     """Most seconds to its first token; None: any."""
@@ -79,7 +80,7 @@ class Targets:
         assert all(one is None or one > 0 for one in (self.ttft_s, self.tpot_s)), "above 0"
 
     def or_else(self, others: "Targets") -> "Targets":
-        """These, and where they say nothing the others."""
+        """These targets, and where they say nothing the others."""
         return Targets(
             others.ttft_s if self.ttft_s is None else self.ttft_s,
             others.tpot_s if self.tpot_s is None else self.tpot_s,
@@ -103,7 +104,7 @@ class Verdict:
     ttft_s: float
     tpot_s: float
     retry_after_s: float = 0.0
-    """When the ring is forecast to take such a request; 0: it is taken."""
+    """Seconds until the ring is forecast to take such a request; 0: it is taken."""
     hopeless: bool = False
     """Whether it misses on the idle ring too."""
 
@@ -156,7 +157,7 @@ class RingAdmission:
 
 
 def _retry_s(ring: RingState, targets: Targets, ttft_s: float) -> float:
-    """Until what waits has become so little, and so many answers have ended, that it is taken."""
+    """Seconds until a request fits: so little waits, and so many answers have ended, by then."""
     waits_s = 0.0 if targets.ttft_s is None else ttft_s - READMITTED_BELOW * targets.ttft_s
     if targets.tpot_s is not None and ring.pace.tpot_each_s > 0:
         spare_s = READMITTED_BELOW * targets.tpot_s - ring.pace.tpot_alone_s

@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 __all__ = ["LIES_AFTER_S", "LYING_MAX", "LYING_WITHIN_S", "STALLED_S", "LineWatch", "Waiting"]
 
 LIES_AFTER_S = 30.0
-"""Beside what its prompt takes: a slow stage computes a span, a hop of a home line stalls, and a
-ring that was idle for long wakes, in less."""
+"""Patience beside what a prompt takes: a slow stage computes a span, a hop of a home line stalls,
+and a ring that was idle for long wakes, in less."""
 
 STALLED_S = 5.0
-"""After so long without a token one that has had some counts as waiting."""
+"""Seconds without a token after which a request that has had some counts as waiting."""
 
 BEGUN_MAX = 64
 """Requests that began within one look and are compared with those that wait: the latest."""
 
 NEWS_MAX_S = 3.0
-"""Without news of the tail for so long nothing is known: the broker may be away."""
+"""Seconds without news of the tail after which nothing is known: the broker may be away."""
 
 LYING_MAX, LYING_WITHIN_S = 3, 3600.0
 """Requests that a head may let lie within so long."""
@@ -42,12 +42,11 @@ class Waiting:
     """Request without a token lately."""
 
     request_id: int
-    """Rises in the order in which they came."""
+    """Id that rises in the order in which requests came."""
     place: tuple[int, int]
-    """Its priority and its place in the ring's order if nothing of it is cached; the least goes
-    first."""
+    """Priority and place in the ring's order if nothing of it is cached; the least goes first."""
     patience_s: float
-    """For which it may be passed, or stand, before it lies."""
+    """Seconds that it may be passed, or stand, before it lies."""
 
 
 @dataclass(slots=True)
@@ -61,16 +60,16 @@ class LineWatch:
     )
     """Requests that have begun since the last look, and their places."""
     _since: dict[int, float] = field(default_factory=dict)
-    """When each that waits was first seen to, ..."""
+    """Time at which each waiting request was first seen to wait."""
     _passed_at: dict[int, float] = field(default_factory=dict)
-    """...and when one passed it first that had to wait for it."""
+    """Time at which each waiting request was first passed by one that had to wait for it."""
     _rows: float = -math.inf
     """The most rows of prompts that were seen to have left: counts err by what leaves in a moment,
     and then they do not rise."""
     _heard_at: float = -math.inf
-    """When there was news of it, ..."""
+    """Time of the last news of the tail's rows."""
     _flowed_at: float = 0.0
-    """...and when it rose, or could not."""
+    """Time at which the rows last rose, or could not rise."""
     _lied_at: deque[float] = field(default_factory=lambda: deque(maxlen=LYING_MAX))
 
     def began(self, request_id: int, place: tuple[int, int]) -> None:

@@ -23,7 +23,7 @@ SAMPLES_REMEMBERED = 64
 minutes."""
 
 GAPS_REMEMBERED = 1024
-"""Times between two tokens over which theirs is smoothed: some rounds of each of sixteen users."""
+"""Gaps between two tokens over which they are smoothed: some rounds of each of sixteen users."""
 
 PLAN_WEIGHT = 1.0
 """Samples of middling weight that the plan's forecast counts for: after a few answers what came
@@ -43,7 +43,7 @@ KNOWN_AFTER, KNOWN_TIMES = 8, 2
 the tokens of the longest of them: how long longer ones take, short ones do not tell."""
 
 UNKNOWN_PACE = RingPace(200.0, 0.3, 0.1, 0.01)
-"""Of a ring without a plan: a middling one of home PCs; what comes soon outweighs it."""
+"""Pace of a ring without a plan: a middling one of home PCs; what comes soon outweighs it."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class PaceEstimator:
     """Pace of one ring, begun with its plan's."""
 
     planned: RingPace | None = None
-    """None: nobody has forecast it."""
+    """Pace of the ring's plan; None: nobody has forecast it."""
     answer_tokens: float = ANSWER_TOKENS
     """Mean length of answers that have ended."""
     _ttft: _LineFit = field(init=False)
@@ -125,7 +125,7 @@ class PaceEstimator:
 
     @property
     def pace(self) -> RingPace:
-        """As it is known now."""
+        """Pace of the ring as it is known now."""
         return RingPace(
             1 / max(1e-9, self._ttft.slope),
             self._ttft.at_zero,

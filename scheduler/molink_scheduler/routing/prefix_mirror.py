@@ -29,16 +29,16 @@ class PrefixMirror:
     """Copy of one ring's directory, as far as its sender can know it."""
 
     blocks_max: int
-    """That the ring can hold; at most MIRROR_BLOCKS_MAX are followed."""
+    """Blocks that the ring can hold; at most MIRROR_BLOCKS_MAX are followed."""
     tree: PrefixTree = field(init=False, default_factory=PrefixTree)
 
     @classmethod
     def of_ring(cls, cache_tokens: int) -> "PrefixMirror":
-        """Of a ring that has room for so many cached tokens, wherever they are."""
+        """Mirror of a ring that has room for so many cached tokens, wherever they are."""
         return cls(min(MIRROR_BLOCKS_MAX, cache_tokens // BLOCK_TOKENS))
 
     def cached_tokens(self, salt: str, packed: bytes) -> int:
-        """Of a prompt, as `token_bytes` packs it; its last token is computed in any case."""
+        """Cached tokens of a prompt that `token_bytes` packed; its last token never counts."""
         tokens = len(packed) // self.tree.block_bytes * BLOCK_TOKENS
         is_whole = len(packed) % self.tree.block_bytes == 0
         blocks_max = tokens // BLOCK_TOKENS - (1 if is_whole and tokens else 0)

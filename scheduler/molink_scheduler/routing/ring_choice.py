@@ -33,12 +33,12 @@ from molink_scheduler.routing.ring_forecast import (
 __all__ = ["Routing", "choose_ring"]
 
 ALIKE = 1.05
-"""Times the least forecast that count as no longer: forecasts are not more exact than that, and
-rings that would begin at about the same time should share the work."""
+"""Multiple of the least forecast that counts as no longer: forecasts are not more exact than that,
+and rings that would begin at about the same time should share the work."""
 
 MORE_REQUESTS_MAX, MORE_TIMES_MAX = 8, 1.5
-"""So many more requests than the least busy ring, and so many times as many, may one with a longer
-prefix have by `cache`: half of what a ring of home PCs often serves, and SGLang's ratio."""
+"""Requests more than on the least busy ring, and multiple of those, that a ring with a longer
+prefix may have by `cache`: half of what a ring of home PCs often serves, and SGLang's ratio."""
 
 
 class Routing(StrEnum):

@@ -32,22 +32,22 @@ ANSWER_TOKENS = 200.0
 """Mean length of answers before any has ended: about that of Mooncake's traces (182 to 343)."""
 
 SLOWER_PREFILL_MAX = 4.0
-"""Times as long as alone that a prompt takes beside any number of answers: its chunks get their
-turn between two rounds."""
+"""Most times as long as alone that a prompt takes beside any number of answers: its chunks get
+their turn between two rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingPace:
-    """How fast a ring computes, as its forecasts need it."""
+    """Speed of a ring, as its forecasts need it."""
 
     prefill_tokens_per_s: float
-    """Through its slowest stage or link, while nobody decodes; above 0."""
+    """Rate of prompts through the slowest stage or link, while nobody decodes; above 0."""
     first_token_s: float
-    """From a request of hardly a prompt to its first token, on the idle ring: about one round."""
+    """Seconds to the first token after hardly a prompt, on the idle ring: about one round."""
     tpot_alone_s: float
-    """Between two tokens of an answer that decodes alone; above 0."""
+    """Seconds between two tokens of an answer that decodes alone; above 0."""
     tpot_each_s: float = 0.0
-    """That every other answer adds to it."""
+    """Seconds that every other answer adds to the time per token."""
 
     def __post_init__(self) -> None:
         assert self.prefill_tokens_per_s > 0, "a ring computes prompts"
@@ -58,7 +58,7 @@ class RingPace:
     def planned(
         cls, prompt_tokens: int, ttft_s: float, tpot_alone_s: float, tpot_s: float, users: int
     ) -> "RingPace":
-        """As a plan forecasts it: `ttft_s` of a prompt of so many tokens, `tpot_s` of so many
+        """Pace as a plan forecasts it: `ttft_s` of a prompt of so many tokens, `tpot_s` of so many
         users."""
         alone_s = max(1e-6, tpot_alone_s)
         prefill_s = max(1e-6, ttft_s - alone_s)
@@ -66,48 +66,48 @@ class RingPace:
         return cls(max(1, prompt_tokens) / prefill_s, alone_s, alone_s, each_s)
 
     def tpot_s(self, others: float) -> float:
-        """Between two tokens of an answer beside so many others."""
+        """Seconds between two tokens of an answer beside so many others."""
         return self.tpot_alone_s + self.tpot_each_s * others
 
     def prefill_s(self, tokens: float, decoding: float) -> float:
-        """Of so many prompt tokens, while so many answers decode."""
+        """Seconds to compute so many prompt tokens while so many answers decode."""
         slower = min(SLOWER_PREFILL_MAX, self.tpot_s(decoding) / self.tpot_alone_s)
         return slower * tokens / self.prefill_tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """One ring, as a request sees it that might go there."""
+    """State of a ring, as a request sees it that might go there."""
 
     pace: RingPace
     waiting_tokens: int = 0
-    """Prompt tokens, not cached, that the ring computes before this request's: of those that wait
-    with its priority or a higher one..."""
+    """Prompt tokens, not cached, that the ring computes before this request's: of the requests that
+    wait with its priority or a higher one."""
     waiting_requests: int = 0
-    """...and how many these are."""
+    """Requests that wait with this request's priority or a higher one."""
     decoding: int = 0
     """Answers between their first token and their last."""
     cached_tokens: int = 0
-    """Of this request's prompt."""
+    """Cached tokens of this request's prompt."""
     answer_tokens: float = ANSWER_TOKENS
     """Mean length of the ring's answers; above 0."""
     outstanding_tokens: int = 0
-    """Of all requests that have not ended, prompt and all that they may generate."""
+    """Tokens of all requests that have not ended, prompt and all that they may generate."""
     tokens_per_s: float = 1.0
-    """By which rings' outstanding tokens are compared; above 0."""
+    """Rate by which rings' outstanding tokens are compared; above 0."""
 
     @property
     def requests(self) -> int:
-        """That wait ahead or decode."""
+        """Requests that wait ahead or decode."""
         return self.waiting_requests + self.decoding
 
     def seconds_outstanding(self, tokens: int) -> float:
-        """Until all its work and a request of so many tokens would be done."""
+        """Seconds until all its work and a request of so many tokens would be done."""
         return (self.outstanding_tokens + tokens) / self.tokens_per_s
 
 
 def if_idle(ring: RingState) -> RingState:
-    """The same ring without any other request."""
+    """State of the same ring without any other request."""
     return replace(ring, waiting_tokens=0, waiting_requests=0, decoding=0, outstanding_tokens=0)
 
 
@@ -118,13 +118,13 @@ def forecast_ttft_s(ring: RingState, prompt_tokens: int) -> float:
 
 
 def own_prefill_s(ring: RingState, prompt_tokens: int) -> float:
-    """Seconds that the ring computes a request's own prompt, what is not cached of it."""
+    """Seconds that the ring computes the part of a request's own prompt that is not cached."""
     return ring.pace.prefill_s(max(1, prompt_tokens - ring.cached_tokens), ring.decoding)
 
 
 def decoding_then(ring: RingState, after_s: float) -> float:
-    """How many others are likely to decode after so long: of those that do now the ones that have
-    not ended, and of those that wait ahead the ones that have begun and not ended."""
+    """Likely number of others that decode after so long: those that decode now and have not ended
+    by then, and those that wait ahead and have begun and not ended."""
     mean_s = ring.answer_tokens * ring.pace.tpot_s(max(0, ring.decoding - 1))
     ends = after_s / max(1e-9, mean_s)
     begun = -math.expm1(-ends) / ends if ends > 0 else 1.0

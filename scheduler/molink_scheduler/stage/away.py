@@ -20,15 +20,15 @@ __all__ = ["AwayBook"]
 
 @dataclass(slots=True)
 class _Reading:
-    """One fetch."""
+    """Fetch of cached blocks and its two answers."""
 
     numbers: tuple[int, ...]
     """But for those that were dropped since."""
     blocks: int
     read: Fetched | None = None
-    """The stage's own answer..."""
+    """Answer of this stage; None: it still reads."""
     arrived: Fetched | None = None
-    """...and that of those before it."""
+    """Joint answer of the stages before; None: it has not arrived."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class AwayBook:
 
     tiers: CacheTiers
     tier_of: dict[int, int] = field(init=False, default_factory=dict)
-    """By the blocks' numbers."""
+    """Tier of each block, by the block's number."""
     _counts: list[int] = field(init=False, default_factory=lambda: [0, 0, 0])
     _readings: dict[int, _Reading] = field(init=False, default_factory=dict)
 
@@ -82,7 +82,7 @@ class AwayBook:
         return frozenset(chain.from_iterable(open_ones))
 
     def give_up(self, numbers: Collection[int]) -> None:
-        """These blocks come back no more: they are dropped."""
+        """Forget blocks that come back no more: they are dropped."""
         for reading in self._readings.values():
             reading.numbers = tuple(one for one in reading.numbers if one not in numbers)
 
@@ -95,12 +95,12 @@ class AwayBook:
         return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
 
     def arrived(self, fetched: Fetched) -> Fetched | None:
-        """All stages before have answered; what is to be passed on."""
+        """Note that all stages before have answered; the answer to pass on."""
         self._readings[fetched.fetch_id].arrived = fetched
         return self._answer(fetched.fetch_id)
 
     def read(self, fetched: Fetched) -> tuple[tuple[int, ...], Fetched | None]:
-        """The stage's own blocks were read: their numbers, and what is to be passed on."""
+        """Note that the stage has read its blocks: their numbers, and the answer to pass on."""
         reading = self._readings[fetched.fetch_id]
         reading.read = fetched
         return reading.numbers, self._answer(fetched.fetch_id)

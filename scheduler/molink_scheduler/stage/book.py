@@ -52,20 +52,20 @@ class StageBook:
     kv: KvLedger
     limits: ModelLimits
     away: AwayBook = field(default_factory=lambda: AwayBook(CacheTiers()))
-    """What is cached below device memory."""
+    """Blocks cached below device memory."""
     _held: dict[int, HeldRequest] = field(init=False, default_factory=dict)
     snapshots: int = 0
     """Snapshots of states that there is room for."""
     _cached: dict[int, int] = field(init=False, default_factory=dict)
-    """By the number of each cached block: requests that use it."""
+    """Number of requests that use each cached block, by the block's number."""
     _snapshots: set[int] = field(init=False, default_factory=set)
-    """That were made."""
+    """Snapshots that were made."""
     _offered: frozenset[int] | None = field(init=False, default=None)
     """Cached blocks of the epoch before, until the head says which stay; None: it has said so, or
     never will."""
     _is_fresh: bool = field(init=False, default=False)
     _lacking: set[int] = field(init=False, default_factory=set)
-    """Of a fresh stage, cached blocks that the others hold."""
+    """Cached blocks that the other stages hold and this fresh stage lacks."""
 
     @property
     def lacking(self) -> frozenset[int]:
@@ -73,7 +73,7 @@ class StageBook:
         return frozenset(self._lacking)
 
     def computed_tokens(self) -> dict[int, int]:
-        """Of how many tokens of each request the stage holds KV."""
+        """Tokens of each request of which the stage holds KV."""
         return {request_id: held.computed_tokens for request_id, held in self._held.items()}
 
     def resume(self, resume: Resume, offered: frozenset[int] = frozenset()) -> None:
@@ -192,7 +192,7 @@ class StageBook:
             self.kv.drop(1)
 
     def read(self, fetched: Fetched) -> Fetched | None:
-        """The stage's own blocks of a fetch were read; what is to be passed on."""
+        """Note that the stage has read its blocks of a fetch; the answer to pass on."""
         numbers, answer = self.away.read(fetched)
         for number in numbers:
             self._cached[number] -= 1
@@ -213,7 +213,7 @@ class StageBook:
             self.kv.begin(admission.request_id, admission.cached_blocks)
 
     def _retain(self, numbers: Iterable[int]) -> None:
-        """These blocks are all that is cached."""
+        """Keep these blocks: they are all that is cached."""
         self._offered = None
         if self._is_fresh:
             self._lacking.update(numbers)
@@ -222,7 +222,7 @@ class StageBook:
             self.kv.bring_back(len(self._cached))
 
     def _use(self, cached: Iterable[range], more: int) -> None:
-        """So many more requests use these cached blocks."""
+        """Count so many more requests that use these cached blocks."""
         for numbers in cached:
             for number in numbers:
                 self._cached[number] += more
@@ -246,7 +246,7 @@ class StageBook:
             for admission in batch.admissions
         )
         refilled = set[int]()
-        """By this batch's admissions so far."""
+        """Blocks refilled by this batch's admissions so far."""
         if len(self._held) + new_count > self.kv.requests_max:
             return f"it admits more requests than the {self.kv.requests_max} that have room"
         for admission in batch.admissions:

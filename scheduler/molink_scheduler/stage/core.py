@@ -43,7 +43,7 @@ from molink_scheduler.timing.steps import DecodeClock
 __all__ = ["StageCore", "WorkSource"]
 
 WEIGHT_OF_NEWEST = 0.1
-"""Of a step in the smoothed time: a glance at the dashboard sees the last second."""
+"""Weight of a step in the smoothed time: a glance at the dashboard sees the last second."""
 
 
 class WorkSource(Protocol):
@@ -55,10 +55,10 @@ class WorkSource(Protocol):
 
     @property
     def wait_until(self) -> float | None:
-        """When to ask for a batch again although nothing happened; None: only an event helps."""
+        """Time to ask for a batch again although nothing happened; None: only an event helps."""
 
     def computed_tokens(self) -> dict[int, int]:
-        """Of how many tokens of each request the stage holds KV."""
+        """Tokens of each request of which the stage holds KV."""
 
     def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
         """Take one event into account."""
@@ -82,7 +82,7 @@ class StageCore:
     source: WorkSource
     is_tail: bool
     resume: Resume = field(default_factory=Resume)
-    """With which it came into the ring's epoch."""
+    """Requests and cached blocks with which the stage came into the ring's epoch."""
     prefill_row_s: float = field(init=False, default=0.0)
     """Smoothed time of one row of a prefill step."""
     busy_s: float = field(init=False, default=0.0)

@@ -33,13 +33,13 @@ class Extension:
     log: ReplayLog | None
     """Rows that the kept layers have sent, where the new ones are behind; None: they are before."""
     held: dict[int, int]
-    """Where the new ones are before: of how many tokens of each request the kept layers hold KV."""
+    """Tokens of each request of which the kept layers hold KV, where the new layers are before."""
     _is_fed: bool = field(init=False, default=False)
     """Whether rows are replayed for the new layers before, and for them alone."""
     _whole: set[int] = field(init=False, default_factory=set)
-    """Requests of which the new layers behind hold what the kept ones hold..."""
+    """Requests of which the new layers behind hold what the kept ones hold."""
     _lacking: dict[int, Admission | None] = field(init=False, default_factory=dict)
-    """...and those of which they hold nothing, with what was said of each as it went on."""
+    """Requests of which the new layers behind hold nothing, with what was said of each."""
 
     @property
     def is_before(self) -> bool:
@@ -58,7 +58,7 @@ class Extension:
     def _go_on_before(
         self, resume: Resume, computed: Mapping[int, int], has_rows: HasRows
     ) -> tuple[int, ...]:
-        """Where the stage behind is fresh as well, all layers compute what is replayed."""
+        """Enter the epoch. If the stage behind is fresh too, all layers compute the replay."""
         self._is_fed = resume.fresh and not resume.next_fresh
         if not self._is_fed:
             return resume.missing(computed, has_rows)
@@ -102,9 +102,9 @@ class Extension:
             self._lacking[request_id] = admission
 
     def fed(self, batch: Batch, rows_max: int) -> Iterator[tuple[Batch, SentRows]]:
-        """What the new layers behind lack of the requests of a batch that they are to compute next,
-        in pieces of at most `rows_max` rows. It is kept until all pieces of a request are
-        computed."""
+        """Rows that the new layers behind lack of the requests of a batch that they are to compute
+        next, in pieces of at most `rows_max` rows. The need is kept until all pieces of a request
+        are computed."""
         for request_id in [span.request_id for span in batch.spans]:
             admission = self._lacking.get(request_id)
             if admission is None or self.log is None:

@@ -12,14 +12,15 @@ __all__ = ["HeldRequest"]
 
 @dataclass(slots=True)
 class HeldRequest:
-    """One request; `received` is ahead of `computed` by what waits for the device."""
+    """Request that a stage holds; `received` is ahead of `computed` by what waits for the
+    device."""
 
     admission: Admission | None
-    """None: kept from the epoch before, and not admitted again yet."""
+    """Admission; None: it was kept from the epoch before, and not admitted again yet."""
     is_waiting: bool
     """Whether the batch that admits it waits for the device."""
     latest: BatchClass
-    """Of the newest batch that names it."""
+    """Class of the newest batch that names the request."""
     received_tokens: int = 0
     computed_tokens: int = 0
     blocks_tokens: int = 0

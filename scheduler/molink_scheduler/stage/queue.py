@@ -85,11 +85,11 @@ class StageQueue:
 
     @property
     def wait_until(self) -> float | None:
-        """When to ask again although nothing arrived; None when there is nothing to wait for."""
+        """Time to ask again although nothing arrived; None when there is nothing to wait for."""
         return self.order.wait_until
 
     def computed_tokens(self) -> dict[int, int]:
-        """Of how many tokens of each request the stage holds KV."""
+        """Tokens of each request of which the stage holds KV."""
         return self.book.computed_tokens()
 
     def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
@@ -176,7 +176,7 @@ class StageOrder:
             self._prefill.append(arrived)
 
     def next_batch(self, now: float) -> RunBatch | None:
-        """What to compute now, in one step; None when nothing is there or it had better wait."""
+        """Batch to compute now, in one step; None when nothing is there or it had better wait."""
         prefill_due = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX and self._prefill
         if self._decode and not prefill_due:
             self._decodes_in_a_row = self._decodes_in_a_row + 1 if self._prefill else 0
@@ -188,7 +188,7 @@ class StageOrder:
         return self._take_rows(self.budget.rows_now(now, stay=stay))
 
     def next_decode(self, now: float) -> RunBatch | None:
-        """What may interrupt a prefill step that is under way; None when no decode waits."""
+        """Decode step that may interrupt a prefill step under way; None when no decode waits."""
         if not self._decode or self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
             return None
         self._decodes_in_a_row += 1
@@ -196,7 +196,7 @@ class StageOrder:
 
     @property
     def wait_until(self) -> float | None:
-        """When to ask again although nothing arrived; None when there is nothing to wait for."""
+        """Time to ask again although nothing arrived; None when there is nothing to wait for."""
         return self.budget.wait_until if self._prefill else None
 
     def _take_decode(self, now: float) -> RunBatch:
@@ -272,7 +272,7 @@ def _may_join(first: Batch, second: Batch) -> bool:
 
 
 def join_batches(batches: Sequence[Batch]) -> Batch:
-    """One batch of the rows of all, in order, under the first one's id."""
+    """Batch with the rows of all, in order, under the first one's id."""
     if len(batches) == 1:
         return batches[0]
     spans: list[Span] = []

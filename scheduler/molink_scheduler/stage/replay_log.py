@@ -22,7 +22,7 @@ __all__ = ["Lengths", "ReplayLog", "SentRows"]
 
 
 class Lengths(NamedTuple):
-    """How long a request is, and how long it may become."""
+    """Length of a request's prompt, and how long it may become."""
 
     prompt_tokens: int
     tokens_expected: int
@@ -36,10 +36,10 @@ class SentRows(NamedTuple):
     rows: bytes
     """All rows end to end."""
     token_ids: tuple[int, ...] = ()
-    """Of the rows, where the model's layers read them."""
+    """Token ids of the rows, where the model's layers read them."""
 
     def between(self, start: int, end: int) -> "SentRows":
-        """Its rows of tokens from `start` on and before `end`."""
+        """Rows of tokens from `start` on and before `end`."""
         if start <= self.start and end >= self.end:
             return self
         start, end = max(start, self.start), min(end, self.end)
@@ -56,10 +56,10 @@ class ReplayLog:
     bytes_max: float
     bytes_held: int = field(init=False, default=0)
     _sent: dict[int, list[SentRows]] = field(init=False, default_factory=dict)
-    """In order and without a gap from token 0, oldest request first."""
+    """Rows of each request in order and without a gap from token 0, the oldest request first."""
     _promised: set[int] = field(init=False, default_factory=set)
     _lengths: dict[int, Lengths] = field(init=False, default_factory=dict)
-    """Of the requests whose rows are here, as they were admitted."""
+    """Lengths of the requests whose rows are here, as they were admitted."""
     _cached: dict[int, SentRows] = field(init=False, default_factory=dict)
     """Rows of each cached block, by its number, the longest kept first."""
     _owed: dict[int, SentRows] = field(init=False, default_factory=dict)
@@ -122,7 +122,7 @@ class ReplayLog:
         return self._lengths.get(request_id)
 
     def ends(self) -> Iterator[tuple[int, int]]:
-        """(request, how many tokens have their rows here), oldest request first."""
+        """Pairs (request, how many tokens have their rows here), oldest request first."""
         return ((one, pieces[-1].end) for one, pieces in self._sent.items() if pieces)
 
     def add(self, request_id: int, sent: SentRows) -> None:
@@ -166,8 +166,8 @@ class ReplayLog:
     def batches(
         self, batch: Batch, admission: Admission, rows_max: int
     ) -> Iterator[tuple[Batch, SentRows]]:
-        """What a replaced neighbour lacks of a request that `batch` admits, before that is sent: a
-        batch for each piece of at most `rows_max` rows."""
+        """Rows that a replaced neighbour lacks of a request that `batch` admits, before that batch
+        is sent: a batch for each piece of at most `rows_max` rows."""
         if not admission.kept_tokens:
             yield from self._refilled(batch, admission, rows_max)
             return

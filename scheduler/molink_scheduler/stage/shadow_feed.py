@@ -42,15 +42,15 @@ class ShadowFeed:
 
     log: ReplayLog
     rows_max: int
-    """Of one batch."""
+    """Most rows of one batch."""
     _positions: dict[int, int] = field(init=False, default_factory=dict)
     """Tokens of each request that were handed out."""
     _level_at: dict[int, float] = field(init=False, default_factory=dict)
-    """When each request lacked nothing last, or was first seen."""
+    """Time at which each request lacked nothing last, or was first seen."""
     _left: set[int] = field(init=False, default_factory=set)
     """Requests that are left to replay."""
     _released: list[int] = field(init=False, default_factory=list)
-    """That the shadow has not been told of; at most as many as it holds."""
+    """Released requests that the shadow has not been told of; at most as many as it holds."""
     _batches: int = field(init=False, default=0)
 
     def restart(self) -> None:
@@ -68,7 +68,7 @@ class ShadowFeed:
         self._left.discard(request_id)
 
     def next(self, codec: str, bytes_max: int, now: float) -> Release | ShadowBatch | None:
-        """What is sent next, about `bytes_max` of rows and one row at least; None: nothing."""
+        """Message to send next: about `bytes_max` of rows, one row at least; None: nothing."""
         self._leave_hopeless(now)
         if self._released:
             return Release(self._released.pop(0))
@@ -86,11 +86,11 @@ class ShadowFeed:
         return sum(end - self._positions.get(one, 0) for one, end in self.log.ends())
 
     def behind_s(self, now: float) -> float:
-        """For how long the request that is behind longest has been."""
+        """Longest time that a request has lacked rows."""
         return max((now - self._level_at.get(one, now) for one, _ in self._lacking()), default=0.0)
 
     def _lacking(self) -> Iterator[tuple[int, int]]:
-        """(request, its tokens) of those that lack some."""
+        """Pairs (request, its tokens) of those that lack some."""
         for request_id, end in self.log.ends():
             if self._positions.get(request_id, 0) < end:
                 yield request_id, end
@@ -124,7 +124,7 @@ class ShadowFeed:
         return first.between(start, start + max(1, bytes_max // row_bytes))
 
     def _admission(self, request_id: int) -> Admission:
-        """How it is sampled a shadow need not know: that comes when it takes the stage's place."""
+        """Admission without sampling: a shadow hears of that when it takes the stage's place."""
         lengths = self.log.lengths(request_id)
         assert lengths is not None, "only what was admitted is picked"
         return Admission(request_id, *lengths, SamplingParams(1))

@@ -33,7 +33,7 @@ class ShadowQueue(StageQueue):
     """Source of a shadow's work."""
 
     _waiting: deque[StageEvent] = field(init=False, default_factory=deque)
-    """What has come since a release that must wait."""
+    """Events since a release that must wait, in order of arrival."""
 
     def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
         """Queue rows, or forget a request, as soon as all before is done."""

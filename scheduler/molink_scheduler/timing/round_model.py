@@ -30,17 +30,17 @@ GAIN_MIN = 0.05
 costs the pipeline a round to settle."""
 
 BESIDE_GAIN_MIN = 0.1
-"""The same beside prompts, where nothing is measured afterwards: to merge two micro-batches costs
-half of the users a round, and a count that flapped between 1 and 2 was the whole p99 of their
-gaps."""
+"""Gain that a change must promise beside prompts, where nothing is measured afterwards: to merge
+two micro-batches costs half of the users a round, and a count that flapped between 1 and 2 was the
+whole p99 of their gaps."""
 
 PREFILL_SHARE_FULL = 0.1
-"""From this share of the devices' time on, prompts are as impatient for them as decode is."""
+"""Share of the devices' time from which on prompts are as impatient for them as decode is."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """t0 and t1 of one stage."""
+    """Cost of one stage: t0 and t1."""
 
     fixed_s: float
     row_s: float
@@ -48,7 +48,7 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class HopCost:
-    """One link of the round."""
+    """Cost of one link of the round."""
 
     fixed_s: float
     """Delay and everything else that does not depend on the batch."""
@@ -65,7 +65,7 @@ class RoundModel:
     _trip_fixed_s: float = field(init=False, repr=False, compare=False)
     _trip_row_s: float = field(init=False, repr=False, compare=False)
     _wire_row_s: float = field(init=False, repr=False, compare=False)
-    """Of the slowest link. Summed up once: a choice asks for twenty counts of long rings."""
+    """Time of a row on the slowest link, summed up once: a choice asks for twenty counts."""
 
     def __post_init__(self) -> None:
         parts: list[StageCost | HopCost] = [*self.stages, *self.hops]
@@ -75,7 +75,7 @@ class RoundModel:
         object.__setattr__(self, "_wire_row_s", wire_row_s)
 
     def trip_s(self, rows: int) -> float:
-        """One micro-batch alone on the ring."""
+        """Time of one micro-batch alone on the ring."""
         return self._trip_fixed_s + rows * self._trip_row_s
 
     def cycle_s(self, running_count: int, micro_batch_count: int) -> float:
@@ -83,7 +83,7 @@ class RoundModel:
         return self.cycle_and_device_s(running_count, micro_batch_count)[0]
 
     def device_s(self, running_count: int, micro_batch_count: int) -> float:
-        """What one cycle takes of the slowest device."""
+        """Time that one cycle takes of the slowest device."""
         rows = -(-running_count // micro_batch_count)
         step = max([stage.fixed_s + rows * stage.row_s for stage in self.stages], default=0.0)
         return micro_batch_count * step

@@ -20,21 +20,21 @@ from molink_scheduler.timing.steps import StepProfile
 __all__ = ["RoundTracker", "StageStamp", "stamps_objection"]
 
 WEIGHT_OF_NEWEST = 0.1
-"""Of a trip's delay: prompts that pass now and then should not look like a slow ring."""
+"""Weight of a trip's delay: prompts that pass now and then should not look like a slow ring."""
 
 FULL_SHARE = 0.7
 """A device or link that the micro-batches out take for so much of a trip is full: what arrives
 unevenly queues there."""
 
 STAMPS_MAX = 64
-"""Twice as many as the longest ring that we expect has stages."""
+"""Most stamps, twice as many as the longest ring that we expect has stages."""
 
 STEP_S_MAX = 3600.0
-"""Of one decode step; nobody waits for a token so long."""
+"""Longest decode step; nobody waits for a token so long."""
 
 
 class StageStamp(NamedTuple):
-    """What one stage says of a decode step."""
+    """Measurements of one stage for a decode step."""
 
     step_s: float
     wire_bytes_per_s: float
@@ -70,7 +70,7 @@ class RoundTracker:
         self._departures[slot] = (rows, now)
 
     def returned(self, slot: int, stamps: Sequence[StageStamp], now: float) -> float | None:
-        """It came back; the trip in seconds, None for one that is not known to have left."""
+        """Note that a micro-batch came back; its trip in seconds, None if it left unknown."""
         departure = self._departures.pop(slot, None)
         if departure is None:
             return None
@@ -87,7 +87,7 @@ class RoundTracker:
 
     @property
     def oldest_departure(self) -> float | None:
-        """When the micro-batch left that has been under way for longest; None: none is."""
+        """Departure time of the micro-batch that has been under way for longest; None: none is."""
         return min((at for _, at in self._departures.values()), default=None)
 
     def model(self) -> RoundModel | None:
@@ -106,8 +106,8 @@ class RoundTracker:
             self._wire_row_s = [self.row_bytes / rate if rate > 0 else 0.0 for rate in rates[:-1]]
 
     def _learn_delay(self, trip_s: float, steps_s: list[float], wires_s: list[float]) -> None:
-        """What neither steps nor wires explain of a trip; none of it is waiting for others where
-        nothing is full."""
+        """Learn the time of a trip that neither steps nor wires explain; none of it is waiting for
+        others where nothing is full."""
         delay_s = max(0.0, trip_s - sum(steps_s) - sum(wires_s))
         circling = len(self._departures) + 1
         is_full = circling * max([*steps_s, *wires_s], default=0.0) > FULL_SHARE * trip_s

@@ -107,7 +107,7 @@ class StepProfile:
 
 
 WEIGHT_OF_NEWEST_STEP = 0.1
-"""Of a decode step in their smoothed time: one slow step hardly moves the forecast."""
+"""Weight of a decode step in their smoothed time: one slow step hardly moves the forecast."""
 
 WEIGHT_OF_NEWEST = 0.25
 """A step change is 90 % absorbed after eight rounds (1 - 0.75**8 = 0.90), about a second."""
@@ -116,10 +116,10 @@ ROUNDS_UNTIL_EMPTY = 2.0
 """A slot that has not been seen for so many rounds carries nothing any more."""
 
 ROUNDS_UNTIL_PAUSE = 8.0
-"""After so many rounds nobody was there: who asks for a word each minute is no slow ring..."""
+"""Rounds after which nobody was there: who asks for a word each minute is no slow ring."""
 
 PAUSE_S_MIN = 2.0
-"""...but after no less: the first round may have been one of a millisecond, by accident."""
+"""Shortest pause: the first round may have been one of a millisecond, by accident."""
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class DecodeClock:
     step_s: float = field(init=False, default=0.0)
     """Smoothed time of a decode step."""
     _last_seen: dict[int, float] = field(default_factory=dict)
-    """In order of time."""
+    """Time at which each micro-batch was last seen, in order of time."""
     _round_s: float | None = None
     _late: set[int] = field(default_factory=set)
     """Places whose last visit came more than a round late."""
@@ -155,7 +155,7 @@ class DecodeClock:
             self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
 
     def due_at(self, now: float) -> float | None:
-        """When the next one is expected, at the earliest `now`; None when none circles."""
+        """Time at which the next one is expected, at the earliest `now`; None when none circles."""
         if self._round_s is None:
             return None
         full_s = ROUNDS_UNTIL_EMPTY * self._round_s
@@ -169,7 +169,7 @@ class DecodeClock:
         self.step_s += WEIGHT_OF_NEWEST_STEP * (elapsed_s - self.step_s)
 
     def result_due_at(self, now: float) -> float | None:
-        """When the result of the next decode step is expected; None when none circles."""
+        """Time at which the result of the next decode step is expected; None when none circles."""
         due_at = self.due_at(now)
         return None if due_at is None else due_at + self.step_s
 
@@ -182,7 +182,7 @@ class DecodeClock:
 
 
 PREFILL_ROWS_MIN = 16
-"""One KV block: smaller steps cost nearly the same, because their weights are read all the same."""
+"""Least rows, a KV block: smaller steps cost nearly the same, as weights are read all the same."""
 
 REPLAY_ROWS_MAX = 512
 """Rows of a step that stay on the stage, and need not be cut for a link: the longest step for which
@@ -197,12 +197,12 @@ class PrefillBudget:
     """Rows per prefill step of one stage."""
 
     rows_max: int
-    """Also the piece when no decode is running: larger ones would not overlap with the next hop."""
+    """Most rows, also when no decode is running: more would not overlap with the next hop."""
     clock: DecodeClock
     profile: StepProfile
-    """Of this stage's prefill steps."""
+    """Measured times of this stage's prefill steps."""
     replay_rows_max: int | None = None
-    """Of a step whose rows stay on the stage; None: as of any other."""
+    """Most rows of a step whose rows stay on the stage; None: as of any other."""
     _waiting_since: float | None = None
 
     def rows_now(self, now: float, *, stay: bool = False) -> int:
@@ -224,7 +224,7 @@ class PrefillBudget:
 
     @property
     def wait_until(self) -> float | None:
-        """When to ask again after a 0, if no message came before; None when nothing waits."""
+        """Time to ask again after a 0, if no message came before; None when nothing waits."""
         return None if self._waiting_since is None else self._waiting_since + WAIT_MAX_S
 
     def _go(self, rows: int) -> int:

@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 PAPER_NODES = 8
-"""Of the sixteen, those that compute prompts."""
+"""Nodes of the paper's sixteen that compute prompts."""
 
 PAPER_CAPACITY_TOKENS = 3_000_000
-"""Of a node's memory for KV, 1 TB at 320 KB a token (FAST'25, section 5)."""
+"""Tokens that a node's memory for KV holds, 1 TB at 320 KB a token (FAST'25, section 5)."""
 
 LAYERS, WIDTH = 80, 8192
 ATTENTION_FACTOR, MATRIX_FACTOR = 4, 22
@@ -57,11 +57,11 @@ token."""
 
 KV_TOKEN_BYTES = 320_000
 TRANSFER_BYTES_PER_S = 87e9
-"""What the paper's transfer engine reaches over four links of 200 Gbps."""
+"""Rate that the paper's transfer engine reaches over four links of 200 Gbps."""
 
 RING_LINK = LinkSpec(TRANSFER_BYTES_PER_S * 8e-6, 0.001)
-"""Between two nodes of a ring. The delay is assumed: the network's is some microseconds, the rest
-is for the software of both ends."""
+"""Link between two nodes of a ring. The delay is assumed: the network's is some microseconds, the
+rest is for the software of both ends."""
 
 BALANCING_THRESHOLD = 1.0
 """Mooncake's kvcache_balancing_threshold: a copy is considered once another node's prefix is longer
@@ -93,7 +93,7 @@ class PaperNode:
         return PrefillWork(operations / NODE_FLOPS_PER_S, 0.0)
 
     def decode(self, answers: int, context_tokens: float, *, beside_prefill: bool) -> DecodeLoad:
-        """Nothing: other nodes decode."""
+        """No load: other nodes decode."""
         return IDLE
 
 
@@ -137,7 +137,7 @@ class KvcacheCentric:
     """Algorithm 1 of Mooncake, with exact times of all prompts that wait."""
 
     copies: bool = True
-    """Without, it is the paper's cache-aware scheduling."""
+    """Whether blocks are copied; without, it is the paper's cache-aware scheduling."""
 
     def __call__(self, rings: Sequence[CacheRing], request: CacheRequest) -> int:
         """The node with the least time to the first token; a prefix that is copied to it lies there

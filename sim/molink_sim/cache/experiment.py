@@ -35,7 +35,7 @@ LATENCY_MS_MAX = 60_000.0
 """Slower links than a modem's, or to the moon and back, make times that no figure holds."""
 
 OVERLOAD_TIMES = 2.0
-"""Of the rate that is held: Mooncake plays its trace twice as fast."""
+"""Multiple of the rate that is held: Mooncake plays its trace twice as fast."""
 
 CAPACITIES_BLOCKS = (1_000, 3_000, 5_859, 10_000, 30_000, 50_000, 100_000, None)
 """Mooncake's, and a node's 3 M tokens; None: all fit."""
@@ -51,17 +51,17 @@ class CacheSetting:
     """Rings and rules of an experiment. Raises UserError for what cannot be."""
 
     shape: str = "home"
-    """`home`: rings of PCs; `paper`: prefill nodes of Mooncake's cluster."""
+    """Shape of the cluster. `home`: rings of PCs; `paper`: prefill nodes of Mooncake's cluster."""
     rings: int | None = None
-    """None: four, or as many as the paper's nodes make."""
+    """Number of rings; None: four, or as many as the paper's nodes make."""
     model: str = "llama-3-8b"
     gpu: str = "rtx4090"
     stages: int | None = None
-    """Of each ring; None: four, or one of the paper's nodes."""
+    """Stages of each ring; None: four, or one of the paper's nodes."""
     bandwidth_mbps: float = 100.0
     latency_ms: float = 30.0
     capacity_tokens: int | None = None
-    """Of each ring; None: what its memory has room for."""
+    """Cached tokens that each ring has room for; None: what its memory has room for."""
     eviction: str = "lru"
     routings: tuple[str, ...] = ("random", "load", "cache", "molink")
     admission: str = "accept"
@@ -69,10 +69,10 @@ class CacheSetting:
     """Requests per second over all rings; None: the trace's own."""
     ttft_times: float = TTFT_TIMES
     tpot_times: float = TPOT_TIMES
-    """Of the quiet times: what a request is to get."""
+    """Multiple of the quiet time per token that a request is to get."""
     seed: int = 0
     prompt_order: str = "shortest"
-    """In which prompts are computed, or `fifo`."""
+    """Order in which prompts are computed: `shortest` or `fifo`."""
 
     def __post_init__(self) -> None:
         unknown = [one for one in self.routings if one not in ROUTINGS]
@@ -99,7 +99,7 @@ class CacheSetting:
             raise UserError("--ttft-times and --tpot-times take numbers above 0.")
 
     def costs(self) -> list[RingCost]:
-        """One for each ring; equal rings share what they have worked out."""
+        """Costs of the rings, one each; equal rings share what they have worked out."""
         if self.shape == "paper":
             stages = self.stages or 1
             one = paper_ring(stages, self.capacity_tokens)
@@ -198,7 +198,8 @@ def _held_rates(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iter
 
 
 def _overload(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
-    """At twice the rate that is held with the last of the routings, or the rate that is given."""
+    """Rows at twice the rate that is held with the last of the routings, or the rate that is
+    given."""
     experiment, routing = _Experiment.of(setting, requests), setting.routings[-1]
     rate = setting.rate or OVERLOAD_TIMES * experiment.held(routing)[0]
     if not rate:

@@ -22,7 +22,7 @@ HitRate = float
 def hit_rate(
     requests: Sequence[CacheRequest], capacity_blocks: int | None, order: str = "lru"
 ) -> HitRate:
-    """By the prefix tree, with room for so many blocks, or for all.
+    """Hit rate of the prefix tree, with room for so many blocks, or for all.
 
     A prompt with more blocks than there is room for has its first ones cached.
     """
@@ -46,7 +46,7 @@ def _take(tree: PrefixTree, blocks: bytes, capacity_blocks: int | None) -> int:
 
 
 def brute_force_lru(requests: Sequence[CacheRequest], capacity_blocks: int) -> HitRate:
-    """By a list of single blocks, least recently used first."""
+    """Hit rate of a list of single blocks, least recently used first."""
     cached: OrderedDict[bytes, None] = OrderedDict()
     hits = total = 0
     for request in requests:

@@ -36,55 +36,55 @@ PLANNED_TOKENS, PLANNED_ANSWERS = 4096, 8
 """Length of a prompt, and how many answers, at which a ring's pace is planned."""
 
 MOMENT_S = 1e-9
-"""What is less ahead happens now: times of an hour's trace cannot be told apart more finely."""
+"""Seconds ahead that count as now: times of an hour's trace cannot be told apart more finely."""
 
 
 @dataclass(slots=True)
 class Served:
-    """One request on a ring, and what came of it."""
+    """Request on a ring, and what came of it."""
 
     request: CacheRequest
     met: RingState
     """The ring as it was when it came."""
     transfer_s: float = 0.0
-    """Until blocks that it begins with are copied here."""
+    """Seconds until blocks that it begins with are copied here."""
     refused: bool = False
-    """Before its prompt was computed, or after."""
+    """Whether it was refused, before its prompt was computed or after."""
     cached_blocks: int = 0
-    """When its prompt began."""
+    """Blocks of its prompt that were cached when it began."""
     work: PrefillWork = field(default_factory=lambda: PrefillWork(0.0, 0.0))
     first_token_s: float | None = None
     ended_s: float | None = None
     pinned: int | None = None
     """Node of the tree that it holds."""
     place: int = 0
-    """Among those that wait."""
+    """Place among those that wait."""
     behind_s: float = 0.0
     """How much later than the slowest part the ring's end was free of the prompt before it."""
 
     @property
     def cached_tokens(self) -> int:
-        """Of its prompt; the last one is computed in any case."""
+        """Cached tokens of its prompt; the last one is computed in any case."""
         return min(self.cached_blocks * BLOCK_TOKENS, self.request.input_tokens - 1)
 
     @property
     def expected_tokens(self) -> int:
-        """Of its prompt to be computed, as far as was known when it came."""
+        """Tokens of its prompt to be computed, as far as was known when it came."""
         return self.request.input_tokens - self.met.cached_tokens
 
     @property
     def computed_tokens(self) -> int:
-        """Of its prompt; 0 if none was."""
+        """Tokens of its prompt that were computed; 0 if none was."""
         return 0 if self.first_token_s is None else self.computing_tokens
 
     @property
     def computing_tokens(self) -> int:
-        """Of its prompt, that were not cached when it began."""
+        """Tokens of its prompt that were not cached when it began."""
         return self.request.input_tokens - self.cached_tokens
 
     @property
     def ttft_s(self) -> float:
-        """Infinite while there is no token."""
+        """Time to its first token; infinite while there is none."""
         return NEVER if self.first_token_s is None else self.first_token_s - self.request.at_s
 
     @property
@@ -101,7 +101,7 @@ class CacheRing:
 
     cost: RingCost
     order: str = "lru"
-    """Of eviction."""
+    """Order of eviction."""
     admission: AdmissionPolicy = AdmissionPolicy.ACCEPT
     targets: Targets = NO_TARGETS
     prompts: PromptOrder = field(default_factory=PromptOrder)
@@ -110,11 +110,11 @@ class CacheRing:
     ring_admission: RingAdmission = field(init=False)
     pace: PaceEstimator = field(init=False)
     waiting: list[Served] = field(init=False, default_factory=list)
-    """In order of their places."""
+    """Requests that wait, in order of their places."""
     prompt: Served | None = field(init=False, default=None)
-    """Whose spans pass the slowest part now."""
+    """Request whose spans pass the slowest part now."""
     left: float = field(init=False, default=0.0)
-    """Of its work, as a share."""
+    """Share of that prompt's work that is left."""
     load: DecodeLoad = field(init=False, default=IDLE)
     outstanding_tokens: int = field(init=False, default=0)
     """Prompts and answers of all that have not ended. The length of an answer is the trace's, which
@@ -128,9 +128,9 @@ class CacheRing:
     _rounds: float = field(init=False, default=0.0)
     _count: int = field(init=False, default=0)
     _context_tokens: float = field(init=False, default=0.0)
-    """Of all answers, each with half of what it generates."""
+    """Contexts of all answers, each with half of what it generates."""
     _copying_s: float = field(init=False, default=0.0)
-    """Of blocks that the next request brings along."""
+    """Seconds of copying blocks that the next request brings along."""
     _private_blocks: int = field(init=False, default=0)
     """Held by requests and not cached."""
 
@@ -155,7 +155,7 @@ class CacheRing:
         return self._context_tokens / max(1, len(self._answers))
 
     def cached_tokens(self, request: CacheRequest) -> int:
-        """Of a prompt, now; its last token is computed in any case."""
+        """Cached tokens of a prompt, now; its last token is computed in any case."""
         blocks = self.tree.find(SALT, request.blocks).blocks
         return min(blocks * BLOCK_TOKENS, request.input_tokens - 1)
 
@@ -191,7 +191,8 @@ class CacheRing:
 
     @property
     def wait_s(self) -> float:
-        """Until the slowest part is free of all prompts that are here, at the present speed."""
+        """Seconds until the slowest part is free of all prompts that are here, at the present
+        speed."""
         now_s = self._prompt_left_s(self.prompt) if self.prompt else 0.0
         return now_s + sum(
             served.transfer_s
@@ -214,7 +215,7 @@ class CacheRing:
             self.tree.unpin(self.tree.extend(SALT, blocks)[0])
 
     def next_s(self) -> float:
-        """When something happens next by itself."""
+        """Time at which something happens next by itself."""
         found = self._arriving[0][0] if self._arriving else NEVER
         if self.prompt is not None:
             found = min(found, self.now_s + self._prompt_left_s(self.prompt))
@@ -226,7 +227,7 @@ class CacheRing:
         return self.left * self.load.prefill_s(prompt.work)
 
     def _answer_left_s(self) -> float:
-        """Of the one that ends first."""
+        """Seconds left of the answer that ends first."""
         return (self._answers[0][0] - self._rounds) * self.load.tpot_s
 
     def advance(self, until_s: float) -> None:
@@ -256,7 +257,7 @@ class CacheRing:
         self._begin()
 
     def _share(self) -> None:
-        """Who is on the ring has changed, and with it all speeds."""
+        """Set all speeds anew: the requests on the ring have changed."""
         self.load = self.cost.decode(
             self.answers, self.context_tokens, beside_prefill=self.prompt is not None
         )
@@ -339,7 +340,7 @@ def _context(request: CacheRequest) -> float:
 
 
 def planned_pace(cost: RingCost) -> RingPace:
-    """What a plan would forecast of a ring; answers correct it."""
+    """Pace that a plan would forecast of a ring; answers correct it."""
     prompt = cost.prefill(0, PLANNED_TOKENS)
     alone, busy = (
         cost.decode(answers, PLANNED_TOKENS, beside_prefill=False).tpot_s

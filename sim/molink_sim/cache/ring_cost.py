@@ -47,12 +47,12 @@ behind it (docs/decisions/0008-prefill-makes-room.md)."""
 
 @dataclass(frozen=True, slots=True)
 class PrefillWork:
-    """What a prompt's tokens take of the slowest stage, and of the slowest link."""
+    """Time that a prompt's tokens take of the slowest stage, and of the slowest link."""
 
     stage_s: float
     link_s: float
     fill_s: float = 0.0
-    """From the end of its work on the slowest part until its first token is there."""
+    """Seconds from the end of its work on the slowest part until its first token is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class PipelineCost:
     answers_here: bool = True
     _span_tokens: int = field(init=False)
     _stage_s: list[float] = field(init=False, default_factory=lambda: [0.0])
-    """Of the slowest stage, for the first so many blocks of a prompt."""
+    """Seconds of the slowest stage, for the first so many blocks of a prompt."""
     _rounds: dict[tuple[int, int, bool], DecodeLoad] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class PipelineCost:
         ]
 
     def _fill_s(self, rows: int, end_tokens: int) -> float:
-        """What a span needs for all stages and links but the slowest of them."""
+        """Seconds of a span on all stages and links but the slowest of them."""
         steps = self._steps_s(rows, end_tokens)
         wires = [rows * self._row_s(link) for link in self._hops]
         delays = sum(link.one_way_s for link in self.ring.links) if self._hops else 0.0
@@ -137,7 +137,7 @@ class PipelineCost:
         return PrefillWork(stage_s, row_s * rows, fill_s)
 
     def _extra_s(self, rows: int, end_tokens: int) -> float:
-        """What a last span of fewer rows takes beyond its share of a whole one."""
+        """Seconds that a last span of fewer rows takes beyond its share of a whole one."""
         if not rows:
             return 0.0
         whole_s = max(self._steps_s(self._span_tokens, end_tokens))
@@ -180,7 +180,7 @@ class PipelineCost:
         return DecodeLoad(cycle_s, min(most, device_s / cycle_s), min(most, wire_s / cycle_s))
 
     def _least_share(self, step_s: float) -> float:
-        """Of a stage that prompts have at least: so many decode steps may pass a waiting span."""
+        """Least share of a stage for prompts: so many decode steps may pass a waiting span."""
         span_s = max(self._steps_s(self._span_tokens, 0))
         return span_s / (span_s + DECODES_BEFORE_PREFILL_MAX * step_s)
 

@@ -21,7 +21,7 @@ from molink_sim.cache.trace import CacheRequest
 __all__ = ["TPOT_TIMES", "TTFT_TIMES", "HeldRate", "highest_rate", "p90", "quiet_targets"]
 
 TTFT_TIMES, TPOT_TIMES = 10.0, 5.0
-"""Of the quiet times (Mooncake, section 5.1)."""
+"""Multiples of the quiet times (Mooncake, section 5.1)."""
 
 PERCENTILE = 0.9
 
@@ -33,7 +33,7 @@ RATE_MIN_PER_S, RATE_MAX_PER_S = 1 / 64, 64.0
 
 
 def p90(values: Sequence[float]) -> float:
-    """What nine in ten values are at or below; 0 for none."""
+    """Value that nine in ten are at or below; 0 for none."""
     ordered = sorted(values)
     return ordered[math.ceil(PERCENTILE * len(ordered)) - 1] if ordered else 0.0
 

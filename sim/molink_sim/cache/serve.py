@@ -25,10 +25,10 @@ MOONCAKE = {
     "mooncake-cache-aware": KvcacheCentric(copies=False),
     "mooncake-kvcache-centric": KvcacheCentric(copies=True),
 }
-"""Of the paper's cluster only."""
+"""Routings of the paper's cluster only."""
 
 ROUTINGS = (*(str(one) for one in Routing), *MOONCAKE)
-"""What a coordinator can do, and the paper's."""
+"""Routings that a coordinator can do, and the paper's."""
 
 PROBE = CacheRequest(0.0, 1, 1, b"")
 """Asked about the load: it has no prompt to speak of, so what it finds is the ring's."""
@@ -42,19 +42,19 @@ class Rules:
     """How requests are routed and admitted, and blocks evicted."""
 
     routing: str = str(Routing.MOLINK)
-    """One of `ROUTINGS`."""
+    """Name in `ROUTINGS`."""
     admission: AdmissionPolicy = AdmissionPolicy.ACCEPT
     targets: Targets = NO_TARGETS
     eviction: str = "lru"
     seed: int = 0
-    """Of random routing."""
+    """Seed of random routing."""
     prompt_order: str = "shortest"
-    """`shortest`, as heads have it, or `fifo`, which Mooncake's routings have in any case, and
-    heads where a time to a first token is promised."""
+    """Order of prompts: `shortest`, as heads have it, or `fifo`, which Mooncake's routings have in
+    any case, and heads where a time to a first token is promised."""
 
     @property
     def own_work_times(self) -> int:
-        """By which places of prompts are given; 0: in order of arrival."""
+        """Factor by which places of prompts are given; 0: in order of arrival."""
         is_promised = (
             self.admission is not AdmissionPolicy.ACCEPT and self.targets.ttft_s is not None
         )
@@ -64,7 +64,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class CacheOutcome:
-    """What came of each request, in the trace's order, and of the rings."""
+    """Outcome of each request, in the trace's order, and of the rings."""
 
     served: Sequence[Served]
     loads: Sequence[float]
@@ -80,12 +80,12 @@ class CacheOutcome:
 
     @property
     def ttfts_s(self) -> list[float]:
-        """Of those that were not refused."""
+        """Times to the first token of requests that were not refused."""
         return [one.ttft_s for one in self.served if not one.refused]
 
     @property
     def tpots_s(self) -> list[float]:
-        """Of those that were not refused and have more than one token."""
+        """Times per token of requests that were not refused and have more than one token."""
         long = (one for one in self.served if one.request.output_tokens > 1 and not one.refused)
         return [one.tpot_s for one in long]
 

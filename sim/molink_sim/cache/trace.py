@@ -35,7 +35,7 @@ from molink_sim.workload import BATCH_REQUESTS_MIN, BATCH_S
 __all__ = ["BLOCK_TOKENS", "CacheRequest", "at_rate", "rate_per_s", "read_cache_trace", "within"]
 
 BLOCK_TOKENS = 512
-"""Of one hash in Mooncake's traces."""
+"""Tokens of one hash in Mooncake's traces."""
 
 HASH_MAX = 2**31 - 1
 """A token of the prefix tree is a signed number of 32 bits."""
@@ -45,7 +45,7 @@ COMMON_SHARE = 0.01
 requests of the conversation trace share one block, no other is in more than 0.4 %."""
 
 COMMON_MIN = 16
-"""Of a short trace: conversations may have as many turns."""
+"""Requests that may begin with one block of a short trace: conversations may have as many turns."""
 
 COUNTS = ("timestamp", "input_length", "output_length")
 
@@ -58,10 +58,10 @@ class CacheRequest:
     input_tokens: int
     output_tokens: int
     blocks: bytes
-    """One number of 32 bits for each block of the prompt, the last one included that may not be
+    """Numbers of 32 bits, one for each block of the prompt, the last one included that may not be
     full."""
     conversation: int = 0
-    """The same for all requests that share more than a system prompt."""
+    """Number that all requests have in common that share more than a system prompt."""
     answer: bytes = b""
     """Blocks behind the prompt's whole ones that the answer completes, as the next turn has
     them."""
@@ -154,7 +154,7 @@ def _with_conversations(rows: Sequence[tuple[list[int], CacheRequest]]) -> list[
 
 
 def _answers(hashes: Sequence[list[int]], requests: Sequence[CacheRequest]) -> list[bytes]:
-    """Of each request, by the next prompt that goes on from it."""
+    """Answer of each request, by the next prompt that goes on from it."""
     following: dict[int, list[int]] = {}
     found = []
     for all_blocks, one in zip(reversed(hashes), reversed(requests), strict=True):

@@ -11,8 +11,8 @@ from molink_sim.scenario import Scenario
 __all__ = ["MESSAGES_WAITING_MAX", "BoundedQueues"]
 
 MESSAGES_WAITING_MAX = 4096
-"""On one link: `TRANSFERS_WAITING_MAX` of `molink.transport.link.paced_link`, where reaching it is
-an error."""
+"""Messages that may wait on one link: `TRANSFERS_WAITING_MAX` of
+`molink.transport.link.paced_link`, where reaching it is an error."""
 
 
 class BoundedQueues(Checker):
@@ -37,21 +37,21 @@ class BoundedQueues(Checker):
         self.went_on(life)
 
     def link_opened(self, place: Place) -> None:
-        """Nothing waits for it."""
+        """Begin anew: nothing waits for the link."""
         self._waiting[place] = 0
 
     def went_on(self, life: RingLife) -> None:
-        """Nothing is under way."""
+        """Begin anew: nothing is under way."""
         self._decoding[life], self._planned[life], self._returned[life] = set(), {}, {}
 
     def offered(self, place: Place, message: Any, batch_class: BatchClass, size_bytes: int) -> None:
-        """One more message waits for the link."""
+        """Count one more message that waits for the link."""
         self._waiting[place] += 1
         if self._waiting[place] > MESSAGES_WAITING_MAX:
             self.mistake(f"{self._waiting[place]} messages wait on the link of {place}")
 
     def delivered(self, place: Place, message: Any) -> None:
-        """One fewer waits."""
+        """Count one message less that waits."""
         self._waiting[place] -= 1
 
     def taken(self, place: Place, message: StageEvent) -> None:

@@ -41,16 +41,16 @@ class BytesConserved(Checker):
             self._rows[place] = 0
 
     def link_opened(self, place: Place) -> None:
-        """What waited for the one before is gone."""
+        """Forget what waited for the link before: it is gone."""
         self._unsent_bytes[place] = [0, 0]
 
     def went_on(self, life: RingLife) -> None:
-        """What was under way is dropped where it arrives."""
+        """Forget what was under way: it is dropped where it arrives."""
         for place in life.places:
             self._under_way[place], self._rows[place] = {}, 0
 
     def offered(self, place: Place, message: Any, batch_class: BatchClass, size_bytes: int) -> None:
-        """It must come out."""
+        """Note a message that must come out."""
         self._under_way[place][id(message)] = message
         self._unsent_bytes[place][batch_class] += size_bytes
 
@@ -64,7 +64,7 @@ class BytesConserved(Checker):
             self.mistake(f"the link of {place} sent bytes of {batch_class.name} that nobody gave")
 
     def taken(self, place: Place, message: StageEvent) -> None:
-        """It was given to the link that leads here."""
+        """Check that the message was given to the link that leads here."""
         if isinstance(message, RequestSubmitted | RequestCancelled):
             return
         found = self._under_way[place.before].pop(id(message), None)
@@ -81,7 +81,7 @@ class BytesConserved(Checker):
             self.mistake(f"{place} computed {rows} rows of a batch of {run.batch.tokens}")
 
     def ended(self, world: World) -> None:
-        """Nothing is left on the way."""
+        """Check that nothing is left on the way."""
         for place, messages in self._under_way.items():
             if place.life.is_lost:
                 continue

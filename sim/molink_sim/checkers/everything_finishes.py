@@ -30,7 +30,8 @@ class EverythingFinishes(Checker):
             self.mistake("the run did not come to its end")
 
     def _may_fail(self, request: RequestOutcome) -> bool:
-        """Of a ring that goes on only what has met too many losses, and what nobody took."""
+        """Whether a request may fail: on a ring that goes on, one that met too many losses or that
+        nobody took."""
         if self.scenario.system.survivors_stay and request.losses <= LOSSES_MAX:
             return not request.token_times_s and self._met_a_loss(request)
         return self._met_a_loss(request)

@@ -44,7 +44,7 @@ class PrefillServed(Checker):
         self._passed: dict[Place, int] = {}
         """Decode steps since prefill's last turn on the device."""
         self._unsent_bytes: dict[Place, int] = {}
-        """Of prefill, on the link."""
+        """Bytes of prefill that wait on each link."""
         self._passed_on_link: dict[Place, int] = {}
 
     def ring_started(self, life: RingLife) -> None:
@@ -54,11 +54,11 @@ class PrefillServed(Checker):
             self.link_opened(place)
 
     def link_opened(self, place: Place) -> None:
-        """Nothing waits for it."""
+        """Begin anew: nothing waits for the link."""
         self._unsent_bytes[place] = self._passed_on_link[place] = 0
 
     def went_on(self, life: RingLife) -> None:
-        """Nothing has arrived."""
+        """Begin anew: nothing has arrived."""
         self._prompts[life] = {}
         for book in (self._waiting_rows, self._passed):
             book.update(dict.fromkeys(life.places, 0))
@@ -74,7 +74,7 @@ class PrefillServed(Checker):
                     prompt.returned = max(prompt.returned, span.end)
 
     def released(self, place: Place, request_id: int) -> None:
-        """It waits no more, or starts over."""
+        """Forget a prompt that waits no more, or starts over."""
         if place.index == 0:
             self._prompts[place.life].pop(request_id, None)
 

@@ -16,12 +16,12 @@ class SurvivorsStay(Checker):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self._lost: set[Place] = set()
-        """Since their ring went on last."""
+        """Places lost since their ring went on last."""
         self._fresh: set[Place] = set()
-        """That have been replaced after the last loss of their ring."""
+        """Places that have been replaced after the last loss of their ring."""
 
     def lost(self, place: Place) -> None:
-        """It will be replaced."""
+        """Note a place that will be replaced."""
         self._lost.add(place)
 
     def joined(self, place: Place, resume: Resume) -> None:

@@ -42,7 +42,7 @@ class TokensInOrder(Checker):
         self._draws_at[life] = {}
 
     def joined(self, place: Place, resume: Resume) -> None:
-        """It goes on from what it keeps; what a shadow held is not looked into."""
+        """Check that a stage goes on from what it keeps; what a shadow held is not looked into."""
         computed, kept = self._computed[place], dict(resume.keeps)
         for request_id, tokens in () if resume.fresh else kept.items():
             if computed.get(request_id, 0) < tokens:
@@ -50,7 +50,7 @@ class TokensInOrder(Checker):
         self._computed[place] = kept
 
     def went_on(self, life: RingLife) -> None:
-        """What was drawn and not taken is drawn again."""
+        """Forget tokens that were drawn and not taken: they are drawn again."""
         self._draws_at[life].clear()
 
     def sampled(self, life: RingLife, tokens: tuple[SampledToken, ...]) -> None:
@@ -59,7 +59,7 @@ class TokensInOrder(Checker):
             self._had[request_number(token.request_id)] += 1
 
     def released(self, place: Place, request_id: int) -> None:
-        """It starts over, or ends."""
+        """Forget a request that starts over, or ends."""
         self._computed[place].pop(request_id, None)
 
     def started(self, place: Place, run: RunBatch) -> None:

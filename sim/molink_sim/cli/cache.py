@@ -27,7 +27,7 @@ OVERLOAD_COLUMNS = {
     "wasted_tokens": "for nothing",
     "load_swing": "swing",
 }
-"""More would not fit a terminal; the JSON has all."""
+"""Columns of the table. More would not fit a terminal; the JSON has all."""
 
 DIGITS = 3
 

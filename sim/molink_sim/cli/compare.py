@@ -90,7 +90,7 @@ def _show(scenario: "ValidationScenario", found: "Comparison", real: "Sequence[R
 
 
 def _model(model: str | None) -> str:
-    """What is served; a path that is none is found out here, not by three processes."""
+    """Model that is served; a path that is none is found out here, not by three processes."""
     from molink.errors import UserError
 
     if model is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["swarm"]
 
 FAILURES_SHOWN_MAX = 20
-"""More would scroll the first away; the JSON has all."""
+"""Failures that are shown. More would scroll the first away; the JSON has all."""
 
 
 @click.command()

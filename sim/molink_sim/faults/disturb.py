@@ -110,7 +110,7 @@ class WireTrouble:
         return next((again_s for again_s in found if again_s is not None), None)
 
     def acknowledged_at(self, when: float) -> float:
-        """When an acknowledgement is back that without it would be back at `when`."""
+        """Return of an acknowledgement that without this trouble would be back at `when`."""
         return max([when, *(fault.until_s for fault in self.deaf if _is_on(fault, when))])
 
     def _drawn_s(self, fault: LateMessages | DuplicatedMessages) -> float | None:

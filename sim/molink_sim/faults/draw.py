@@ -19,16 +19,16 @@ from molink_sim.scenario import (
 __all__ = ["FAULTS", "draw_faults"]
 
 FAULTS_PER_KIND_MAX = 2
-"""Of one kind in a run: two may overlap, and there is calm in between."""
+"""Faults of one kind in a run: two may overlap, and there is calm in between."""
 
 LOSSES_MAX = 3
-"""Of nodes: a second one while the first is replaced, and a third that is lost again."""
+"""Losses of nodes: a second one while the first is replaced, and a third that is lost again."""
 
 BEGIN_SHARE_MAX = 0.7
-"""Of the run: what begins later would hardly meet anybody."""
+"""Share of the run in which faults begin: what begins later would hardly meet anybody."""
 
 LASTING_SHARE_MAX = 0.25
-"""Of the run."""
+"""Longest share of the run that a fault lasts."""
 
 CUTS_S = (0.5, 2.0, 10.0)
 """A stall of a home's Wi-Fi, a router that changes its channel, one that restarts."""
@@ -79,7 +79,7 @@ FAULTS: dict[str, Callable[[random.Random, Where], FaultSpec]] = {
 def draw_faults(
     seed: int, kinds: Collection[str], rings: Sequence[RingSpec], duration_s: float
 ) -> tuple[FaultSpec, ...]:
-    """None to two of each kind, three of losses, in order of beginning."""
+    """Faults: none to two of each kind, three of losses, in order of beginning."""
     found: list[FaultSpec] = []
     for kind in FAULTS:
         if kind in kinds:

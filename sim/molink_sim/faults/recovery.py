@@ -22,7 +22,7 @@ from molink_sim.scenario import FaultSpec, HostSuspended, NodeLoss
 __all__ = ["LOST_AGAIN_S", "RECOVER_WITHIN_S", "Recovery", "RingHost"]
 
 RECOVER_WITHIN_S, LOST_AGAIN_S = 60.0, 60.0
-"""As `molink.coordinator.upkeep.recovery`, whose constants these are (a test compares them)."""
+"""Constants of `molink.coordinator.upkeep.recovery` (a test compares them)."""
 
 
 class RingHost(Protocol):
@@ -42,7 +42,7 @@ class RingHost(Protocol):
         when all have."""
 
     def end(self) -> None:
-        """Nothing more comes of the ring."""
+        """End the ring: nothing more comes of it."""
 
     def restart(self) -> None:
         """The next ring begins, with empty KV."""
@@ -58,13 +58,13 @@ class Recovery:
     survivors_stay: bool
     detect_s: float
     _missing: Counter[int] = field(init=False, default_factory=Counter)
-    """Of each place the losses after which its layers are not loaded again."""
+    """Losses of each place after which its layers are not loaded again yet."""
     _fresh: set[int] = field(init=False, default_factory=set)
     """Places of stages that hold nothing of the ring's requests."""
     _began_at: float | None = field(init=False, default=None)
-    """When the first loss was noticed; None: the ring serves, or is down."""
+    """Time at which the first loss was noticed; None: the ring serves, or is down."""
     _lost_at: dict[int, float] = field(init=False, default_factory=dict)
-    """When each place was noticed to be lost last."""
+    """Time at which each place was last noticed to be lost."""
     _is_down: bool = field(init=False, default=False)
     _life: int = field(init=False, default=0)
     """Number of the ring: what is planned for one that has ended is void."""
@@ -101,7 +101,7 @@ class Recovery:
             self.clock.at(sleep.at_s + sleep.silent_s, self._silent, (sleep, self._life))
 
     def _silent(self, what: tuple[HostSuspended, int]) -> None:
-        """It has been taken for lost, unless its ring has lost it meanwhile."""
+        """Take a sleeping place for lost, unless its ring has lost it meanwhile."""
         sleep, life = what
         if life != self._life or sleep.place in self._fresh | self._missing.keys():
             return

@@ -26,7 +26,7 @@ from molink_scheduler.link.transmission import (
 __all__ = ["FairQueue", "FifoQueue"]
 
 FIFO_PIECE_BYTES = 16 * 2**10
-"""As much as `quantum` sends at once, so that the two differ in order alone."""
+"""Bytes of a piece, as many as `quantum` sends at once: the two differ in order alone."""
 
 FAIR_PIECE_BYTES = 8 * 2**10
 """A socket's turn is one segment of 1.4 KB; this is the smallest piece whose header and

@@ -41,9 +41,9 @@ class IdealLink(ForecastIgnored):
     deliver: Deliver
     _prefill: deque[WaitingPrefill] = field(init=False, default_factory=deque)
     _prefill_from: float = field(init=False, default=0.0)
-    """Since when, or from when on, the front of the line is on the wire."""
+    """Time since which, or from which on, the front of the line is on the wire."""
     _prefill_until: float = field(init=False, default=-math.inf)
-    """When its last byte leaves if no decode comes."""
+    """Time at which the prefill's last byte leaves if no decode comes."""
     _decode_until: float = field(init=False, default=-math.inf)
     _quantum: tuple[float, float] = field(init=False, default=(0.0, 0.0))
     """The rate that was last asked for, and the seconds of a piece."""
@@ -60,7 +60,7 @@ class IdealLink(ForecastIgnored):
     def offer_at(
         self, now: float, message: Any, batch_class: BatchClass, size_bytes: int, rows: int
     ) -> None:
-        """The same at a moment that may be yet to come, if nothing is offered before it."""
+        """Offer a message at a moment that may be yet to come, if nothing is offered before it."""
         if batch_class is DECODE:
             self._send_decode(now, message, size_bytes, rows)
         else:
@@ -89,7 +89,7 @@ class IdealLink(ForecastIgnored):
             self._watch_front()
 
     def _decode_starts(self, now: float) -> float:
-        """After the decode on the wire, else after a piece of prefill, else now."""
+        """Start of a decode: after the one on the wire, else after a piece of prefill, else now."""
         if now < self._decode_until:
             return self._decode_until
         if not self._prefill or now <= self._prefill_from:

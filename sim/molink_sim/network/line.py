@@ -55,7 +55,7 @@ class RateSchedule:
 
     @classmethod
     def of(cls, spec: LinkSpec) -> "RateSchedule":
-        """What the scenario says of a link."""
+        """Schedule of a link as the scenario describes it."""
         steps = [(0.0, spec.mbps, spec.one_way_s)]
         steps += [(change.at_s, change.mbps, change.one_way_s) for change in spec.changes]
         return cls([(at, mbps * BYTES_PER_MEGABIT, delay) for at, mbps, delay in steps])
@@ -69,7 +69,8 @@ class RateSchedule:
         return self._one_way_s[self._step(when) if self._last else 0]
 
     def finish(self, start: float, size_bytes: float) -> float:
-        """When the last of `size_bytes` that go from `start` on has left; never: infinity."""
+        """Time at which the last of `size_bytes` that go from `start` on has left; never:
+        infinity."""
         if not self._last:
             return start + size_bytes / self._rates[0] if self._rates[0] else math.inf
         step, at, left = self._step(start), start, size_bytes
@@ -81,7 +82,7 @@ class RateSchedule:
         return at + left / self._rates[step] if self._rates[step] else math.inf
 
     def carried_bytes(self, start: float, end: float) -> float:
-        """What leaves between two moments if there is always something to send."""
+        """Bytes that leave between two moments if there is always something to send."""
         if not self._last:
             return (end - start) * self._rates[0]
         total, at, step = 0.0, start, self._step(start)
@@ -122,11 +123,11 @@ class Window:
 
     _size_bytes: float = field(init=False, default=INITIAL_WINDOW_BYTES)
     _filled_at: float = field(init=False, default=0.0)
-    """When it was last in use as a whole, or half of the rest was taken back."""
+    """Time at which it was last in use as a whole, or half of the rest was taken back."""
     _used_bytes: float = field(init=False, default=0.0)
-    """The longest burst since."""
+    """Bytes of the longest burst since then."""
     _burst_bytes: float = field(init=False, default=0.0)
-    """Sent without a pause."""
+    """Bytes sent without a pause."""
     _burst_until: float = field(init=False, default=0.0)
 
     def opening_s(
@@ -167,13 +168,13 @@ class Trouble(Protocol):
     """Fault on a wire for a while (`molink_sim.faults`)."""
 
     def late_s(self, now: float) -> float:
-        """By how much more than the delay those bytes are late that leave now."""
+        """Seconds by which bytes that leave now are late, beyond the delay."""
 
     def again_s(self, now: float) -> float | None:
-        """After which time what arrives now arrives once more; None: it does not."""
+        """Seconds after which what arrives now arrives once more; None: it does not."""
 
     def acknowledged_at(self, when: float) -> float:
-        """When an acknowledgement is back that without it would be back at `when`."""
+        """Return of an acknowledgement that without the trouble would be back at `when`."""
 
 
 @dataclass(slots=True)
@@ -184,7 +185,7 @@ class Uplink:
     busy_until: float = field(init=False, default=-math.inf)
 
     def finish(self, size_bytes: int, now: float) -> float:
-        """When bytes sent now have left the node."""
+        """Time at which bytes sent now have left the node."""
         self.busy_until = max(now, self.busy_until) + size_bytes / self.rate_bytes_per_s
         return self.busy_until
 
@@ -198,11 +199,11 @@ class Line:
     random: random.Random
     uplink: Uplink | None = None
     delays_per_message: float = 1.0
-    """`SystemSpec.hop_one_way_delays`."""
+    """One-way delays of a message, as `SystemSpec.hop_one_way_delays`."""
     software_s: float = 0.0
     trouble: Trouble | None = None
     window: Window | None = None
-    """Of the one connection over it; None: its sender keeps it open."""
+    """Window of the one connection over it; None: its sender keeps it open."""
     schedule: RateSchedule = field(init=False)
     busy_until: float = field(init=False, default=-math.inf)
     _last_arrival: float = field(init=False, default=-math.inf)
@@ -211,7 +212,7 @@ class Line:
     _is_plain: bool = field(init=False)
     """Nor any change."""
     _delay_s: float = field(init=False)
-    """Of a wire that is plain."""
+    """Delay of a wire that is plain."""
 
     def __post_init__(self) -> None:
         self.schedule = RateSchedule.of(self.spec)
@@ -245,7 +246,7 @@ class Line:
         return self.window.opening_s(size_bytes, start, rate, 2 * self.schedule.one_way_at(start))
 
     def arrival(self, left_at: float) -> float:
-        """When bytes arrive that have left the wire's near end."""
+        """Arrival of bytes that have left the wire's near end."""
         if self._is_plain and self.trouble is None:
             at = left_at + self._delay_s + self.software_s
             if at > self._last_arrival:
@@ -266,6 +267,6 @@ class Line:
         return left_at + self._delay_s + self.software_s
 
     def acknowledged_at(self, now: float) -> float:
-        """When an acknowledgement given at the far end now is back."""
+        """Time at which an acknowledgement given at the far end now is back."""
         back_at = self.schedule.after_cut(now + self.schedule.one_way_at(now))
         return back_at if self.trouble is None else self.trouble.acknowledged_at(back_at)

@@ -32,10 +32,10 @@ class Link(Protocol):
         """The rate as the sender knows it."""
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """When the stage expects to want this link for decode again; the just-in-time rule asks."""
+        """Tell when the stage expects to want this link for decode: the just-in-time rule asks."""
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """When the result of the decode step that has begun is expected; prefill makes room."""
+        """Tell when the begun decode step's result is expected; prefill makes room."""
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """Send a message as soon as the link's order lets it."""

@@ -23,14 +23,14 @@ from molink_sim.network.link import Deliver
 __all__ = ["CHUNK_HEADER_BYTES", "PacedLink"]
 
 CHUNK_HEADER_BYTES = 23
-"""`molink.wire.chunks.ChunkHeader` once its numbers are large."""
+"""Bytes of `molink.wire.chunks.ChunkHeader` once its numbers are large."""
 
 POLL_S = 0.001
 """A link thread sleeps in poll(), which counts whole milliseconds and rounds up. Where the core
 asks to be woken at once, time passes all the same, as it does while the live thread looks again."""
 
 ROUND_TRIP_S_MIN = 1e-4
-"""As `LinkMemory` wants one above 0."""
+"""Least round trip: `LinkMemory` wants one above 0."""
 
 
 class _Piece(NamedTuple):
@@ -40,7 +40,7 @@ class _Piece(NamedTuple):
     batch_class: BatchClass
     rows: int
     message: Any
-    """What it is the last chunk of; None: there are more."""
+    """Message whose last chunk it is; None: there are more."""
 
 
 @dataclass(slots=True)
@@ -54,19 +54,19 @@ class PacedLink:
     handled: Callable[[], None] | None = None
     """Called at each end for every chunk: the hosts of a link have work with it."""
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
-    """What each transfer that has not left is, and its rows."""
+    """Message and rows of each transfer that has not left."""
     _under_way: dict[int, "_Piece"] = field(init=False, default_factory=dict)
-    """What has left and is not acknowledged, by sequence number."""
+    """Chunks that have left and are not acknowledged, by sequence number."""
     _expected: int = field(init=False, default=0)
     """The next sequence number that the far end takes."""
     _connection: int = field(init=False, default=0)
     """Number of the connection: what was under way on an earlier one is lost."""
     _held_until: float = field(init=False, default=-math.inf)
-    """Nothing leaves until then..."""
+    """Time until which nothing leaves."""
     _deaf_until: float = field(init=False, default=-math.inf)
-    """...and nothing is taken at the far end."""
+    """Time until which nothing is taken at the far end."""
     _unheard: deque[tuple[int, int, Any]] = field(init=False, default_factory=deque)
-    """What has come to a far end that sleeps, in the order in which its socket has it."""
+    """Chunks that have come to a far end that sleeps, in the order in which its socket has them."""
     _next_transfer: int = field(init=False, default=0)
     _wake_at: float = field(init=False, default=math.inf)
 
@@ -223,7 +223,7 @@ class PacedLink:
 
 
 def _measured(line: Line, now: float) -> LinkMemory:
-    """What a second of fillers would have learned of the wire."""
+    """Rate and round trip that a second of fillers would have learned of the wire."""
     rate = line.rate_at(now)
     if rate <= 0.0:
         return CAUTIOUS

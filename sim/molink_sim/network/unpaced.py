@@ -47,13 +47,13 @@ class _Sharing:
     """Message that takes part of the wire."""
 
     number: int
-    """Rising with every offer."""
+    """Number that rises with every offer."""
     message: Any
     batch_class: BatchClass
     rows: int
     left_bytes: float
     stream: tuple[BatchClass, int] | None
-    """What it must not overtake; None: nothing."""
+    """Stream whose earlier messages it must not overtake; None: it may overtake all."""
 
 
 @dataclass(slots=True)

@@ -140,21 +140,21 @@ SUSTAINED_RATE_PER_S = 1.5
 
 SWEEP_MBPS = (60.0, 100.0, 200.0, 400.0)
 SWEEP_ONE_WAY_MS = (10.0, 20.0, 30.0, 50.0)
-"""Of the paper's Tables 3 and 4."""
+"""One-way delays of the paper's Tables 3 and 4."""
 
 NO_MEANS = Means(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run beside what the paper reports of it; without a number of its own, None."""
+    """Run beside what the paper reports of it; without a number of its own, None."""
 
     section: str
     name: str
     setting: Setting
     published: Means = NO_MEANS
     compared_with: str = ""
-    """Whose published values, if not its own."""
+    """System whose published values it is compared with, if not its own."""
     summary: dict[str, Any] = field(default_factory=dict)
 
     def simulated(self, figure: str) -> float | None:
@@ -184,7 +184,7 @@ def rows_of(
 
 
 def row_count(table: int, only: str | None = None) -> int:
-    """Of how many rows a table is, or one section of it."""
+    """Number of rows of a table, or of one section of it."""
     return sum(only in (None, row.section) for row in TABLES[table]())
 
 
@@ -238,4 +238,4 @@ _MOLINK_PARTS: dict[str, SystemSpec] = {
 }
 
 TABLES = {2: _table_2, 5: _table_5}
-"""By the paper's number; 2 has the sweeps of Tables 3 and 4 beneath it."""
+"""Tables by the paper's number; 2 has the sweeps of Tables 3 and 4 beneath it."""

@@ -20,7 +20,7 @@ TITLES = {
     "bandwidth": "Mbps, at 0.2 requests/s and 30 ms",
     "latency": "One-way ms, at 0.2 requests/s and 100 Mbps",
 }
-"""Of the sections that are sweeps; others are at 0.2 requests/s, 100 Mbps and 30 ms."""
+"""Titles of the sections that are sweeps; others are at 0.2 requests/s, 100 Mbps and 30 ms."""
 
 
 _AXES: dict[str, tuple[str, Callable[[Setting], float]]] = {
@@ -28,14 +28,14 @@ _AXES: dict[str, tuple[str, Callable[[Setting], float]]] = {
     "bandwidth": ("bandwidth_mbps", lambda setting: setting.mbps),
     "latency": ("latency_ms", lambda setting: setting.one_way_ms),
 }
-"""Of each section that is a sweep: the parameter's name in pictures, and where it stands."""
+"""Axis of each section that is a sweep: the parameter's name in pictures, and where it stands."""
 
 _COMPARED = ("vllm", "helix", "paper")
 """Systems with published values of their own."""
 
 
 def paper_tables(rows: Sequence[Row]) -> list[Table]:
-    """One table for each section, in order, narrow enough for a terminal of 80 columns."""
+    """Tables of the sections, in order, narrow enough for a terminal of 80 columns."""
     sections = list(dict.fromkeys(row.section for row in rows))
     return [
         _table(section, [row for row in rows if row.section == section]) for section in sections
@@ -72,7 +72,7 @@ def _cell(row: Row, figure: str) -> str:
 
 
 def _error(row: Row, figure: str) -> str:
-    """In percent; of MoLink, which is compared with the paper's, the factor."""
+    """Error in percent; for MoLink, which is compared with the paper's, the factor."""
     ratio = row.ratio(figure)
     if ratio is None:
         return "-"
@@ -104,7 +104,7 @@ def _as_dict(row: Row) -> dict[str, Any]:
 
 
 def _system(system: SystemSpec) -> dict[str, Any]:
-    """By the names of the command's options."""
+    """Settings of a system by the names of the command's options."""
     return {"wire" if name == "codec" else name: value for name, value in asdict(system).items()}
 
 

@@ -24,7 +24,7 @@ LOGARITHMIC_FROM = 8.0
 """An axis whose largest value is so many times its smallest is logarithmic."""
 
 CDF_POINTS_MAX = 2000
-"""Of one line: more than the picture has pixels."""
+"""Points of one line: more than the picture has pixels."""
 
 CDF_NAMES = {
     "ttft_s": "time to first token, s",

@@ -17,7 +17,7 @@ __all__ = ["in_pipeline_order", "plot_gantt"]
 
 BARS_MAX = 20_000
 LANES_MAX = 40
-"""More can be neither drawn in reasonable time nor told apart."""
+"""Lanes of a picture. More can be neither drawn in reasonable time nor told apart."""
 
 LANE_INCHES = 0.34
 MARGIN_INCHES = 1.1
@@ -25,7 +25,8 @@ WIDTH_INCHES = 13.0
 BAR_HEIGHT = 0.72
 
 EDGED_BARS_MAX = 100
-"""Of a lane and kind: white edges tell neighbours apart, but would hide bars of a pixel's width."""
+"""Bars of a lane and kind that get white edges: these tell neighbours apart, but would hide bars of
+a pixel's width."""
 
 KINDS = {"decode": DECODE_COLOUR, "prefill": PREFILL_COLOUR}
 

@@ -26,14 +26,14 @@ FIGURE = "tpot_s.mean"
 NOTHING_TO_DRAW = f"no run has rtt_ms, stage_ms, users, micro_batches and {FIGURE}"
 
 PAYING_SHARE = 0.02
-"""Less is not worth a further micro-batch."""
+"""Share of a round below which no further micro-batch is worth it."""
 
 SHADES = "YlGnBu"
 PALE_UNTIL = 0.6
-"""Of the scale: on darker cells the text is white."""
+"""Depth on the scale from which on the text is white, as cells are dark."""
 
 _Cells = dict[tuple[int, int], tuple[Point, Point]]
-"""One panel by row and column: the first number that was tried, and the one that suffices."""
+"""Panels by row and column: the first number that was tried, and the one that suffices."""
 
 
 def fewest_near_best(points: list[Point]) -> Point:

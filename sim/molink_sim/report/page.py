@@ -23,7 +23,7 @@ from molink_sim.report.tables import Table, busy_table, spread_table, totals
 __all__ = ["Picture", "Section", "write_page", "write_run_page"]
 
 WINDOW_S = 2.0
-"""Of the timeline in the Gantt picture: about ten rounds of a home ring."""
+"""Seconds of the timeline in the Gantt picture: about ten rounds of a home ring."""
 
 
 @dataclass(frozen=True, slots=True)

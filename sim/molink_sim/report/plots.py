@@ -48,7 +48,7 @@ def colour(name: str, number: int) -> str:
 
 
 def colours(names: Sequence[Any]) -> dict[Any, Any]:
-    """One for each name: systems have their own, numbers are shades of one scale."""
+    """Colours of the names: systems have their own, numbers are shades of one scale."""
     if len(names) > 1 and all(isinstance(name, int | float) for name in names):
         return _shades(sorted(names))
     return {
@@ -66,7 +66,7 @@ def _shades(numbers: Sequence[float]) -> dict[Any, Any]:
 
 
 def legend(panel: Any, title: str | None = None) -> None:
-    """To the right of the last panel, where it hides no line."""
+    """Put the legend to the right of the last panel, where it hides no line."""
     found = panel.legend(
         frameon=False, fontsize=8, title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0)
     )
@@ -121,7 +121,7 @@ def logarithmic(axes: Any, which: str) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """As many as can be read."""
+    """Ticks, as many as can be read."""
     found: list[float] = []
     for digits in TICK_DIGITS:
         ticks = [digit * 10.0**power for power in range(-6, 7) for digit in digits]

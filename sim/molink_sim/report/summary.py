@@ -29,7 +29,7 @@ from molink_sim.outcome import Outcome, RequestOutcome
 __all__ = ["Parameter", "Point", "Run", "Samples", "Sweep", "samples", "summary", "to_json"]
 
 GAPS_MAX = 1_000_000
-"""More are not sorted: then only the gaps of every second (third, ...) request count. Their 99th
+"""Gaps that are sorted. Of more only those of every second (third, ...) request count. Their 99th
 percentile is as good as known, and 1,000 nodes make 14 million in ten minutes."""
 
 DIGITS = 6
@@ -101,13 +101,13 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def _wall_s(requests: Sequence[RequestOutcome]) -> float:
-    """From the first arrival to the last token."""
+    """Seconds from the first arrival to the last token."""
     ends = [one.token_times_s[-1] for one in requests if one.token_times_s]
     return max(ends) - min(one.arrived_s for one in requests) if ends else 0.0
 
 
 def _offered(outcome: Outcome) -> dict[str, float]:
-    """What was asked for."""
+    """Load that was asked for."""
     count = len(outcome.requests)
     return {
         "rate_per_s": count / outcome.duration_s if outcome.duration_s > 0 else 0.0,
@@ -142,7 +142,7 @@ class Run:
 
     parameters: Mapping[str, Parameter]
     summary: Mapping[str, Any]
-    """As `summary` makes it, or a part of that."""
+    """Summary that `summary` makes, or a part of it."""
 
     def figure(self, name: str) -> float | None:
         """A number of the summary by its path, like `ttft_s.mean`; None where there is none."""
@@ -169,7 +169,7 @@ class Sweep:
     runs: Sequence[Run]
 
     def values(self, parameter: str) -> list[Parameter]:
-        """Those that occur, in the order in which they first do."""
+        """Values that occur, in the order in which they first do."""
         found = (run.parameters[parameter] for run in self.runs if parameter in run.parameters)
         return list(dict.fromkeys(found))
 

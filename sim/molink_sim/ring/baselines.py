@@ -38,18 +38,18 @@ second changes no mean by a tenth (docs/benchmarks/simulator.md)."""
 
 @dataclass(slots=True)
 class _Engine:
-    """One micro-batch."""
+    """Engine of one micro-batch."""
 
     number: int
     blocks_free: int
     waiting: deque[Sequence] = field(default_factory=deque)
     running: dict[int, Sequence] = field(default_factory=dict)
-    """By request, in order of admission."""
+    """Sequences that run, by request, in order of admission."""
     under_way: bool = False
 
     @property
     def requests(self) -> int:
-        """Those that have not ended."""
+        """Number of requests that have not ended."""
         return len(self.waiting) + len(self.running)
 
 
@@ -61,7 +61,7 @@ class IterationHead:
     micro_batch_count: int
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     wait_until: float | None = field(init=False, default=None)
-    """Never: only a message brings work."""
+    """Time to ask again, never: only a message brings work."""
     _engines: list[_Engine] = field(init=False)
     _idle: deque[_Engine] = field(init=False)
     """Engines without a batch under way, the longest idle first."""

@@ -35,10 +35,10 @@ from molink_sim.stage_profile import Curve
 __all__ = ["Ring", "RingMaker"]
 
 SAMPLES_COPY_BYTES = 40
-"""What a copy of one token costs the tail's upload."""
+"""Bytes that a copy of one token costs the tail's upload."""
 
 ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 31, vocabulary_size=TOKEN_ID + 1)
-"""Of the sequences only the lengths are simulated; what a ring holds bounds those."""
+"""Limits that bind nothing: only lengths are simulated, and what a ring holds bounds those."""
 
 Sampled = Callable[[Sent], None]
 
@@ -50,14 +50,14 @@ class Ring:
     number: int
     spec: RingSpec
     epoch: int
-    """That its stages are in, or on their way to."""
+    """Epoch that its stages are in, or on their way to."""
     device: Device
-    """Of all stages: nobody notices another one where compute time is real time."""
+    """Device of all stages: nobody notices another one where compute time is real time."""
     tokens_max: int
     stages: list[Stage] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
-    """One leaves each stage."""
+    """Links that leave the stages, one each."""
 
     def lose(self, place: int) -> None:
         """The process of a stage is gone; nothing more leaves it, and nothing is acknowledged."""
@@ -145,7 +145,7 @@ class RingMaker:
         return OwnDevice(self.clock)
 
     def _link(self, ring: Ring, index: int) -> Link:
-        """What leaves a stage, over the wire that does."""
+        """Link that leaves a stage, over the wire that does."""
         to_next = _to_stage_after(ring, index)
         link = make_link(self.system, self.clock, ring.lines[index], to_next)
         if isinstance(ring.device, SharedDevice) and isinstance(link, PacedLink):
@@ -153,7 +153,7 @@ class RingMaker:
         return link
 
     def _stage(self, ring: Ring, index: int, copies: Sampled, resume: Resume) -> Stage:
-        """One stage, whose link is there."""
+        """Stage whose link is there."""
         spec, system = ring.spec, self.system
         stage = spec.stages[index]
         log_rows = stage.replay_log_bytes / spec.row_bytes

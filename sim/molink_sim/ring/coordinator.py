@@ -24,7 +24,7 @@ from molink_sim.scenario import Arrival
 __all__ = ["LOSSES_MAX", "Coordinator", "RingEndpoint", "request_number"]
 
 LOSSES_MAX = 8
-"""As `ring_client`: a request that has met more is failed, since it may be what ends them."""
+"""Losses that a request survives, as in `ring_client`: after more it may be what ends the rings."""
 
 IDS_PER_LIFE = 1 << 20
 """A request that is computed anew is a new one for its ring: its id is larger by so much."""
@@ -49,7 +49,7 @@ class RingEndpoint:
     survivors_stay: bool
     epoch: int = 0
     outstanding_tokens: int = 0
-    """Of requests that have not ended, prompt and all that they may generate."""
+    """Tokens of requests that have not ended, prompt and all that they may generate."""
     is_up: bool = True
     """False from its end until the next one is there."""
     is_paused: bool = False
@@ -63,7 +63,7 @@ class _Live:
     outcome: RequestOutcome
     request_id: int
     held_tokens: int = 0
-    """Its first tokens, of which all stages surely hold KV."""
+    """First tokens of the request of which all stages surely hold KV."""
     is_parked: bool = False
     """Whether no ring is there for it."""
 
@@ -83,11 +83,11 @@ class Coordinator:
     clock: Clock
     rings: list[RingEndpoint]
     arrivals: list[Arrival]
-    """In order of time."""
+    """Requests to come, in order of time."""
     requests: list[RequestOutcome] = field(init=False, default_factory=list)
     """All, in order of arrival; a request's number is its place."""
     _live: dict[int, _Live] = field(init=False, default_factory=dict)
-    """By number."""
+    """Requests that have not ended, by number."""
     _prompts: dict[int, bytes] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ class Coordinator:
                 self._move(live)
 
     def ring_back(self, ring: int, epoch: int, submit: Callable[[Sent], None]) -> None:
-        """It serves again, with nothing on it."""
+        """Let a ring serve again, with nothing on it."""
         endpoint = self.rings[ring]
         endpoint.submit, endpoint.epoch, endpoint.is_up = submit, epoch, True
         for live in [live for live in self._live.values() if live.is_parked]:
@@ -250,7 +250,7 @@ class Coordinator:
         )
 
     def _choose_ring(self, outcome: RequestOutcome) -> int:
-        """Among those that are up; the first of all when none is."""
+        """Least loaded ring of those that are up; the first of all when none is."""
         up = [ring for ring, endpoint in enumerate(self.rings) if endpoint.is_up]
         return self._least_loaded(up or range(len(self.rings)), outcome)
 

@@ -39,7 +39,8 @@ class Device(Protocol):
         """A stage has nothing to compute."""
 
     def elapsed_s(self, step_s: float, real_s: float) -> float:
-        """What a stage's clock measures of a step of `step_s` that took `real_s` of real time."""
+        """Time that a stage's clock measures of a step of `step_s` that took `real_s` of real
+        time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ class SharedDevice:
 
     clock: Clock
     slowdown: tuple[float, ...]
-    """Times as long as alone, with 1, 2, ... stages at once; beyond those in proportion: the cores
-    are all taken."""
+    """Multiples of the time alone, with 1, 2, ... stages at once; beyond those in proportion: the
+    cores are all taken."""
     chunk_s: float = 0.0
-    """Of a core, for both ends of a link together."""
+    """Seconds of a core for a chunk, both ends of a link together."""
     _computing: int = field(init=False, default=0)
     _compute_s: float = field(init=False, default=0.0)
     """Compute time at `_since`."""
@@ -108,7 +109,7 @@ class SharedDevice:
         self._change(-1)
 
     def handle_chunk(self) -> None:
-        """One end of a link has a chunk in hand: that takes a core as a step does."""
+        """Handle a chunk at one end of a link: that takes a core as a step does."""
         if self.chunk_s:
             self.begin()
             self.at(self.now + self.chunk_s / 2, self._handled, None)
@@ -154,9 +155,9 @@ class PrefillStep:
     step_s: float
     resumed_at: float
     done_s: float = 0.0
-    """Of the step, before it was resumed."""
+    """Seconds of the step that were done before it was resumed."""
     resumed_real: float = math.inf
-    """The same moment on the clock."""
+    """Moment of the resumption on the clock."""
     real_s: float = 0.0
     """How long it has been computed by the clock."""
     stop_at: float = -math.inf
@@ -166,7 +167,7 @@ class PrefillStep:
 
     @property
     def ends_at(self) -> float:
-        """Its end unless decode interrupts it; in compute time."""
+        """End of the step unless decode interrupts it; in compute time."""
         return self.resumed_at + self.step_s - self.done_s
 
     def stop_after_layer(self, now: float, layers: int) -> bool:

@@ -12,7 +12,7 @@ HEADER_BYTES = 35
 SPAN_BYTES = 11
 STAMP_BYTES = 19
 ADMISSION_BYTES = 35
-"""With sampling settings of the usual kind."""
+"""Bytes of an admission with sampling settings of the usual kind."""
 
 SAMPLED_HEADER_BYTES = 10
 SAMPLE_BYTES = 8

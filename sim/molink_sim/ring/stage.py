@@ -57,24 +57,24 @@ class Stage:
     cost: StepCost
     core: StageCore
     link: Link
-    """To the next stage; from the tail to the head."""
+    """Link to the next stage; from the tail to the head."""
     row_bytes: float
-    """Of one row as the system packs it."""
+    """Bytes of one row as the system packs it."""
     usage: Usage
     layers: int
-    """Of a prefill step so many parts can be told apart; 1: nothing interrupts it."""
+    """Parts of a prefill step that can be told apart; 1: nothing interrupts it."""
     tail: Tail
     """Draws tokens on the last stage; idle elsewhere."""
     send_copy: Callable[[Sent], None]
     """Sends the coordinator a copy of the tail's tokens."""
     epoch: int
     log: ReplayLog | None
-    """Of the rows that it has sent, a byte for each; None: no stage is ever replaced."""
+    """Log of the rows that it has sent, a byte for each; None: no stage is ever replaced."""
     result_is_next_decode: bool = False
     """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
     and 2."""
     after_idle: Curve | None = None
-    """By how many seconds a step is longer, over the idle time before it."""
+    """Seconds by which a step is longer, over the idle time before it."""
     is_lost: bool = field(init=False, default=False)
     _asleep_until: float = field(init=False, default=-math.inf)
     _when_free: Callable[[], None] | None = field(init=False, default=None)
@@ -103,7 +103,7 @@ class Stage:
             self.device.at(self._prefill.stop_at, self._layer_ended, self._prefill)
 
     def lose(self) -> None:
-        """Its process is gone."""
+        """End the stage: its process is gone."""
         self.is_lost = True
         if self._is_busy:
             self.device.end()

@@ -12,7 +12,7 @@ from molink_scheduler.events import BatchReturned, SampledToken
 __all__ = ["TOKEN_ID", "Tail"]
 
 TOKEN_ID = 0
-"""Of every token."""
+"""Id of every token."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Tail:
             self.forget(request_id)
 
     def returned(self, batch: Batch) -> BatchReturned:
-        """What the head hears of a batch that the tail has computed."""
+        """Event that tells the head of a batch that the tail has computed."""
         self.admit(batch.admissions)
         sampled = self.draw(batch.spans)
         return BatchReturned(
@@ -55,7 +55,7 @@ class Tail:
         )
 
     def draw(self, spans: Iterable[Span]) -> tuple[SampledToken, ...]:
-        """One token for each span that samples."""
+        """Tokens, one for each span that samples."""
         return tuple([self._draw(span.request_id) for span in spans if span.samples])
 
     def _draw(self, request_id: int) -> SampledToken:

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 ERROR_MAX = 0.15
-"""Of the means over all requests: what a forecast must be good to for a decision about a ring. Two
+"""Error of the means over all requests that a forecast may have for a decision about a ring. Two
 rounds on one machine differ by up to a third of it."""
 
 JUDGED = "mean"
@@ -37,13 +37,13 @@ HEAD = ("requests", "time", "real, ms", "simulated, ms", "error", "within 15 %")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of the real rounds and of the simulation."""
+    """Number of the real rounds and of the simulation."""
 
     load: str
     time: str
-    """`ttft_s` or `tpot_s`."""
+    """Name of the time: `ttft_s` or `tpot_s`."""
     column: str
-    """`mean`, `p50` or `p95`."""
+    """Name of the column: `mean`, `p50` or `p95`."""
     real_s: float
     """The median of the rounds."""
     simulated_s: float
@@ -99,7 +99,7 @@ def _value(figures: Figures, load: str, time: str, column: str) -> float:
 
 
 def comparison_table(scenario: ValidationScenario, comparison: Comparison) -> Table:
-    """One row for each figure; only those that are judged pass or fail."""
+    """Table with a row for each figure; only those that are judged pass or fail."""
     link = scenario.link
     title = f"{scenario.name}: {scenario.about}" if scenario.about else scenario.name
     title += f" ({scenario.stages} stages, {link.rate_mbps:g} Mbps, {link.one_way_ms:g} ms)"
@@ -107,7 +107,7 @@ def comparison_table(scenario: ValidationScenario, comparison: Comparison) -> Ta
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence about the judged figures, and whether they are near enough."""
+    """Sentence about the judged figures, and whether they are near enough."""
     judged = [figure for figure in comparison.figures if figure.is_judged]
     errors = " and ".join(f"mean {NAMES[one.time]} {one.error:+.1%}" for one in judged)
     word = "within" if comparison.passes else "NOT within"
@@ -115,7 +115,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def disturbed(rounds: Sequence[RealRound]) -> str | None:
-    """One sentence when others computed on the PC during a round; None when it was quiet."""
+    """Sentence when others computed on the PC during a round; None when it was quiet."""
     worst = max(one.others_cores for one in rounds)
     if worst <= OTHERS_CORES_MAX:
         return None

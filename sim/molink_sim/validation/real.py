@@ -37,7 +37,7 @@ def measured_profile(path: Path, model: str) -> StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class RealRound:
-    """One run on a fresh ring."""
+    """Run on a fresh ring."""
 
     requests: list[SeenRequest]
     busy_s: list[float]
@@ -49,7 +49,7 @@ class RealRound:
 def real_rounds(
     scenario: Path, model: str, rounds: int, done: Callable[[], None] = lambda: None
 ) -> list[RealRound]:
-    """What users saw in each round; `done` after each. Raises UserError when one fails."""
+    """Figures that users saw in each round; `done` after each. Raises UserError when one fails."""
     found = []
     for number in range(rounds):
         found.append(_round(scenario, model, number))

@@ -35,12 +35,12 @@ from molink_sim.systems import system_named
 __all__ = ["SimulatedRun", "run_simulated"]
 
 API_S = 0.0015
-"""Of software between a user and the coordinator, both ways: HTTP, JSON, checks, an event. A
-service that answers at once took 1.4 to 1.8 ms on the machine of docs/benchmarks, for prompts of 16
-to 1,500 tokens: a hundredth of any TTFT over links."""
+"""Seconds of software between a user and the coordinator, both ways: HTTP, JSON, checks, an event.
+A service that answers at once took 1.4 to 1.8 ms on the machine of docs/benchmarks, for prompts of
+16 to 1,500 tokens: a hundredth of any TTFT over links."""
 
 LEAD_S = 60.0
-"""From the warm-up to the first request: long over on every link that people have."""
+"""Seconds from the warm-up to the first request: long over on every link that people have."""
 
 COUNTED_S = 600.0
 """How long after the last arrival stages are still watched: until every answer has ended."""
@@ -54,7 +54,7 @@ class SimulatedRun:
     """Requests and busy times of a scenario in virtual time."""
 
     requests: list[SeenRequest]
-    """In seconds since the scenario's beginning."""
+    """Requests, in seconds since the scenario's beginning."""
     busy_s: list[float]
     """How long each stage computed, others that took its core included."""
 

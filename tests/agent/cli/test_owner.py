@@ -137,7 +137,7 @@ async def test_status_for_programs_has_what_was_given(home):
 def test_status_says_what_is_lent_and_given():
     given = {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
     limits = plain_limits(with_value(with_value(Limits(), "hours", "18:00-02:00"), "direct", "no"))
-    night = given | {"uptime_s": 7200, "energy_j": 1.8e6}
+    night = given | {"uptime_s": 7200}
     lines = list(status_lines(STATUS | {"given": given, "last_night": night, "limits": limits}))
     assert lines == [
         "attic (aaaaaaaaaaaaaaaa) in ftp://nobody",
@@ -146,7 +146,7 @@ def test_status_says_what_is_lent_and_given():
         "lends:   cpu 8.0 of 16.0 GB",
         "limits:  hours 18:00-02:00, direct no",
         "given:   12 min of serving, 12,345 tokens x layers, 1.2 MB sent",
-        "         last night 2.0 h of serving, 12,345 tokens x layers, 1.2 MB sent, 0.50 kWh",
+        "         last night 2.0 h of serving, 12,345 tokens x layers, 1.2 MB sent",
     ]
 
 

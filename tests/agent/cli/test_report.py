@@ -24,7 +24,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def nights(home):
-    ledger = GivenLedger().later(EVENING, Totals()).later(EVENING, TOTALS, 1.5e6)
+    ledger = GivenLedger().later(EVENING, Totals()).later(EVENING, TOTALS)
     totals = Totals(**{key: 1.5 * value // 1 for key, value in TOTALS.model_dump().items()})
     ledger.later(EVENING + timedelta(days=2), totals).save(home)
     return home
@@ -39,9 +39,9 @@ def run(home, *words: str) -> str:
 
 def test_nights_are_rows(nights):
     assert run(nights).splitlines() == [
-        "night              serving   tokens x layers          sent     energy",
-        "21 Nov to 22 Nov     2.0 h         1,234,567      812.3 MB   0.42 kWh",
-        "23 Nov to 24 Nov     1.0 h           617,283      406.1 MB          -",
+        "night              serving   tokens x layers          sent",
+        "21 Nov to 22 Nov     2.0 h         1,234,567      812.3 MB",
+        "23 Nov to 24 Nov     1.0 h           617,283      406.1 MB",
         "Since it joined: 3.0 h of serving, 1,851,850 tokens x layers, 1,218.5 MB sent",
     ]
 
@@ -55,7 +55,6 @@ def test_programs_get_the_same_figures(nights):
     assert found["since_joined"]["token_layers"] == 1_851_850
     assert found["nights"][0] == {
         "begins": "2026-11-21",
-        "energy_j": 1.5e6,
         **TOTALS.model_dump(),
     }
 

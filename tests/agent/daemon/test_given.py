@@ -1,6 +1,7 @@
 """The ledger of nights: what goes where, what ends, damaged files, new coordinators."""
 
 import asyncio
+import json
 from datetime import date, datetime, timedelta
 
 import pytest
@@ -65,30 +66,27 @@ def test_a_coordinator_that_has_lost_figures_brings_no_other_nights_into_this_on
     assert ledger.later(MORNING, AFTER).nights[0].token_layers == 8000
 
 
-def test_energy_counts_without_the_coordinator_and_is_unknown_without_a_card():
-    ledger = told((EVENING, BEFORE), (EVENING, AFTER))
-    assert ledger.nights[0].energy_j is None
-    ledger = ledger.later(EVENING, None, 1000.0).later(MORNING, None, 500.0)
-    assert ledger.nights[0].energy_j == 1500.0
-    assert ledger.nights[0].token_layers == 4000
+def nightly(*moments: datetime) -> GivenLedger:
+    """A ledger of a coordinator whose figures grow by one token at each of these moments."""
+    ledger = GivenLedger(totals=Totals())
+    for number, now in enumerate(moments, 1):
+        ledger = ledger.later(now, Totals(token_layers=number))
+    return ledger
 
 
 def test_the_oldest_nights_go():
-    ledger = GivenLedger()
-    for day in range(NIGHTS_MAX + 10):
-        ledger = ledger.later(EVENING + timedelta(days=day), None, 1.0)
+    ledger = nightly(*(EVENING + timedelta(days=day) for day in range(NIGHTS_MAX + 10)))
     assert len(ledger.nights) == NIGHTS_MAX
     assert ledger.nights[0].begins == NIGHT + timedelta(days=10)
 
 
 def test_a_clock_that_was_wrong_once_spoils_one_night():
-    ledger = GivenLedger().later(EVENING + timedelta(days=9999), None, 1.0)
-    ledger = ledger.later(EVENING, None, 1.0).later(MORNING, None, 1.0)
-    assert [night.energy_j for night in ledger.nights] == [2.0, 1.0]
+    ledger = nightly(EVENING + timedelta(days=9999), EVENING, MORNING)
+    assert [night.token_layers for night in ledger.nights] == [2, 1]
 
 
 def test_it_is_saved_whole(tmp_path):
-    ledger = told((EVENING, BEFORE), (MORNING, AFTER)).later(MORNING, None, 3.5)
+    ledger = told((EVENING, BEFORE), (MORNING, AFTER))
     ledger.save(tmp_path)
     assert GivenLedger.load(tmp_path) == ledger
     assert [file.name for file in tmp_path.iterdir()] == [GIVEN_FILE]
@@ -110,74 +108,66 @@ async def test_nights_that_cannot_be_read_now_are_not_written_over(tmp_path, cap
     path.mkdir()  # Reading it is an OSError, for root too.
     with pytest.raises(OSError):
         GivenLedger.load(tmp_path)
-    recorder = GivenRecorder(tmp_path, lambda: None, lambda: ["cuda:0"], Meter())
-    await recorder.step(0.0)
+    recorder = GivenRecorder(tmp_path, lambda: Totals(**double(AFTER)))
+    await recorder.step()
     assert path.is_dir() and "cannot be written down" in caplog.text
     path.rmdir()
     (tmp_path / "kept").rename(path)
-    await recorder.step(ASK_EVERY_S)
+    await recorder.step()
     nights = GivenLedger.load(tmp_path).nights
-    assert nights[0] == ledger.nights[0] and nights[-1].energy_j == 4.0
+    assert nights[0] == ledger.nights[0] and nights[-1].token_layers == AFTER.token_layers
 
 
-async def test_a_driver_that_answers_nonsense_does_not_end_the_agent(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(given, "MEASURE_EVERY_S", 0.0)
-
-    asked = []
+async def test_a_coordinator_that_answers_nonsense_does_not_end_the_agent(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(given, "ASK_AGAIN_S", 0.0)
+    asked, enough = [], asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def nonsense():
         asked.append(None)
         if len(asked) == 2:
-            running.cancel()
+            loop.call_soon_threadsafe(enough.set)
         raise RuntimeError("no such answer")
 
-    recorder = GivenRecorder(tmp_path, lambda: None, nonsense, Meter())
-    running = asyncio.ensure_future(recorder.run())
+    running = asyncio.ensure_future(GivenRecorder(tmp_path, nonsense).run())
+    async with asyncio.timeout(15):
+        await enough.wait()
+    running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert len(asked) == 2 and "Counting what this PC gives" in caplog.text
+    assert "Counting what this PC gives" in caplog.text
 
 
-class Meter:
-    """Counts what it was asked, and tells two joules each time for a card."""
-
-    def __init__(self):
-        self.asked = []
-
-    def used_j(self, devices, now_s):
-        self.asked.append(devices)
-        return 2.0 if "cuda:0" in devices else None
-
-
-async def test_the_recorder_asks_seldom_and_measures_often(tmp_path):
-    answers, meter = iter([BEFORE, AFTER]), Meter()
-    recorder = GivenRecorder(tmp_path, lambda: next(answers), lambda: ["cuda:0"], meter)
-    for now_s in (0.0, ASK_EVERY_S / 2, ASK_EVERY_S):
-        await recorder.step(now_s)
+async def test_the_recorder_writes_what_it_is_told_and_asks_seldom(tmp_path):
+    answers = iter([BEFORE, AFTER])
+    recorder = GivenRecorder(tmp_path, lambda: next(answers))
+    assert [await recorder.step() for _ in range(2)] == [ASK_EVERY_S] * 2
     (night,) = GivenLedger.load(tmp_path).nights
-    assert (night.energy_j, night.token_layers) == (6.0, 4000)
-    assert len(meter.asked) == 3
+    assert night.token_layers == 4000
 
 
 async def test_a_coordinator_out_of_reach_is_asked_again_soon(tmp_path):
     answers = iter([None, BEFORE])
-    recorder = GivenRecorder(tmp_path, lambda: next(answers), tuple, Meter())
-    for now_s in (0.0, ASK_AGAIN_S - 1, ASK_AGAIN_S):
-        await recorder.step(now_s)
+    recorder = GivenRecorder(tmp_path, lambda: next(answers))
+    assert await recorder.step() == ASK_AGAIN_S and not list(tmp_path.iterdir())
+    assert await recorder.step() == ASK_EVERY_S
     assert GivenLedger.load(tmp_path).totals == BEFORE
 
 
 async def test_what_could_not_be_written_is_written_later(tmp_path, caplog):
     folder = tmp_path / "gone"
-    recorder = GivenRecorder(folder, lambda: None, lambda: ["cuda:0"], Meter())
-    await recorder.step(0.0)
+    recorder = GivenRecorder(folder, lambda: AFTER)
+    await recorder.step()
     assert "cannot be written down" in caplog.text
     folder.mkdir()
-    await recorder.step(ASK_EVERY_S)
-    assert GivenLedger.load(folder).nights[0].energy_j == 4.0
+    GivenLedger(totals=BEFORE).save(folder)
+    await recorder.step()
+    assert GivenLedger.load(folder).nights[0].token_layers == 4000
 
 
-async def test_a_cpu_writes_nothing_of_energy(tmp_path):
-    recorder = GivenRecorder(tmp_path, lambda: None, lambda: ["cpu"], Meter())
-    await recorder.step(0.0)
-    assert not list(tmp_path.iterdir())
+async def test_a_file_of_an_older_version_that_has_energy_is_read(tmp_path):
+    night = {"begins": "2026-11-21", "uptime_s": 60, "energy_j": 1.5e6}
+    (tmp_path / GIVEN_FILE).write_text(json.dumps({"nights": [night]}))
+    assert GivenLedger.load(tmp_path).nights == (Night(begins=NIGHT, uptime_s=60),)

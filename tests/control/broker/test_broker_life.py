@@ -1,6 +1,8 @@
 """Joining, leaving, dying, restarting. Both brokers, the same tests."""
 
 import asyncio
+import os
+import resource
 import time
 from dataclasses import replace
 
@@ -8,10 +10,12 @@ import pytest
 
 from molink.control.addresses import ServerTrust
 from molink.control.broker.broker import open_broker
+from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PRESENCE
 from molink.errors import ControlError, UserError
+from tests.control.brokers import broker_of
 from tests.control.conftest import PASSWORD, health, presence, until
 from tests.control.raw_client import RawClient
 
@@ -110,7 +114,9 @@ async def test_forbidding_somebody_unknown_changes_nothing(broker, raw):
 @pytest.mark.parametrize(
     "name", ["", "a/b", "a+", "#", "a b", "a:b", "a\nb", "coordinator", "x" * 65]
 )
-async def test_a_name_that_means_something_else_is_refused(broker, name):
+@pytest.mark.parametrize("choice", ["embedded", "mqtt://operator:s3cret@h"])
+async def test_a_name_that_means_something_else_is_refused(choice, name):
+    broker = open_broker(choice, "127.0.0.1", 0)
     with pytest.raises(UserError, match="no node id"):
         await broker.allow(name, PASSWORD)
 
@@ -149,15 +155,15 @@ async def _retained_names(broker):
     return [PRESENCE.message.model_validate_json(payload).name]
 
 
-async def test_a_taken_port_is_a_users_error(broker, kind, data_dir):
-    second = open_broker(kind, "127.0.0.1", broker.address.port, data_dir / "second")
-    with pytest.raises(UserError, match=r"listen|did not start"):
+async def test_a_taken_port_is_a_users_error(broker):
+    second = EmbeddedBroker("127.0.0.1", broker.address.port)
+    with pytest.raises(UserError, match="cannot listen"):
         await second.start()
     await second.stop()
 
 
-async def test_who_expects_another_certificate_stays_out(kind, data_dir, certificate, tmp_path):
-    broker = open_broker(kind, "127.0.0.1", 0, data_dir, certificate)
+async def test_who_expects_another_certificate_stays_out(kind, certificate, tmp_path):
+    broker = broker_of(kind, tmp_path, certificate)
     await broker.allow("n1", PASSWORD)
     await broker.start()
     try:
@@ -171,3 +177,19 @@ async def test_who_expects_another_certificate_stays_out(kind, data_dir, certifi
                     pass
     finally:
         await broker.stop()
+
+
+@pytest.fixture
+def few_files():
+    """A shell's usual limit, of this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_ours_may_have_many_connections(few_files):
+    broker = EmbeddedBroker("127.0.0.1", 0)
+    await broker.start()
+    await broker.stop()
+    assert resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)[0] > 1024

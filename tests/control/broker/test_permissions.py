@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 
 from molink.control.broker.permissions import is_filter, is_topic, may_read, may_write
-from molink.control.messages.topics import ALL_TOPICS
+from molink.control.messages.topics import ALL_TOPICS, ROOT
 from tests.control.broker.test_routing import definition, filters, names, topics
+from tests.mosquitto import documented_rules
 
 
 @given(names, filters, topics)
@@ -48,3 +49,17 @@ def test_topics_have_no_wildcards():
     assert is_topic("a/b")
     assert not is_topic("a/+")
     assert not is_topic("a/#")
+
+
+def test_operators_are_told_the_same_rules_for_a_mosquitto():
+    rules = documented_rules().replace("%u", "n1").split("\n")
+    assert rules[:3] == ["user coordinator", f"topic readwrite {ROOT}/#", ""]
+    write, read = (
+        {one.removeprefix(start) for one in rules if one.startswith(start)}
+        for start in ("pattern write ", "pattern read ")
+    )
+    own = {topic.of("n1") for topic in ALL_TOPICS}
+    assert write == {topic for topic in own if may_write("n1", topic)}
+    assert all(may_read("n1", topic_filter) for topic_filter in read)
+    for topic in own:
+        assert may_read("n1", topic) == any(definition(one, topic) for one in read)

@@ -1,6 +1,5 @@
 """Which layers, devices and addresses the stages of `molink serve` get, before anything starts."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,22 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.fixed_plan import FixedPlanner, check_memory, fixed_plan
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.coordinator.nodes.node_book import Node
-from molink.coordinator.ring.link_memory import KnownLink, KnownLinks
-from molink.coordinator.ring.ring import COORDINATOR
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.head.settings import RingTerms
 from tests.node.test_stage_manager import JOIN
-
-HOSTS = RingHosts(
-    (StageAddress("10.0.0.2"), StageAddress("10.0.0.3"), StageAddress("10.0.0.2")), "10.0.0.1"
-)
 
 
 def model(layers, together=()):
@@ -83,11 +75,10 @@ def test_a_stage_logs_as_its_operator_asked(settings, arguments):
     assert plan_of(**settings).stage_arguments(1) == arguments
 
 
-def test_stages_share_the_memory_of_their_own_host_only():
-    plan = plan_of(nodes=3, hosts=HOSTS)
-    assert [plan.load(i, work).stages_here for i, work in enumerate(plan.works)] == [2, 1, 2]
-    assert plan.profile(1).addresses == ("10.0.0.3:0",)
-    assert plan.address(COORDINATOR) == "10.0.0.1"
+def test_stages_share_the_memory_of_this_pc():
+    plan = plan_of(nodes=3)
+    assert [plan.load(i, work).stages_here for i, work in enumerate(plan.works)] == [3, 3, 3]
+    assert plan.profile(1).addresses == ("127.0.0.1:0",)
 
 
 @pytest.mark.parametrize(("is_cached", "told"), [(True, (2 * 10**9, 4 * 10**9)), (False, None)])
@@ -107,17 +98,10 @@ def test_what_no_ring_can_do_is_refused():
         plan_of(nodes=2, upload_mbps=1e-3)
 
 
-async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
-    known = KnownLinks().updated(
-        [
-            ("10.0.0.2", "10.0.0.2", KnownLink(8.0, 20.0, 0.0)),
-            ("10.0.0.2", "10.0.0.1", KnownLink(16.0, 40.0, 0.0)),
-        ],
-        0.0,
-    )
-    settings = ServeSettings(model="/m", nodes=3, hosts=HOSTS, upload_mbps=8.0)
-    plan = replace(fixed_plan(settings, "/m", model(6)), known=known)
-    routes = DirectRoutes.of(plan, 2)
+async def test_links_lead_where_they_are_told():
+    settings = ServeSettings(model="/m", nodes=3, upload_mbps=8.0)
+    plan = fixed_plan(settings, "/m", model(6))
+    routes = DirectRoutes.of(plan)
     following, tail_link = (
         StageLink(to="n", public_key="k" * 40, addresses=(address,), port_name="p")
         for address in ("10.0.0.2:7", "10.0.0.1:8")
@@ -132,14 +116,12 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
         "tcp://10.0.0.1:8",
     )
     assert command.upload_bytes_per_s == 1e6
-    assert command.next_memory.rate_bytes_per_s == 1e6
-    assert command.coordinator_memory.rtt_s == 0.04
     assert (command.next_key, command.coordinator_key) == (None, None)
     assert routes.paths == {"next": "direct", "coordinator": "direct"}
-    inside = await DirectRoutes.of(plan, 0).join_command(
+    inside = await DirectRoutes.of(plan).join_command(
         assignment.model_copy(update={"coordinator_link": None}), move=print
     )
-    assert (inside.coordinator_address, inside.coordinator_memory) == (None, None)
+    assert inside.coordinator_address is None
 
 
 async def test_the_planned_ring_is_that_of_the_operator_once_all_of_its_nodes_are_free():
@@ -182,7 +164,7 @@ def test_standbys_have_nodes_and_names_beside_the_stages_and_count_as_memory():
     assert [plan.name(index) for index in range(5)] == [
         *("stage 0", "stage 1", "stage 2", "standby 0", "standby 1"),
     ]
-    assert len(plan.hosts.stages) == 5 and plan.load(4, plan.works[1]).stages_here == 5
+    assert plan.nodes == 5 and plan.load(4, plan.works[1]).stages_here == 5
     free_bytes = 35 * 10**6
     check_memory(plan.works, str(DEMO_MODEL_DIR), free_bytes)
     with pytest.raises(UserError, match="in 9 stages"):

@@ -1,8 +1,6 @@
 """A whole `molink serve` but for its stages' processes: broker, hub, local nodes, ring."""
 
 import asyncio
-import os
-import signal
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -10,11 +8,11 @@ import psutil
 import pytest
 
 from molink.config.link_schedule import LinkSchedule
-from molink.config.ring_hosts import RingHosts
 from molink.config.settings import ServeSettings
-from molink.control.broker import broker as broker_module
+from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.local import local_endpoint, local_node
+from molink.coordinator.local import start as local_start
 from molink.coordinator.local.start import start_local
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.errors import StageError, UserError
@@ -37,7 +35,7 @@ class Stages:
     def __init__(self):
         self.handles, self.troubles, self.all = {}, {}, []
 
-    async def start(self, name, load, command=(), arguments=()):
+    async def start(self, name, load, arguments=()):
         handle = FakeHandle(name, load, self.troubles.get(name), pid=1000 + len(self.all))
         self.handles[name] = handle
         self.all.append(handle)
@@ -69,7 +67,7 @@ class FakeLinks:
     def bind(cls, host, epoch):
         return cls()
 
-    async def connect(self, address, memory):
+    async def connect(self, address):
         self.connected.append(address)
 
     async def go_on(self, epoch, address):
@@ -88,13 +86,18 @@ def no_head_and_no_tokenizer(monkeypatch):
     monkeypatch.setattr(served_model, "load_tokenizer", lambda description: None)
 
 
-@pytest.fixture(params=["mosquitto", "embedded"])
-def broker_kind(request, monkeypatch):
-    if request.param == "embedded":
-        monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
-    elif broker_module.find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed")
-    return request.param
+@pytest.fixture
+def brokers(monkeypatch):
+    """Those that were started."""
+    made = []
+
+    class Noted(EmbeddedBroker):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(local_start, "EmbeddedBroker", Noted)
+    return made
 
 
 @asynccontextmanager
@@ -112,7 +115,7 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
-async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind):
+async def test_a_ring_is_assigned_loaded_joined_and_reported(stages):
     async with serving(3, upload_mbps=8) as cluster:
         (ring,) = cluster.rings
         (serving_ring,) = cluster.service.rings
@@ -140,7 +143,7 @@ async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind
     assert all(handle.child.ended.is_set() for handle in stages.all)
 
 
-async def test_a_ring_whose_stage_dies_goes_on_with_the_others(stages, broker_kind):
+async def test_a_ring_whose_stage_dies_goes_on_with_the_others(stages):
     async with serving(3) as cluster:
         (ring,) = cluster.rings
         first, epoch = dict(stages.handles), ring.epoch
@@ -155,7 +158,7 @@ async def test_a_ring_whose_stage_dies_goes_on_with_the_others(stages, broker_ki
         assert 16 * blocks_for(asked) == 64, "it has room for as much as the ring counts on"
 
 
-async def test_a_ring_whose_stages_all_die_is_built_anew(stages, broker_kind):
+async def test_a_ring_whose_stages_all_die_is_built_anew(stages):
     async with serving(2) as cluster:
         (lost,) = cluster.rings
         for handle in list(stages.handles.values()):
@@ -183,19 +186,19 @@ async def test_a_stage_that_cannot_load_says_whose_fault_it_is(stages, trouble, 
     assert all(handle.child.ended.is_set() for handle in stages.all)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_ring_outlives_its_broker(stages, monkeypatch, how):
-    """Mosquitto is ended, with last wills or without, and started again; what its nodes report
-    afterwards is heard."""
-    if broker_module.find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed")
+@pytest.mark.parametrize("with_wills", [True, False])
+async def test_a_ring_outlives_its_broker(stages, brokers, monkeypatch, with_wills):
+    """It is ended, with last wills or without, and started again; what its nodes report afterwards
+    is heard."""
     monkeypatch.setattr("molink.control.client.RECONNECT_FIRST_S", 0.05)
     monkeypatch.setattr("molink.control.connection._TIMEOUT_S", 0.5)
-    before = set(psutil.Process().children())
     async with serving(1) as cluster:
-        (ring,) = cluster.rings
-        (broker,) = set(psutil.Process().children()) - before
-        os.kill(broker.pid, how)
+        (ring,), (broker,) = cluster.rings, brokers
+        if with_wills:
+            for session in broker._sessions:
+                session.end(with_will=True)
+        await broker.stop()
+        await broker.start()
 
         def is_heard():
             stages.handles["stage 0"].tell_health(HEALTH)
@@ -207,19 +210,12 @@ async def test_a_ring_outlives_its_broker(stages, monkeypatch, how):
 
 async def test_nothing_is_left_of_the_control_plane(stages, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    tmp_path.chmod(0o755)
     children = set(psutil.Process().children())
     async with serving(1):
         [folder] = tmp_path.iterdir()
         assert (folder / "registry.db").exists()
     assert not list(tmp_path.iterdir())
     assert set(psutil.Process().children()) <= children
-
-
-async def test_a_mosquitto_that_does_not_start_is_done_without(stages, monkeypatch, caplog):
-    monkeypatch.setattr(broker_module, "find_mosquitto", lambda: "/bin/false")
-    async with serving(1):
-        assert "inside this process instead" in caplog.text
 
 
 async def test_without_a_temporary_folder_the_operator_is_told(monkeypatch):
@@ -240,11 +236,10 @@ async def test_a_bug_in_a_node_ends_the_cluster(stages, monkeypatch):
 
 
 async def test_a_ring_of_one_is_led_to_where_its_stage_listens(stages):
-    hosts = RingHosts.from_text('[[stage]]\naddress = "127.0.0.2"\n', "here")
-    async with serving(1, hosts=hosts) as cluster:
-        assert stages.handles["stage 0"].joined.next_address == f"tcp://127.0.0.2:{PORT}"
+    async with serving(1) as cluster:
+        assert stages.handles["stage 0"].joined.next_address == f"tcp://127.0.0.1:{PORT}"
         (ring,) = cluster.service.rings
-        assert ring.client.links.connected == [f"tcp://127.0.0.2:{REQUESTS_PORT}"]
+        assert ring.client.links.connected == [f"tcp://127.0.0.1:{REQUESTS_PORT}"]
 
 
 async def test_an_emulator_stands_between_the_processes_and_a_lost_one_is_replaced(stages):

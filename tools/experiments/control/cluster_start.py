@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 from molink.config.link_schedule import LinkShape
-from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from tools.experiments.harness.agents import AgentsRun, agents_run, is_timed
 from tools.experiments.harness.experiment import (
@@ -34,6 +33,7 @@ from tools.experiments.harness.experiment import (
     show,
     write_report,
 )
+from tools.experiments.harness.hosts import RingHosts
 from tools.experiments.homes.home_lines import home_lines
 from tools.experiments.homes.home_network import check_available
 

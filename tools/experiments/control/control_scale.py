@@ -1,18 +1,16 @@
-"""How many agents does each broker carry, and how soon is a lost one noticed?
+"""How many agents does the broker carry, and how soon is a lost one noticed?
 
     python -m tools.experiments.control.control_scale --out DIR
 
-Three processes beside each other: the broker (for the embedded one a process that does nothing
-else), a swarm of made-up agents that join forty at a time and then publish their health once a
+Three processes beside each other: a broker that has its process for itself, a swarm of made-up
+agents that join forty at a time and then publish their health once a
 second, and the coordinator's client, which reads all of it. Then one agent after the other is
 killed (its connection closes) or frozen (nothing closes), and the coordinator waits for its last
-will and for its silence. About half a minute for each broker and number of agents.
+will and for its silence. About half a minute for each number of agents.
 """
 
 import asyncio
 import json
-import os
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -52,7 +50,7 @@ SEEN_TIMEOUT_S = 60.0
 NOTICED_TIMEOUT_S = 15.0
 
 BETWEEN_LOSSES_S = 0.7
-"""Mosquitto checks for silent clients every five seconds: so the losses fall anywhere in them."""
+"""The broker checks for silent clients four times a second: so the losses fall anywhere between."""
 
 SETTLE_S = 2.0
 """After the joins, before anything counts."""
@@ -75,39 +73,31 @@ class Load:
 @click.option(
     "--agents", multiple=True, type=click.IntRange(10), default=(1000,), show_default=True
 )
-@click.option(
-    "--broker", "brokers", multiple=True, default=("mosquitto", "embedded"), show_default=True
-)
 @click.option("--at-once", default=40, show_default=True, help="Agents that join together.")
 @click.option("--steady-s", default=10.0, show_default=True, help="How long the load is measured.")
 @click.option("--lost", default=4, show_default=True, help="Agents killed, and as many frozen.")
 def main(
     out: Path,
     agents: tuple[int, ...],
-    brokers: tuple[str, ...],
     at_once: int,
     steady_s: float,
     lost: int,
 ) -> None:
-    """Measure what a broker takes, and what it costs."""
+    """Measure what the broker takes, and what it costs."""
     raise_file_limit()
     found = []
     for count in agents:
-        for kind in brokers:
-            figures = asyncio.run(_measure(kind, Load(count, at_once, steady_s, lost)))
-            found.append(figures)
-            write_report(out, "control_scale", {"figures": figures}, f"control-{kind}-{count}")
+        figures = asyncio.run(_measure(Load(count, at_once, steady_s, lost)))
+        found.append(figures)
+        write_report(out, "control_scale", {"figures": figures}, f"control-embedded-{count}")
     show(table(found))
 
 
-async def _measure(kind: str, load: Load) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="molink-control-") as directory:
-        os.chmod(directory, 0o755)  # noqa: PTH101  (Mosquitto drops its rights.)
-        async with driven(BROKER_HOST, kind, directory) as host:
-            hosted = Hosted(**json.loads(await line_of(host)))
-            async with watching_swarm(hosted) as watch:
-                figures = await _with_swarm(hosted, load, watch)
-    return {"broker": kind, **figures}
+async def _measure(load: Load) -> dict[str, Any]:
+    async with driven(BROKER_HOST) as host:
+        hosted = Hosted(**json.loads(await line_of(host)))
+        async with watching_swarm(hosted) as watch:
+            return await _with_swarm(hosted, load, watch)
 
 
 async def _with_swarm(hosted: Hosted, load: Load, watch: "SwarmWatch") -> dict[str, Any]:
@@ -261,9 +251,8 @@ async def watching_swarm(hosted: Hosted) -> AsyncIterator[SwarmWatch]:
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """One row for each broker and number of agents."""
+    """One row for each number of agents."""
     head = (
-        "broker",
         "agents",
         "joined",
         "joins/s",
@@ -282,7 +271,6 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 def _row(figures: dict[str, Any]) -> list[str]:
     return [
-        figures["broker"],
         f"{figures['agents']:,}",
         f"{figures['joined']:,}",
         f"{figures['joins_per_s']:,.0f}",

@@ -8,14 +8,13 @@ publish who they are, answer its probe orders with made-up times and routes, pub
 once a second, and download for ever what they are assigned. All the while GET /health is asked ten
 times a second: how long the slowest answer took is how long the coordinator's event loop was held
 up. When all are planned for, CPU is measured, one agent after the other is killed or frozen, and
-GET /cluster is asked until it reports each as lost. No token is computed; about two minutes for
-each broker.
+GET /cluster is asked until it reports each as lost. No token is computed; about two minutes.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,33 +70,28 @@ class Load:
 @click.option(
     "--agents", default=1000, show_default=True, type=click.IntRange(10, 1000), help="In all."
 )
-@click.option(
-    "--broker", "brokers", multiple=True, default=("mosquitto", "embedded"), show_default=True
-)
 @click.option("--at-once", default=40, show_default=True, help="Agents that join together.")
 @click.option("--steady-s", default=15.0, show_default=True, help="How long CPU is measured.")
 @click.option("--lost", default=4, show_default=True, help="Agents killed, and as many frozen.")
-def main(out: Path, brokers: tuple[str, ...], **load: Any) -> None:
+def main(out: Path, **load: Any) -> None:
     """Measure what agents cost the coordinator of MODEL."""
     raise_file_limit()
-    asked, found = Load(**load), []
-    for kind in brokers:
-        figures = asyncio.run(_measured(kind, asked))
-        found.append(figures)
-        report = {"load": load | {"model": Path(asked.model).name}, "figures": figures}
-        write_report(out, "coordinator_scale", report, f"coordinator-{kind}-{asked.agents}")
-        click.echo(json.dumps(figures), err=True)
-    show(table(found))
+    asked = Load(**load)
+    figures = asyncio.run(_measured(asked))
+    report = {"load": load | {"model": Path(asked.model).name}, "figures": figures}
+    write_report(out, "coordinator_scale", report, f"coordinator-embedded-{asked.agents}")
+    click.echo(json.dumps(figures), err=True)
+    show(table(figures))
 
 
-async def _measured(kind: str, load: Load) -> dict[str, Any]:
-    options = ("--broker", kind, "--min-nodes", str(load.agents))
+async def _measured(load: Load) -> dict[str, Any]:
+    options = ("--min-nodes", str(load.agents))
     with agents_run(load.model, options) as run:
         async with aiohttp.ClientSession() as session:
             watch = HealthWatch(run, session)
             polling = asyncio.create_task(watch.poll())
             try:
-                return {"broker": kind, "agents": load.agents} | await _with_swarm(load, watch)
+                return {"agents": load.agents} | await _with_swarm(load, watch)
             finally:
                 await cancel(polling)
 
@@ -245,7 +239,7 @@ async def _poll_for_lost(
 
 @dataclass(slots=True)
 class Meter:
-    """Meter of CPU and memory: the coordinator's, and those of a broker beside it."""
+    """Meter of CPU and memory: the coordinator's, and those of its children."""
 
     processes: dict[str, psutil.Process]
     _used_s: dict[str, float] = field(default_factory=dict)
@@ -274,10 +268,9 @@ class Meter:
         return {name: process.memory_info().rss / 1e6 for name, process in self.processes.items()}
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
-    """One row for each broker."""
+def table(figures: dict[str, Any]) -> str:
+    """One row."""
     head = (
-        "broker",
         "agents",
         "joins/s",
         "all measured after, s",
@@ -289,13 +282,12 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         "killed, s",
         "frozen, s",
     )
-    return markdown_table(head, [_row(figures) for figures in found])
+    return markdown_table(head, [_row(figures)])
 
 
 def _row(figures: dict[str, Any]) -> list[str]:
     stalls = [value for key, value in figures.items() if key.startswith("stall_")]
     return [
-        figures["broker"],
         f"{figures['agents']:,}",
         f"{figures['joins_per_s']:.0f}",
         f"{figures['measured_s']:.1f}",

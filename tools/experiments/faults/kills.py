@@ -3,8 +3,8 @@
     python -m tools.experiments.faults.kills --out DIR
 
 Clusters of agents, in homes of their own over slow lines. A PC that is killed stays away;
-coordinator and relay are started again, as a service manager would; the coordinator starts its
-broker again itself. Root only; one to three minutes for each trial.
+coordinator and relay are started again, as a service manager would. Root only; one to three minutes
+for each trial.
 """
 
 import asyncio
@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 
-from molink.errors import UserError
 from molink.tasks import gathered
 from tools.experiments.faults.cluster import FaultCluster, Settings
 from tools.experiments.faults.trial import Harm, Trial, run_trials, trial_options
@@ -24,8 +22,6 @@ __all__ = ["main"]
 
 RECOVERING_S = 0.4
 """After a first loss: its ring is on its way into the next epoch."""
-
-BROKER = "mosquitto"
 
 
 def stages_killed(*places: int, apart_s: float = 0.0) -> Harm:
@@ -72,17 +68,8 @@ async def standby_and_covered_killed(cluster: FaultCluster) -> None:
 
 
 async def coordinator_killed(cluster: FaultCluster) -> None:
-    """Kill it and its broker, and start it again."""
+    """Kill it, its broker within, and start it again."""
     await asyncio.to_thread(cluster.run.start_again)
-
-
-async def broker_killed(cluster: FaultCluster) -> None:
-    """Kill Mosquitto, which the coordinator has started."""
-    children = psutil.Process(cluster.run.up.pid).children(recursive=True)
-    found = [one for one in children if one.name() == BROKER]
-    if not found:
-        raise UserError("the coordinator runs no Mosquitto: apt install mosquitto")
-    found[0].kill()
 
 
 async def relay_killed(cluster: FaultCluster) -> None:
@@ -100,7 +87,6 @@ def trials(stages: int) -> list[Trial]:
         Trial("the tail", stages_killed(last)),
         Trial("two neighbours at once", stages_killed(1, 2), fresh=True),
         Trial("head and tail at once", stages_killed(0, last)),
-        Trial("the broker", broker_killed),
         Trial("the coordinator", coordinator_killed),
         Trial(
             "a stage while another recovers", stages_killed(1, 2, apart_s=RECOVERING_S), fresh=True

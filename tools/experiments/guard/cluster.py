@@ -9,7 +9,7 @@ import json
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -145,10 +145,10 @@ class GuardedCluster:
 
 @asynccontextmanager
 async def guarded_cluster(
-    up_options: Sequence[str] = (), honest: Mapping[str, str] = HONEST
+    honest: Mapping[str, str] = HONEST,
 ) -> AsyncIterator[GuardedCluster]:
     """Coordinator, agents and users; yields when all answers flow. Raises UserError."""
-    with agents_run(MODEL, ("--min-nodes", str(len(honest)), *up_options)) as run:
+    with agents_run(MODEL, ("--min-nodes", str(len(honest)))) as run:
         for name, memory_gb in honest.items():
             run.join(name, "--device", "cpu", "--threads", "1", "--memory-gb", memory_gb)
         async with driven(USERS, run.url, str(USERS_COUNT), str(ANSWER_TOKENS)) as users:

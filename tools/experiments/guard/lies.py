@@ -242,19 +242,18 @@ LIES: tuple[Lie, ...] = (
 
 
 @experiment
-@click.option("--broker", default="embedded", show_default=True, help="Or mosquitto.")
 @click.option("--only", "names", multiple=True, help="Of lies; without it all.")
-def main(out: Path, broker: str, names: tuple[str, ...]) -> None:
+def main(out: Path, names: tuple[str, ...]) -> None:
     """Tell every lie to a cluster that serves."""
     chosen = [lie for lie in LIES if not names or lie.__name__ in names]
-    rows = asyncio.run(_rows(chosen, broker))
-    write_report(out, "lies", {"broker": broker, "rows": rows}, f"guard-lies-{broker}")
+    rows = asyncio.run(_rows(chosen))
+    write_report(out, "lies", {"rows": rows}, "guard-lies-embedded")
     show(table(rows))
 
 
-async def _rows(lies: list[Lie], broker: str) -> list[dict[str, Any]]:
+async def _rows(lies: list[Lie]) -> list[dict[str, Any]]:
     rows = []
-    async with guarded_cluster(("--broker", broker)) as cluster:
+    async with guarded_cluster() as cluster:
         with_uses = (
             "invite",
             "--uses",

@@ -140,7 +140,7 @@ async def _flood(cluster: GuardedCluster, path: str) -> dict[str, Any]:
 
 
 async def full_disk(cluster: GuardedCluster) -> dict[str, Any]:
-    """Nothing that the coordinator or its broker writes may grow any more; then it may again."""
+    """Nothing that the coordinator writes may grow any more; then it may again."""
     async with _limited(cluster, resource.RLIMIT_FSIZE, 1):
         await asyncio.sleep(STARVED_S)
         refused = await _joined(cluster)
@@ -174,19 +174,15 @@ async def _joined(cluster: GuardedCluster) -> str:
 
 @asynccontextmanager
 async def _limited(cluster: GuardedCluster, what: int, soft: int) -> AsyncIterator[None]:
-    """Lower a limit of the coordinator and of the broker beside it, and raise it again."""
+    """Lower a limit of the coordinator, and raise it again."""
     up = psutil.Process(cluster.run.up.pid)
-    beside = [child for child in up.children(True) if "mosquitto" in child.name()]
-    limited = [up, *beside]
-    before = [resource.prlimit(one.pid, what) for one in limited]
-    for one, (_, hard) in zip(limited, before, strict=True):
-        resource.prlimit(one.pid, what, (soft, hard))
+    before = resource.prlimit(up.pid, what)
+    resource.prlimit(up.pid, what, (soft, before[1]))
     try:
         yield
     finally:
-        for one, limits in zip(limited, before, strict=True):
-            if one.is_running():
-                resource.prlimit(one.pid, what, limits)
+        if up.is_running():
+            resource.prlimit(up.pid, what, before)
 
 
 LOADS: tuple[Load, ...] = (
@@ -200,22 +196,21 @@ LOADS: tuple[Load, ...] = (
 
 
 @experiment
-@click.option("--broker", default="embedded", show_default=True, help="Or mosquitto.")
 @click.option("--only", "names", multiple=True, help="Of loads; without it all.")
-def main(out: Path, broker: str, names: tuple[str, ...]) -> None:
+def main(out: Path, names: tuple[str, ...]) -> None:
     """Put every load on a cluster that serves."""
     raise_file_limit()
     rows = []
     for load in LOADS:
         if not names or load.__name__ in names:
-            rows.append(asyncio.run(_row(load, broker)))
+            rows.append(asyncio.run(_row(load)))
             click.echo(json.dumps(rows[-1]), err=True)
-            write_report(out, "load", {"broker": broker, "rows": rows}, f"guard-load-{broker}")
+            write_report(out, "load", {"rows": rows}, "guard-load-embedded")
     show(table(rows))
 
 
-async def _row(load: Load, broker: str) -> dict[str, Any]:
-    async with guarded_cluster(("--broker", broker)) as cluster:
+async def _row(load: Load) -> dict[str, Any]:
+    async with guarded_cluster() as cluster:
         await cluster.window()
         await asyncio.sleep(BEFORE_S)
         before = await cluster.window()

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 
 from molink.api.server import free_ports
-from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts, StageAddress
 from molink.errors import UserError
+from tools.experiments.harness.hosts import LOCAL_ADDRESS, RingHosts, StageAddress
 from tools.experiments.harness.processes import MOLINK, Running, running
 
 __all__ = ["PORTS", "AgentsRun", "agents_run", "get_json", "is_timed"]

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from molink.bench.load import Settings, run_load
-from molink.bench.served_ring import ServedRing, serve_ring
+from molink.bench.served_ring import PROGRAM, ServedRing, serve_ring
 from molink.errors import UserError
 from molink.tasks import cancel
 from tools.experiments.harness.experiment import PRODUCT_POLICY, Condition, Setup
@@ -55,16 +55,15 @@ async def serving_over(
     condition: Condition,
     seed: int,
     environment: Mapping[str, str] = {},
+    program: str = PROGRAM,
 ) -> AsyncIterator[ServedRing]:
-    """The same with other links, as options of `molink serve`."""
+    """The same with other links, as options of `molink serve` or of another program."""
     options = ["--nodes", str(NODES), *links, *setup.serve_options, *condition.options]
-    program = {}
     if condition.policy != PRODUCT_POLICY:
-        program = {"program": MODULE}
+        program = MODULE if program == PROGRAM else program
         environment = {**environment, POLICY_VARIABLE: condition.policy}
-    async with serve_ring(
-        setup.model, options, seed, WARM_UP_TOKENS, environment, **program
-    ) as ring:
+    own = (environment, program)
+    async with serve_ring(setup.model, options, seed, WARM_UP_TOKENS, *own) as ring:
         yield ring
 
 

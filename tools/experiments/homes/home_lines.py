@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from molink.config.link_schedule import LinkShape
-from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.errors import UserError
 from molink.node.stage_handle import ChildProcess
+from tools.experiments.harness.hosts import RingHosts, StageAddress
 from tools.experiments.homes.home_network import HomeNetwork, check_available
 
 __all__ = ["HomeLines", "home_lines"]
@@ -25,7 +25,7 @@ class HomeLines:
 
     @property
     def hosts(self) -> RingHosts:
-        """The hosts file of `molink serve --hosts`: each stage in its home."""
+        """Hosts of a ring: each stage in its home."""
         coordinator, *others = self.network.homes
         stages = (
             StageAddress(home.address, ("ip", "netns", "exec", str(home.namespace)))

@@ -9,7 +9,6 @@ for all that leaves it, acknowledgements of what it receives included. Root only
 each policy, kind of link and round.
 """
 
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from tools.experiments.harness.experiment import (
     show,
     write_results,
 )
+from tools.experiments.harness.hosted_ring import HOSTS_VARIABLE, MODULE
 from tools.experiments.harness.serving import NODES, serving, serving_over
 from tools.experiments.homes.home_lines import HomeLines, home_lines
 from tools.experiments.homes.home_network import check_available
@@ -107,13 +107,10 @@ def _name(policy: str, kind: str) -> str:
 async def _real(
     setup: Setup, condition: Condition, seed: int, shape: LinkShape, congestion: str
 ) -> AsyncIterator[tuple[ServedRing, HomeLines]]:
-    with tempfile.TemporaryDirectory() as directory:  # No run knows of another's links.
-        file = Path(directory) / "hosts.toml"
-        async with home_lines(shape, NODES, congestion) as lines:
-            file.write_text(lines.hosts.text)
-            links, own = ("--hosts", str(file)), {"XDG_STATE_HOME": directory}
-            async with serving_over(links, setup, condition, seed, own) as ring:
-                yield ring, lines
+    async with home_lines(shape, NODES, congestion) as lines:
+        own = {HOSTS_VARIABLE: lines.hosts.text}
+        async with serving_over((), setup, condition, seed, own, MODULE) as ring:
+            yield ring, lines
 
 
 def _table(middle: dict[str, Figures], policies: Sequence[str]) -> str:

@@ -1,13 +1,15 @@
-"""Stage that does no arithmetic: its process, links, batches and KV bookkeeping are real.
+"""Ring whose stages do no arithmetic: their processes, links, batches and KV books are real.
 
-    command = ["python", "-m", "tools.experiments.streams.idle_stage", "STEP_S"]
+    MOLINK_EXPERIMENT_STEP_S=0.01 python -m tools.experiments.streams.idle_stage serve demo
 
-in a file for `molink serve --hosts`. The stage's own command line follows and is not used: this
-process is the stage. A step sleeps STEP_S in place of computing. The tail draws tokens that say
+It is `molink serve` with this module as its stages' program. A step sleeps so long in place of
+computing. The tail draws tokens that say
 when they were drawn, by the clock of `time.monotonic`, which all processes of a machine share: who
 reads one knows how long it was under way.
 """
 
+import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,12 +20,16 @@ import torch
 from molink.engine.sampling.history import DrawnToken
 from molink.engine.step.stage import StageExecutor
 from molink.engine.step.step_output import StepOutput
+from molink.node import stage_handle, stage_manager
 from molink.stage import stage_process, start
 from molink_scheduler.batch import Batch
 
-__all__ = ["MODULE", "TICK_S", "age_s", "token_at"]
+__all__ = ["MODULE", "STEP_VARIABLE", "TICK_S", "age_s", "token_at"]
 
 MODULE = "tools.experiments.streams.idle_stage"
+
+STEP_VARIABLE = "MOLINK_EXPERIMENT_STEP_S"
+"""Environment variable with the seconds of a step."""
 
 TICK_S = 0.00025
 FIRST_ID, TICKS = 500, 3000
@@ -65,7 +71,18 @@ def _step_of(step_s: float) -> Callable[..., StepOutput]:
 
 
 def _main() -> None:
-    step_s, load = float(sys.argv[1]), start._load_executor
+    if sys.argv[1:2] == ["serve"]:
+        from molink.cli.main import main as command
+
+        stage_handle.STAGE_MODULE = MODULE
+        stage_manager.STAND_READY_AFTER_S = math.inf
+        command()
+    else:
+        _be_stage(float(os.environ[STEP_VARIABLE]))
+
+
+def _be_stage(step_s: float) -> None:
+    load = start._load_executor
 
     def load_idle(*words: Any) -> StageExecutor:
         """The KV's shape is learned from one real step, while loading."""
@@ -74,7 +91,6 @@ def _main() -> None:
         return executor
 
     start._load_executor = load_idle  # type: ignore[assignment]
-    sys.argv = sys.argv[:1]
     stage_process.main()
 
 

@@ -12,7 +12,6 @@ goes.
 
 import asyncio
 import gc
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ import psutil
 
 from molink.bench.served_ring import ServerProcess
 from molink.client.api_client import ApiClient
-from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.transport.sockets import raise_file_limit
 from tools.experiments.guard.users import percentile
 from tools.experiments.harness.experiment import (
@@ -39,7 +37,7 @@ from tools.experiments.harness.experiment import (
     write_report,
 )
 from tools.experiments.harness.processes import cpu_s
-from tools.experiments.streams.idle_stage import MODULE, age_s
+from tools.experiments.streams.idle_stage import MODULE, STEP_VARIABLE, age_s
 
 __all__ = ["main"]
 
@@ -71,13 +69,8 @@ def main(out: Path, tokens: int, rounds: int) -> None:
     steps = {f"{1e3 * step_s:g} ms": step_s for step_s in (STEP_S, 0.0)}
 
     async def measure(condition: Condition, number: int) -> Measured:
-        hosts = out / "hosts.toml"
-        hosts.write_text(_hosts(steps[condition.name]).text, encoding="utf-8")
-        try:
-            figures = await _measure(hosts, tokens)
-            return Measured(figures | {"step_s": steps[condition.name]})
-        finally:
-            hosts.unlink()
+        step_s = steps[condition.name]
+        return Measured(await _measure(step_s, tokens) | {"step_s": step_s})
 
     runs = in_turn([Condition(name) for name in steps], rounds, measure)
     middle = medians(runs)
@@ -88,14 +81,9 @@ def main(out: Path, tokens: int, rounds: int) -> None:
     show(table(middle))
 
 
-def _hosts(step_s: float) -> RingHosts:
-    command = (sys.executable, "-m", MODULE, str(step_s))
-    return RingHosts((StageAddress(command=command),) * STAGES)
-
-
-async def _measure(hosts: Path, tokens: int) -> Figures:
-    options = ("--hosts", str(hosts), "--kv-tokens", str(KV_TOKENS))
-    server = await ServerProcess.start("demo", options)
+async def _measure(step_s: float, tokens: int) -> Figures:
+    options = ("--nodes", str(STAGES), "--kv-tokens", str(KV_TOKENS))
+    server = await ServerProcess.start("demo", options, {STEP_VARIABLE: str(step_s)}, MODULE)
     try:
         return await _watched(server, tokens)
     finally:

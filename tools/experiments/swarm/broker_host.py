@@ -1,6 +1,6 @@
 """A broker in a process of its own, with a port at which agents are let in.
 
-    python -m tools.experiments.swarm.broker_host KIND DIRECTORY
+    python -m tools.experiments.swarm.broker_host
 
 Prints one line of JSON (see `Hosted`), serves until its standard input ends. The admission port
 stands for the coordinator's join endpoint: a client that connects there and sends its node id on a
@@ -13,10 +13,8 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
-from molink.control.broker.broker import Broker, open_broker
-from molink.control.broker.mosquitto import MosquittoBroker
+from molink.control.broker.embedded import EmbeddedBroker
 
 __all__ = ["HOST", "Hosted", "let_in", "password_of"]
 
@@ -32,7 +30,6 @@ class Hosted:
     username: str
     password: str
     process_id: int
-    """Of the broker itself."""
 
 
 def password_of(node_id: str) -> str:
@@ -41,7 +38,7 @@ def password_of(node_id: str) -> str:
 
 
 async def let_in(
-    broker: Broker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    broker: EmbeddedBroker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Admit the agent of one connection."""
     node_id = (await reader.readline()).decode().strip()
@@ -50,8 +47,8 @@ async def let_in(
     writer.close()
 
 
-async def _serve(kind: str, directory: Path) -> None:
-    broker = open_broker(kind, HOST, 0, directory)
+async def _serve() -> None:
+    broker = EmbeddedBroker(HOST, 0)
     await broker.start()
     admission = await asyncio.start_server(partial(let_in, broker), HOST, 0)
     hosted = Hosted(
@@ -59,17 +56,12 @@ async def _serve(kind: str, directory: Path) -> None:
         admission.sockets[0].getsockname()[1],
         broker.coordinator.username,
         broker.coordinator.password,
-        _process_id(broker),
+        os.getpid(),
     )
     print(json.dumps(asdict(hosted)), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await broker.stop()
 
 
-def _process_id(broker: Broker) -> int:
-    child = broker.process_id if isinstance(broker, MosquittoBroker) else None
-    return child or os.getpid()
-
-
 if __name__ == "__main__":
-    asyncio.run(_serve(sys.argv[1], Path(sys.argv[2])))
+    asyncio.run(_serve())

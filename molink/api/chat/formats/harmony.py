@@ -36,10 +36,10 @@ QUIET = (
     ("<|constrain", MESSAGE, False),
     ("<|message", "|>", False),
 )
-"""Where stop strings end nothing: up to the answer's body. Its header may name a form."""
+"""Spans in which stop strings end nothing: all before the answer's body; a header may hold one."""
 
 THOUGHTS = ThinkTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
-"""What stands around the model's reasoning, in the answer's first message."""
+"""Marks around the model's reasoning, in the answer's first message."""
 
 FUNCTIONS, ANALYSIS = "functions.", "analysis"
 
@@ -60,7 +60,7 @@ class HarmonyReader(HoldingReader):
         super().__init__(calls)
         self._reads_calls, self._reads_reasoning = reads_calls, reads_reasoning
         self._give: Callable[[str], None] = self._say
-        """Who takes the present message's body."""
+        """Function that takes the present message's body."""
         self._has_said = self._has_arguments = False
 
     def _text(self) -> bool:
@@ -74,7 +74,7 @@ class HarmonyReader(HoldingReader):
         return True
 
     def _receiver(self, header: str) -> Callable[[str], None]:
-        """Who takes the body of the message with this header."""
+        """Function that takes the body of the message with this header."""
         channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
         if recipient is not None and self._reads_calls:
             self._begin_call(recipient[1].removeprefix(FUNCTIONS))

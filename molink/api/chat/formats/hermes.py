@@ -80,7 +80,7 @@ class HermesReader(JsonCallsReader):
         return True
 
     def _close(self) -> bool:
-        """A call may end without its mark, and another one may follow in a fence."""
+        """Read on at a call's end, which may lack its mark; another call may follow in a fence."""
         rest, mark = self._held.lstrip(), self.close_mark
         if not rest or (rest != mark and mark.startswith(rest)):
             return False

@@ -41,7 +41,7 @@ NAMED_CHARS_MAX = 256
 text."""
 
 HEAD_CHARS_MAX = 1024
-"""In which a name and the beginning of its arguments come; it is looked for with each new piece."""
+"""Characters within which a name and its arguments' beginning come; each new piece is searched."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class JsonCallsReader(HoldingReader):
     """
 
     close_mark = ""
-    """What ends a call besides its bracket."""
+    """Mark that ends a call besides its bracket."""
 
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)
@@ -102,21 +102,21 @@ class JsonCallsReader(HoldingReader):
         """Step behind a call."""
 
     def _begin_object(self, opening: str, *, is_bare: bool = False) -> bool:
-        """Take what is held for the beginning of a call's object."""
+        """Take the held text for the beginning of a call's object."""
         self._opening, self._is_bare = opening, is_bare
         self._span, self._scanned = JsonSpan(), 0
         self._after_arguments, self._step = self._tail, self._head
         return True
 
     def _begin_arguments(self, name: str, then: Callable[[], bool], own_id: str = "") -> bool:
-        """Take what is held for the first bracket of a call's arguments; `own_id`: the one that
+        """Take the held text for the first bracket of a call's arguments; `own_id`: the one that
         the model gave the call."""
         self._begin_call(name, own_id)
         self._span, self._after_arguments, self._step = JsonSpan(), then, self._arguments
         return True
 
     def _begin_named(self, header: re.Pattern[str], then: Callable[[], bool]) -> bool:
-        """Take what is held for a `header`, an `id` and a `name`, and the arguments behind it."""
+        """Take the held text for a `header`, an `id` and a `name`, and the arguments behind it."""
         found = header.match(self._held, 0, NAMED_CHARS_MAX)
         if found is not None:
             self._take(found.end())
@@ -179,7 +179,7 @@ class JsonCallsReader(HoldingReader):
         return is_name and (not self._is_bare or name in self._calls.tools)
 
     def _end(self) -> None:
-        """What follows a call's arguments is dropped."""
+        """Drop the text that follows a call's arguments."""
         if self._step == self._tail or (self._step == self._close and self._calls.count):
             self._held = ""
         super()._end()

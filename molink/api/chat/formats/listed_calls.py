@@ -52,7 +52,7 @@ class ListedCallsReader(JsonCallsReader):
         return self._open(self.mark, self._kind)
 
     def _kind(self) -> bool:
-        """Which way of writing calls this is."""
+        """Find out which of the ways of writing calls this is."""
         rest = self._held.lstrip()
         if not rest:
             return False
@@ -72,7 +72,7 @@ class ListedCallsReader(JsonCallsReader):
         return self._begin_named(_NAMED, self._text)
 
     def _item(self) -> bool:
-        """Before an object of an array, or at its end."""
+        """Read on before an object of an array, or at its end."""
         rest = self._held.lstrip(BETWEEN_CALLS)
         if not rest:
             return False
@@ -86,7 +86,7 @@ class ListedCallsReader(JsonCallsReader):
         return self._break()
 
     def _after(self) -> bool:
-        """Behind an array: the mark that ends it may be missing."""
+        """Read on behind an array, where the mark that ends it may be missing."""
         rest = self._held.lstrip()
         if rest != self.last_mark and self.last_mark.startswith(rest):
             return False

@@ -35,7 +35,7 @@ class LlamaReader(JsonCallsReader):
         return bool(self._said_up_to(TAG)) and self._begin_object(self._take(len(TAG)))
 
     def _close(self) -> bool:
-        """Where a call may begin: at first, and after another one."""
+        """Read on where a call may begin: at first, and after another call."""
         rest = self._held.lstrip(BETWEEN_CALLS)
         if not rest or (rest != TAG and TAG.startswith(rest)):
             return False

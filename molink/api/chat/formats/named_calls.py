@@ -19,13 +19,13 @@ class NamedCallsReader(JsonCallsReader):
     section, last_mark = "", ""
     call, call_end = "", ""
     header: re.Pattern[str]
-    """From a call's mark up to its arguments: its id, if it has one, and its name."""
+    """Pattern of the text from a call's mark to its arguments: its id, if it has one, and name."""
 
     def _text(self) -> bool:
         return self._open(self.section, self._item)
 
     def _item(self) -> bool:
-        """Before a call, or at the section's end."""
+        """Read on before a call, or at the section's end."""
         rest = self._held.lstrip()
         if rest.startswith(self.call):
             return self._begin_named(self.header, self._close)

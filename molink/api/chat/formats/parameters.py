@@ -24,10 +24,10 @@ class Parameters:
         self._schema = schema
         found = schema.get("properties")
         self.properties: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
-        """Their schemas by name."""
+        """Schemas of the parameters by name."""
 
     def read(self, name: str, text: str) -> Any:
-        """What the text of a value means."""
+        """Value that the text of a parameter means."""
         kinds = [kind for one in self._alternatives(name) for kind in _own_kinds(one)]
         if not kinds or ("string" in kinds and not ("null" in kinds and text == "null")):
             return text
@@ -42,7 +42,7 @@ class Parameters:
         return not kinds or "string" in kinds
 
     def of_text(self, name: str) -> Mapping[str, Any]:
-        """What the schema demands of a value that is bare text."""
+        """Schema that a value which is bare text must follow; empty: any text does."""
         found = self._alternatives(name)
         return next((one for one in found if "string" in _own_kinds(one)), {})
 

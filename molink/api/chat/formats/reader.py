@@ -57,7 +57,7 @@ class PlainText:
         return [TextDelta(text)]
 
     def finish(self) -> list[Part]:
-        """Nothing: nothing is held back."""
+        """No parts: nothing is held back."""
         return []
 
 
@@ -116,7 +116,7 @@ class HoldingReader(SteppingReader, ABC):
     """Base of the readers that find calls: text around calls loses its outer white space."""
 
     marks: tuple[str, ...] = ()
-    """What is looked for in the text; calls begin with the first."""
+    """Marks that are looked for in the text; calls begin with the first."""
     last_mark = ""
     """Mark behind all calls; empty: no text follows them."""
     shape: CallShape
@@ -130,7 +130,7 @@ class HoldingReader(SteppingReader, ABC):
         """White space that is text only if text follows it."""
         self._is_after_call = False
         self._opening = ""
-        """What stood before what may be a call, to be text again if it is none."""
+        """Text before what may be a call; it is text again if there is no call."""
 
     @classmethod
     def spans(cls) -> list[tuple[str, str, bool]]:

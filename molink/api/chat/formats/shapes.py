@@ -20,7 +20,7 @@ class JsonShape:
     """Text before the object, with `NAME` in it."""
     close: str = ""
     begin: str = ""
-    """Before the first call."""
+    """Text before the first call."""
     between: str = ""
     end: str = ""
     is_single: bool = False
@@ -34,25 +34,25 @@ class TagShape:
 
     begin: str
     open: str
-    """Before the name; empty: it follows `begin`."""
+    """Text before the name; empty: the name follows `begin`."""
     name_end: str
     key: str
-    """Before an argument's name."""
+    """Text before an argument's name."""
     key_end: str
     value: str
-    """Before an argument's value; empty: it follows `key_end`."""
+    """Text before an argument's value; empty: the value follows `key_end`."""
     value_end: str
     close: str
     end: str = ""
     value_break: str = ""
-    """What is written on both sides of a value and does not belong to it."""
+    """Text on both sides of a value that does not belong to it."""
     line_break: str = "\n"
     json_key_end: str = ""
-    """In place of `key_end` before a value that is JSON; empty: the same."""
+    """Text that stands for `key_end` before a value that is JSON; empty: the same."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What a reader looks for."""
+        """Marks that a reader looks for."""
         places = (self.begin, self.open, self.key, self.value, self.value_end, self.close, self.end)
         return tuple(mark for mark in places if mark)
 

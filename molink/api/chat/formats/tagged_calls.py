@@ -62,7 +62,7 @@ class TaggedCallsReader(HoldingReader):
         return shape.key.startswith(rest) or shape.close.startswith(rest)
 
     def _may_call(self, name: str) -> bool:
-        """Where no mark stands before the name, only the name tells that it is a call."""
+        """Whether this may be a call's name: without a mark before it, only a tool's tells one."""
         return bool(self.shape.open) or name in self._calls.tools
 
     def _begin(self, name: str) -> None:
@@ -73,7 +73,7 @@ class TaggedCallsReader(HoldingReader):
         self._step = self._parameters
 
     def _parameters(self) -> bool:
-        """Before a parameter, or at the call's end."""
+        """Read on before a parameter, or at the call's end."""
         self._held = self._held.lstrip()
         if self._held.startswith(self.shape.key):
             return self._parameter()
@@ -112,7 +112,7 @@ class TaggedCallsReader(HoldingReader):
         self._separator = ", "
 
     def _close(self) -> bool:
-        """Behind a call: another one, or the mark that ends them, which may be missing."""
+        """Read on behind a call: another call, or the mark that ends them, which may be missing."""
         rest = self._held.lstrip()
         nexts = [mark for mark in (self.shape.open, self.shape.end) if mark]
         if not any(rest.startswith(mark) for mark in nexts):

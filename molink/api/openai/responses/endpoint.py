@@ -26,7 +26,7 @@ from molink.serving.model_card import SamplingDefaults
 __all__ = ["delete_response", "get_response", "post_input_tokens", "post_responses"]
 
 LOGPROBS = "message.output_text.logprobs"
-"""What a request includes for log-probabilities; other names change nothing."""
+"""Name that a request includes for log-probabilities; other names change nothing."""
 
 
 async def post_responses(backend: Backend, request: web.Request) -> web.StreamResponse:
@@ -149,7 +149,7 @@ def _format_asked_for(body: ResponsesBody) -> Question | None:
 
 
 def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
-    """What of the request the response repeats, defaults filled in."""
+    """Fields of the request that the response repeats, defaults filled in."""
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
     return {

@@ -89,7 +89,7 @@ class CallOutput(Part):
 
 
 class ReasoningItem(Part):
-    """What the model reasoned before an earlier answer."""
+    """Reasoning of the model before an earlier answer."""
 
     type: Literal["reasoning"]
     summary: list[ReasoningPart] | None = None

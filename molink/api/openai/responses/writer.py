@@ -33,7 +33,7 @@ class _Kind:
     delta: str
     done: str
     full: str
-    """What the event of its end calls its text."""
+    """Name of the text in the event that ends it."""
     part: Mapping[str, Any] | None
     """The one part of its content, which gets the text; None: the text is a field of the item."""
     has_logprobs: bool = False

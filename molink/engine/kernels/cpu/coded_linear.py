@@ -54,7 +54,7 @@ PACKED_ROWS = 256
 
 
 class Kind(IntEnum):
-    """How codes become values: `enum kind` in native/coded.h."""
+    """Rules by which codes become values: `enum kind` in native/coded.h."""
 
     INT4 = 0
     FP4 = 1
@@ -71,7 +71,7 @@ FIVE_BITS_MULTIPLE = 32
 
 
 class Coded(ctypes.Structure):
-    """`struct coded` of native/coded.h."""
+    """Coded weights: `struct coded` of native/coded.h."""
 
     _fields_ = (
         ("codes", ctypes.c_void_p),
@@ -218,7 +218,7 @@ def _words_of_five_bits(codes: torch.Tensor) -> torch.Tensor:
 
 
 def _scales(weight: QuantizedWeight, dtype: torch.dtype) -> torch.Tensor:
-    """[P, groups, 1 or 2, 32]: scales and, where there are any, zeros."""
+    """Scales and, where there are any, zeros: [P, groups, 1 or 2, 32]."""
     parts = weight.tensors()
     if isinstance(weight, Mxfp4Weight):
         scales = [torch.exp2(weight.exponents.float() - EXPONENT_BIAS)]
@@ -229,8 +229,8 @@ def _scales(weight: QuantizedWeight, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _values(weight: QuantizedWeight, kind: Kind, dtype: torch.dtype) -> torch.Tensor:
-    """What each code stands for: [16] twice, [32] or [256]; for bytes then also what their lower
-    four bits stand for, twice, and their upper four, twice: [320]."""
+    """Numbers that the codes stand for: [16] twice, [32] or [256]; for bytes then also those of
+    their lower four bits, twice, and of their upper four, twice: [320]."""
     if kind is Kind.INT5:
         return torch.arange(-16.0, 16.0).to(dtype)
     if BITS[kind] == 4:

@@ -198,7 +198,7 @@ def _batch(batch: RaggedBatch, window: int | None) -> Batch:
 
 
 def kv_of(layer: LayerKv) -> Kv:
-    """Where a layer's keys and values are."""
+    """Addresses of a layer's keys and values."""
     tensors = (layer.keys.rows_SKA, layer.values.rows_SKA, layer.keys.scales_SK)
     return Kv(*(None if t is None else t.data_ptr() for t in (*tensors, layer.values.scales_SK)))
 

@@ -26,7 +26,7 @@ from molink.engine.memory.ragged_batch import RaggedBatch
 __all__ = ["DecodeKernel", "decode_kernel_for", "decode_kernel_of"]
 
 Call = tuple[LayerKv, RaggedBatch, int | None, AttentionVariant]
-"""What queries attend to, in which window and how."""
+"""Layer's KV, batch, window and variant of one call of attention."""
 
 SIZE_STEP = 16
 """Head sizes must be multiples of it: numbers in a vector of AVX512."""

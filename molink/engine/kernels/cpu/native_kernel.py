@@ -35,7 +35,7 @@ __all__ = [
 SOURCES = Path(__file__).parent / "native"
 
 FOLDER_VARIABLE = "MOLINK_KERNELS_DIR"
-"""Where the agent's service lets us write: to it the user's cache directory is read-only."""
+"""Variable with a folder that the agent's service may write to: its user's cache is read-only."""
 
 FLAGS = ("-O3", "-shared", "-fPIC")
 
@@ -46,13 +46,13 @@ class InstructionSet:
 
     folder: str
     flags: tuple[str, ...]
-    """What the compiler calls them."""
+    """Names that the compiler has for them."""
     capabilities: tuple[str, ...]
-    """What torch calls those that not every CPU with the others has."""
+    """Names that torch has for those which not every CPU with the others has."""
 
     @property
     def sources(self) -> list[Path]:
-        """Its own files, and those that all sets share."""
+        """Files of the set, and those that all sets share."""
         return sorted([*SOURCES.glob("*.h"), *(SOURCES / self.folder).glob("*.[ch]")])
 
 
@@ -87,8 +87,8 @@ def native_library(instructions: InstructionSet = AVX512) -> ctypes.CDLL | None:
 
 
 def _cache_directories() -> Iterator[Path]:
-    """Where compiled kernels may lie: the user's cache, and for users without one, as containers
-    have them, a folder of their own among the temporary ones."""
+    """Folders where compiled kernels may lie: the user's cache, and for users without one, as
+    containers have them, a folder of their own among the temporary ones."""
     with suppress(RuntimeError):  # There is no home.
         own = os.environ.get(FOLDER_VARIABLE)
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

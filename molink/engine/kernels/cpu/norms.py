@@ -19,9 +19,8 @@ from molink.engine.proof import FP32_UNIT, only_reading, probe_rows, probe_weigh
 __all__ = ["MIRROR_ROWS_MAX", "RootMeanSquareNorm", "norm_trouble", "replacement_for"]
 
 MIRROR_ROWS_MAX = 48
-"""Up to here the doubled input costs less than the operations saved (measured at widths 64 and
-768).
-"""
+"""Most rows for which the doubled input costs less than the operations saved (measured at widths 64
+and 768)."""
 
 SIMPLE = (bool, int, float, str)
 
@@ -105,7 +104,7 @@ def replacement_for(
 
 
 _readings: dict[tuple[object, ...], str | None] = {}
-"""What a kind of norm is found to do with its weights."""
+"""Reading of its weights found for each kind of norm; None: no single one fits."""
 
 
 def _reading(module: nn.Module, made: Callable[[torch.Tensor, str], nn.Module]) -> str | None:

@@ -70,7 +70,7 @@ PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
 @cache
 def linear_kernel() -> Callable[..., None] | None:
-    """`linear_bf16`, or None where it cannot be had."""
+    """Kernel `linear_bf16`, or None where it cannot be had."""
     library = native_library()
     if library is None:
         return None
@@ -87,7 +87,7 @@ class PackedLinear(nn.Module):
     """
 
     kind: Hashable = None
-    """Which of the kernels computes it, where there are several for a form of weights."""
+    """Kernel that computes it, where there are several for a form of weights."""
 
     def __init__(self, weight: torch.Tensor | QuantizedWeight, dtype: torch.dtype) -> None:
         super().__init__()
@@ -148,13 +148,13 @@ LAYOUTS: tuple[type[PlainLinear], ...] = (NativeLinear, OnednnLinear)
 
 
 def pack(linears: Sequence[nn.Linear]) -> PackedLinear | None:
-    """One packed layer for linears that read the same input; None where no layout works."""
+    """Packed layer for linears that read the same input; None where no layout works."""
     weight = joined_weight(linears)
     return None if weight is None else pack_matrix(weight, joined_bias(linears))
 
 
 def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PlainLinear | None:
-    """One packed layer for a matrix; None where no layout works."""
+    """Packed layer for a matrix; None where no layout works."""
     if weight.dtype not in PACKED_DTYPES or weight.device.type != "cpu":
         return None
     for layout in LAYOUTS:
@@ -225,7 +225,7 @@ def _form(layer: PackedLinear, *matrix: *Matrix) -> tuple[object, ...]:
 
 
 _proven: dict[tuple[object, ...], str | None] = {}
-"""What is wrong with a layout, by form and shape."""
+"""Trouble of each layout, by form and shape; None: it has been proven."""
 
 
 def product_trouble(
@@ -320,7 +320,7 @@ class SharedPart(nn.Module):
 
 
 def shared_parts(product: nn.Module, linears: Sequence[Any]) -> Sequence[nn.Module]:
-    """What stands for each of the layers that one product computes; for one alone, the product."""
+    """Stand-ins for the layers that one product computes; for one alone, the product."""
     if len(linears) == 1:
         return [product]
     shared = SharedInput(product, [linear.out_features for linear in linears])

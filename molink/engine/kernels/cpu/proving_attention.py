@@ -110,7 +110,7 @@ def _reference(
     table: tuple[int, ...],
     keys: int,
 ) -> Reference:
-    """What torch gives for the last rows over a layer's keys, and how far off scores may put it."""
+    """Torch's attention of the last rows over a layer's keys, and how far off scores may put it."""
     slots = (torch.tensor(table)[:, None] * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS)).flatten()
 
     def attended(dtype: torch.dtype, noise: float | torch.Tensor = 0.0) -> torch.Tensor:
@@ -137,7 +137,7 @@ def _attended(
     window: int | None,
     variant: AttentionVariant,
 ) -> torch.Tensor:
-    """What torch gives for the last rows over keys; [T, H, V]."""
+    """Attention of the last rows over keys as torch computes it; [T, H, V]."""
     tokens, heads, size = query_THA.shape
     keys, kv_heads, _ = keys_NKA.shape
     mask = causal_mask(tokens, keys, window, heads // kv_heads, query_THA.dtype, query_THA.device)

@@ -21,7 +21,7 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS
 __all__ = ["FUSED", "AttentionKind", "Launch", "Tiling"]
 
 HEAD_SIZE_MIN = 16
-"""What a matrix unit takes; smaller heads are padded."""
+"""Least head size that a matrix unit takes; smaller heads are padded."""
 
 HEAD_SIZE_MAX = 256
 """Tiles of larger keys and values (latent caches: 576) do not fit into shared memory."""
@@ -55,13 +55,13 @@ class Tiling:
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> "Tiling":
-        """What suits a number format: fp32 has no matrix units, and larger tiles would spill."""
+        """Tiling for a number format: fp32 has no matrix units, and larger tiles would spill."""
         return cls(many_rows=16, keys=16) if dtype is torch.float32 else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launch of the tile kernel is compiled with."""
+    """Constants that a launch of the tile kernel is compiled with."""
 
     constants: dict[str, Any]
     options: dict[str, Any]

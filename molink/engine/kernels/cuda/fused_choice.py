@@ -35,11 +35,11 @@ class FusedChoice:
     """Fused operators of a device, as far as they are proven there."""
 
     operators: FusedOperators | None
-    """None: torch computes everything."""
+    """Operators of a card; None: torch computes everything."""
     unavailable: str | None = None
     """Why there are no operators; None: there are, or nobody wants any."""
     _troubles: dict[tuple[str, Hashable], str | None] = field(default_factory=dict)
-    """Of each use and kind that was tried, what is wrong with the kernel; None: nothing."""
+    """Trouble of the kernel for each use and kind that was tried; None: nothing is wrong."""
 
     def trusts(self, what: str, kind: Hashable, is_right: Callable[[], bool]) -> bool:
         """Whether a kernel gives what it should, as `is_right` found for the first of a kind."""

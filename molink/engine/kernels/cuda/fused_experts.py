@@ -35,7 +35,7 @@ class FusedExperts:
     def sums(
         self, module: Any, hidden_TD: torch.Tensor, index_Tk: torch.Tensor, share_Tk: torch.Tensor
     ) -> torch.Tensor:
-        """What the chosen experts make of each row, added up by their shares."""
+        """Outputs of the chosen experts for each row, added up by their shares."""
         rows, chosen = index_Tk.shape
         pairs_P = index_Tk.reshape(-1)
 

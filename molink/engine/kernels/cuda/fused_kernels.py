@@ -30,7 +30,7 @@ def norm_rows(
     x, weight, out, x_stride_t, x_stride_h, heads, size, epsilon,
     COLUMNS: tl.constexpr, HAS_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """One row by the root of its mean square."""
+    """Divide one row by the root of its mean square."""
     row = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, COLUMNS)
     inside = n < size
@@ -137,7 +137,7 @@ def turn_and_store(
     A_PAD: tl.constexpr, V_PAD: tl.constexpr, TURNED: tl.constexpr, NEIGHBOURS: tl.constexpr,
     STEP: tl.constexpr, HAS_SLOTS: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
-    """One head of a row: a query is turned, a key is turned and stored, a value is stored."""
+    """Turn one head of a row: a query is turned, a key is turned and stored, a value is stored."""
     t, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     cos += t * table_stride
     sin += t * table_stride
@@ -177,7 +177,7 @@ def multiply_experts(
     PAIRS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INPUTS: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_SHARE: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """One expert's product with the rows that chose it, for some of its columns.
+    """Multiply one expert's matrix and the rows that chose it, for some of its columns.
 
     Which rows these are every program works out for itself, from the list of all pairs.
     """

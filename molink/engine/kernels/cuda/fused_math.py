@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "silu": lambda x, slope: x * torch.sigmoid(x * slope),
     "gelu_tanh": lambda x, slope: torch.nn.functional.gelu(x, approximate="tanh"),
 }
-"""What a gate's half goes through; the slope is silu's."""
+"""Activations of a gate's half; the slope is silu's."""
 
 
 PAIRS_MAX = 512
@@ -43,7 +43,8 @@ the list of them, so beyond that sorting them pays."""
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How positions turn queries and keys: pairs of numbers, by the angle of their frequency."""
+    """Rotation of queries and keys by positions: pairs of numbers, by the angle of their
+    frequency."""
 
     size: int
     """Numbers of a head that are turned, from its first one on; the others pass."""
@@ -76,7 +77,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class ExpertCall:
-    """One product of rows with the matrices of the experts that were chosen for them."""
+    """Product of rows with the matrices of the experts that were chosen for them."""
 
     x: torch.Tensor
     """Rows: [P, I], one of each pair, or [P / pairs_per_row, I]."""
@@ -90,7 +91,7 @@ class ExpertCall:
 
 
 class FusedOperators(Protocol):
-    """What a card computes in one launch each."""
+    """Operators that a card computes in one launch each."""
 
     def normed(
         self, x: torch.Tensor, weight_N: torch.Tensor | None, epsilon: float
@@ -98,7 +99,7 @@ class FusedOperators(Protocol):
         """Rows [..., N] by the root of their mean square, times the weight (fp32)."""
 
     def gated(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
-        """[..., 2 N] rows through a gate; [..., N]."""
+        """Rows [..., N] of [..., 2 N] rows through a gate."""
 
     def rotated(
         self, q_THA: torch.Tensor, k_TKA: torch.Tensor, turn: Turn

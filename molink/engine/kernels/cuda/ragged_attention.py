@@ -24,7 +24,7 @@ __all__ = ["Attended", "RaggedAttention", "launched"]
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What attention gives for each row, and on demand what it weighs against other keys."""
+    """Result of attention for each row, and on demand its weight against other keys."""
 
     out_THV: torch.Tensor
     log_sums_TH: torch.Tensor | None = None
@@ -37,7 +37,7 @@ class Parts:
     """Parts of rows whose keys are shared out, and what weighs them."""
 
     sums: torch.Tensor
-    """[M, H, splits, V]; nothing is in the place of a share without keys."""
+    """Sums [M, H, splits, V]; nothing is in the place of a share without keys."""
     peaks: torch.Tensor
     totals: torch.Tensor
 
@@ -47,7 +47,7 @@ class RaggedAttention:
     """Attention over paged KV by the Triton kernels."""
 
     tiling: Tiling | None = None
-    """None: what suits the number format."""
+    """Tiling of the kernel; None: what suits the number format."""
     widen: bool = False
     """Compute in fp32, as Triton's interpreter has to."""
 
@@ -71,7 +71,7 @@ class RaggedAttention:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of attention, and its launches."""
+    """Call of attention, and its launches."""
 
     kernels: RaggedAttention
     q_THA: torch.Tensor
@@ -153,5 +153,5 @@ def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
 
 
 def launched(kernel: Any, grid: tuple[int, ...]) -> Any:
-    """What launches a kernel over a grid: every launch of ours goes through here."""
+    """Launcher of a kernel over a grid: every launch of ours goes through here."""
     return kernel[grid]

@@ -209,7 +209,7 @@ def merge_parts(
     V: tl.constexpr, V_PAD: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr,
     HAS_LOG_SUMS: tl.constexpr,
 ):  # fmt: skip
-    """One row and head: its parts are added in a fixed order."""
+    """Add the parts of one row and head in a fixed order."""
     p, head = tl.program_id(0), tl.program_id(1)
     t = tl.load(merged_rows + p).to(tl.int64)
     s, v = tl.arange(0, SPLITS), tl.arange(0, V_PAD)

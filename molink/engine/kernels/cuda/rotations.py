@@ -29,7 +29,7 @@ from molink.errors import UnsupportedModelError
 __all__ = ["PutOff", "RotaryCall", "put_off_rotations"]
 
 PARAMETERS = ["q", "k", "cos", "sin"]
-"""What a rotation is called with, by the library's convention."""
+"""Parameters of a rotation, by the library's convention."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class RotaryCall:
         self._pending: PutOff | None = None
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, *others: Any, **named: Any) -> Any:
-        """What the library's function returns; or queries and keys as they are, for attention to
+        """Result of the library's function; or queries and keys as they are, for attention to
         turn."""
         if self._rotation is None:
             self._seen = _tables(q, k, others, named)
@@ -82,7 +82,7 @@ class RotaryCall:
         return None
 
     def find(self) -> bool:
-        """After a trial: see which rotation it is; False where the kernels have none like it."""
+        """See, after a trial, which rotation it is; False where the kernels have none like it."""
         if self._seen is None:
             return False
         q, k, cos, _ = self._seen
@@ -100,7 +100,7 @@ class RotaryCall:
         return self._rotation is not None
 
     def settle(self) -> None:
-        """After a trial with the rotation put off: from now on nothing else may happen."""
+        """End a trial with the rotation put off: from now on nothing else may happen."""
         self._is_trial = False
 
 
@@ -140,7 +140,7 @@ def _is_rotation(function: Any) -> bool:
 
 
 def _with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
-    """The same function, that finds something else under a global name."""
+    """Copy of a function that finds something else under a global name."""
     names = {**function.__globals__, name: value}
     copy = FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
@@ -184,7 +184,7 @@ def _is_alike(function: Callable[..., Any], operators: Any, rotation: Rotation, 
 
 
 def _inner(heads: torch.Tensor) -> torch.Tensor:
-    """[T, heads, A] of what the library keeps as [1, heads, T, A]."""
+    """Rows [T, heads, A] of what the library keeps as [1, heads, T, A]."""
     return heads[0].transpose(0, 1)
 
 

@@ -75,8 +75,8 @@ def _int4(codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor) -> Int
 
 
 def _int8(codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor) -> Int8Weight:
-    """The same for codes of five bits, of 0 to 31: around their middle, for the offset is mostly
-    what moves them there, and in bf16 two large numbers that nearly cancel lose what is left."""
+    """Weight of codes of five bits, of 0 to 31: around their middle, for the offset is mostly what
+    moves them there, and in bf16 two large numbers that nearly cancel lose what is left."""
     return Int8Weight(codes.flatten(1).view(torch.int8) - 16, scale, 16 * scale + offset)
 
 
@@ -160,4 +160,4 @@ READERS: dict[str, Callable[[torch.Tensor], QuantizedWeight]] = {
     "q6_k": _q6_k,
     "mxfp4": _mxfp4,
 }
-"""By the name of the block type; each takes uint8 [N, B, S]."""
+"""Readers by the name of the block type; each takes uint8 [N, B, S]."""

@@ -40,16 +40,16 @@ EXPERTS_STEP = "experts"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a model a stored weight belongs."""
+    """Place in a model where a stored weight belongs."""
 
     weight: StoredWeight
     module: str
     """Path of the module that has it."""
     attribute: str
     expert: int | None = None
-    """Of a stack whose matrices are stored one by one."""
+    """Index in a stack whose matrices are stored one by one."""
     order: int = 0
-    """Among the matrices that stand one above the other."""
+    """Place among the matrices that stand one above the other."""
 
 
 class Shell(nn.Module):
@@ -82,11 +82,11 @@ class StageWeights:
 
     places: tuple[Place, ...]
     files: TensorFiles
-    """Of all of their parts."""
+    """Files that hold all parts of the weights."""
 
     @property
     def targets(self) -> list[Target]:
-        """Where in a model they belong, each place once."""
+        """Places in a model where they belong, each place once."""
         return list(dict.fromkeys((one.module, one.attribute) for one in self.places))
 
 

@@ -38,9 +38,9 @@ class DecodeGraphs:
 
     stage: RunnableStage
     steps: dict[int, RecordedStep] = field(default_factory=dict)
-    """By rows; those that have been proven."""
+    """Recorded steps that have been proven, by rows."""
     refused: dict[int, str] = field(default_factory=dict)
-    """By rows, why steps of so many are launched."""
+    """Reason why steps of so many rows are launched, by rows."""
 
     @classmethod
     def recorded(cls, stage: RunnableStage, recorder: Recorder) -> "DecodeGraphs":
@@ -72,7 +72,7 @@ class DecodeGraphs:
         keep: Sequence[int],
         settings: Sequence[np.ndarray] = (),
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]] | None:
-        """What `StageExecutor.launched_rows` gives of the same arguments; None where its kind of
+        """Result of `StageExecutor.launched_rows` for the same arguments; None where its kind of
         step is not recorded."""
         step = self._step_for(batch)
         if step is None:

@@ -33,13 +33,13 @@ DIFFERENCES_MAX = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-
 """Largest difference of a row, relative to its largest number."""
 
 TOKENS_MAX = 40
-"""Of a request: some blocks each, and lengths that differ."""
+"""Tokens of a request: some blocks each, and lengths that differ."""
 
 ROWS_TOGETHER = 256
-"""Of prompts, computed at a time: half of the span whose memory was measured."""
+"""Rows of prompts computed at a time: half of the span whose memory was measured."""
 
 STATE_SIZE = 0.1
-"""Of random states."""
+"""Size of random states."""
 
 REQUEST_ID = -2
 """The first request; the others count down. The coordinator counts from zero, and -1 warms up."""
@@ -71,7 +71,7 @@ class Proof:
             stage.kv_memory.clear()  # Random rows may have left the range of numbers.
 
     def trouble(self, step: RecordedStep) -> str | None:
-        """What is wrong with a recorded step; None: nothing."""
+        """Fault of a recorded step; None: nothing is wrong."""
         known, limit = len(self.tokens), DIFFERENCES_MAX[self.stage.dtype]
         count = min(step.inputs.rows, known)
         full = self._batch(range(count), later=0), count

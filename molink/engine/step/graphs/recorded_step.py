@@ -30,8 +30,8 @@ class RecordedStep:
         hidden_TD: torch.Tensor | None,
         beside: Sequence[np.ndarray] = (),
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """[T, X] of at most R rows, which the next replay overwrites; and what is sent `beside`
-        them, on the device."""
+        """Rows [T, X], at most R, which the next replay overwrites; and what is sent `beside` them,
+        on the device."""
         sent = self.inputs.fill(rows, hidden_TD, beside)
         self.recording.replay()
         return self.recording.out[: len(rows)], sent

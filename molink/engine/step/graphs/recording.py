@@ -31,7 +31,7 @@ class Recording:
     """A recorded computation."""
 
     out: torch.Tensor
-    """Its result, always at the same place; the next replay of any recording may write there."""
+    """Result, always at the same place; the next replay of any recording may write there."""
     replay: Callable[[], None]
 
 
@@ -51,7 +51,7 @@ class CudaRecorder:
     cuda: Any = torch.cuda
     """Torch's module, or a stand-in of the tests."""
     stream: Any = field(init=False)
-    """On which graphs are recorded, since on the default one none can be. Kernels keep its
+    """Stream on which graphs are recorded, since on the default one none can be. Kernels keep its
     priority."""
     _pool: Any = field(init=False, default=None)
 

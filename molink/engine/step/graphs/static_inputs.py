@@ -28,15 +28,15 @@ TOKEN_ID, POSITION, SLOT, KEYS, STATE_SLOT = range(5)
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
-    """One row of a decode step."""
+    """Row of a decode step."""
 
     token_id: int
     """0 where layers do not read it."""
     position: int
     blocks: Sequence[int]
-    """Of its request, with the block of this position."""
+    """Blocks of its request, with the block of this position."""
     state_slot: int
-    """Its request's; any where layers keep no states."""
+    """Slot of its request's states; any where layers keep no states."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
