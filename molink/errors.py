@@ -8,27 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import TracebackType
 
-__all__ = [
-    "CheckpointError",
-    "ControlError",
-    "DeadlineError",
-    "DeviceMemoryError",
-    "ErrorGuard",
-    "FrameError",
-    "InvalidRequestError",
-    "JoinRefusedError",
-    "LinkFullError",
-    "LinkLostError",
-    "MolinkError",
-    "NoRoomError",
-    "RingError",
-    "RowsRefusedError",
-    "StageError",
-    "UnsupportedModelError",
-    "UserError",
-    "WeightsError",
-]
-
 
 class MolinkError(Exception):
     """Raised when something that MoLink foresees goes wrong; the message is one sentence for a

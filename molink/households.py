@@ -2,8 +2,6 @@
 
 import ipaddress
 
-__all__ = ["household_of"]
-
 IPV6_NETWORK_BITS = 64
 """A household has at least so many addresses; they count as one."""
 

@@ -12,8 +12,6 @@ from typing import Any, TextIO
 from molink.printable import PrintableFormatter, printable_line
 from molink.serving.timeline import ARRIVAL
 
-__all__ = ["LOG_FORMATS", "set_up_logs"]
-
 LOG_FORMATS = ("text", "json")
 
 MESSAGE_CHARS_MAX = 4000

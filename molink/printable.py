@@ -14,8 +14,6 @@ import logging
 from contextlib import suppress
 from typing import TextIO
 
-__all__ = ["PrintableFormatter", "PrintableStream", "is_printable", "printable", "printable_line"]
-
 REPLACEMENT = "\ufffd"
 
 OBEYED = (

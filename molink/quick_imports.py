@@ -4,8 +4,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["quick_imports"]
-
 
 @contextmanager
 def quick_imports() -> Iterator[None]:

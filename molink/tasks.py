@@ -12,18 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = [
-    "LoopErrors",
-    "Signal",
-    "background_tasks",
-    "cancel",
-    "gathered",
-    "spawn",
-    "task_group",
-    "unless",
-    "until_stopped",
-]
-
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["TokenBucket"]
-
 
 @dataclass(slots=True)
 class TokenBucket:

@@ -6,8 +6,6 @@ mark is passed over; of the others the name is told, as a guess would only fail 
 
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 
-__all__ = ["utf8_text"]
-
 
 def utf8_text(raw: bytes | bytearray) -> str:
     """The text of UTF-8, without a byte-order mark. Raises ValueError, whose clause names what else

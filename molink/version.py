@@ -13,8 +13,6 @@ from pathlib import Path
 
 from molink import __version__
 
-__all__ = ["build_version", "version"]
-
 ROOT = Path(__file__).resolve().parents[1]
 
 GIT_WITHIN_S = 5.0

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from molink.control.messages.payloads import ModelSize, Profile
+from molink.control.messages.base import ModelSize
+from molink.control.messages.payloads import Profile
 from molink.control.versions import Protocols
 from molink.errors import UserError
-
-__all__ = ["KNOWN_FILE", "MEMBERSHIP_FILE", "OPTIONS_FILE", "WEIGHTS_DIR", "AgentOptions", "Known"]
 
 MEMBERSHIP_FILE = "membership.json"
 """Name of the file that is there while the agent is a member of a cluster."""

@@ -14,8 +14,6 @@ from typing import Any
 from molink.control.private_file import private_socket
 from molink.errors import MolinkError, UserError
 
-__all__ = ["SOCKET_NAME", "agent_runs", "answering", "ask_agent"]
-
 SOCKET_NAME = "agent.sock"
 
 LINE_BYTES_MAX = 2**16

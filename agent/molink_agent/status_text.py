@@ -11,14 +11,6 @@ from typing import Any
 from molink.terminal.amounts import duration_text, progress_text
 from molink_agent.limits.limits import Limits, plain_limits
 
-__all__ = [
-    "MB",
-    "StatusNews",
-    "given_text",
-    "now_sentence",
-    "status_lines",
-]
-
 Status = Mapping[str, Any]
 
 GB = 2**30

@@ -21,8 +21,6 @@ from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, ErrorGuard, JoinRefusedError, StorageError
 
-__all__ = ["ECHO_PATH", "GIVEN_PATH", "JOIN_PATH", "GivenBy", "add_join_route", "create_agents_app"]
-
 JOIN_PATH = "/agents/join"
 GIVEN_PATH = "/agents/given"
 ECHO_PATH = "/agents/echo"

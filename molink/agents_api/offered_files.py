@@ -28,8 +28,6 @@ from molink.checkpoint.weights_manifest import (
 )
 from molink.errors import CheckpointError, MolinkError
 
-__all__ = ["FileHashes", "FileState", "HashCache", "HashingStopped", "OfferedFiles", "hash_file"]
-
 READ_BYTES = 2**20
 """Bytes read at once: enough that the hash, not the reading, takes the time; they also set how soon
 a stop is noticed."""

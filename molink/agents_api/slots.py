@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["DOWNLOADS_MAX", "Download", "DownloadSlots", "NoSlotError", "RateCap", "TakenOverError"]
-
 DOWNLOADS_MAX = 4
 """Most downloads at a time: enough to fill an upload though some nodes are slow, few enough that
 the first come are done soon: nodes that have their layers can serve while others still load."""

@@ -39,8 +39,6 @@ from molink.api.errors import ApiError
 from molink.control.versions import PROTOCOL_HEADER, UNTOLD, own_protocols
 from molink.token_bucket import TokenBucket
 
-__all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
-
 CHUNK_BYTES = 256 * 2**10
 """Bytes written at once: steps of a cap, and under a millisecond of the event loop."""
 

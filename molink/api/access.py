@@ -44,14 +44,6 @@ from molink.api.page.routes import PAGE_PATHS, RING_PATH
 from molink.client.api_client import LOOPBACK_NAMES, is_loopback
 from molink.errors import UserError
 
-__all__ = [
-    "Access",
-    "access_checked",
-    "add_rate_limit_headers",
-    "open_access",
-    "scope_of",
-]
-
 OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
 """The pages hold nothing of this server; what they ask for is checked like any other request."""
 

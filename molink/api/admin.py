@@ -23,8 +23,6 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError, unknown_field
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.errors import ControlError, UserError
 
-__all__ = ["CLEAR_CACHE_PATH", "INTAKE_PATH", "INVITES_PATH", "NODE_PATH", "add_admin_routes"]
-
 NODE_PATH = "/cluster/nodes/{id}/{order}"
 INVITES_PATH = "/cluster/invites"
 INTAKE_PATH = "/cluster/intake"

@@ -50,21 +50,6 @@ from molink.serving.service import GenerationRequest, GenerationService, cache_s
 from molink.serving.token_events import PromptLogprob, TokenEvent, TokenLogprob
 from molink.tasks import cancel, gathered, spawn
 
-__all__ = [
-    "LIVE",
-    "LOGPROB_MIN",
-    "Answer",
-    "EventStream",
-    "events_of",
-    "finite",
-    "generate_all",
-    "json_text",
-    "kept_answer",
-    "logged",
-    "status_of",
-    "usage",
-]
-
 Result = TypeVar("Result")
 
 HEADERS = {

@@ -49,8 +49,6 @@ from molink.api.vllm.tokenize import post_detokenize, post_tokenize
 from molink.serving.answers.live_state import LiveState
 from molink.serving.service import GenerationService
 
-__all__ = ["create_app"]
-
 ANTHROPIC_REQUEST_ID_HEADER = "request-id"
 """Name under which Anthropic's clients look for the request's id."""
 

@@ -7,8 +7,6 @@ from molink.api.openai.logprobs import TokenTexts
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationService
 
-__all__ = ["Backend"]
-
 
 @dataclass(frozen=True, slots=True)
 class Backend:

@@ -32,8 +32,6 @@ from molink.api.schemas import Body
 from molink.serving.model_card import ModelCard
 from molink.utf8 import utf8_text
 
-__all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]
-
 BODY_BYTES_MAX = 32 * 2**20
 """Bytes of a body. A prompt of 128k tokens is 0.6 MB of text; agents add a megabyte of tools, and
 in their history what files and pictures were. The longest takes 0.15 s to parse."""

@@ -17,18 +17,6 @@ from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import ApiKey, KeyUsage
 from molink.households import household_of
 
-__all__ = [
-    "BODIES_BYTES_MAX",
-    "BODIES_PART",
-    "CALLER",
-    "CALLERS",
-    "SEQUENCES_MAX",
-    "BodyBudget",
-    "Caller",
-    "Callers",
-    "caller_of",
-]
-
 SEQUENCES_MAX = 1024
 """Sequences of one caller at a time: a quarter of what a ring takes, and the largest request that
 there can be (64 prompts with 16 choices each)."""

@@ -16,8 +16,6 @@ from aiohttp import web
 from molink.errors import InvalidRequestError, RingError
 from molink_scheduler.placement import SPLITS, Plan, Shortage
 
-__all__ = ["PLAN_PATH", "add_plan_route"]
-
 PLAN_PATH = "/plan"
 
 PLAN_FRESH_S = 5.0

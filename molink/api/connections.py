@@ -27,8 +27,6 @@ from molink.api.errors import RETRY_AFTER_S, ApiError, error_body
 from molink.control.handshake import Handshake
 from molink.households import household_of
 
-__all__ = ["IDLE_S", "ConnectionGuard", "ConnectionLimits", "GuardedSite"]
-
 IDLE_S = 75.0
 """Longest time in which a connection asks nothing, at its begin or between two requests. Proxies
 keep theirs for 60 s, and should be the ones to close them."""

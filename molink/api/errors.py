@@ -28,19 +28,6 @@ from molink.errors import (
     StageError,
 )
 
-__all__ = [
-    "NAME_CHARS_SHOWN",
-    "RETRY_AFTER_S",
-    "ApiError",
-    "answers_not_kept",
-    "anthropic_error_body",
-    "as_api_error",
-    "error_body",
-    "errors_in_shape",
-    "is_anthropic",
-    "unknown_field",
-]
-
 RETRY_AFTER_S = 5
 """`Retry-After` of a 503: a ring that starts or is rebuilt needs seconds, not minutes."""
 

@@ -45,8 +45,6 @@ from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest, GenerationService
 from molink.serving.token_events import TokenEvent, TokenLogprob
 
-__all__ = ["DEFAULT_MAX_TOKENS", "Stopwatch", "get_generated", "post_generate"]
-
 DEFAULT_MAX_TOKENS = 128
 """A paragraph; less when the model's length leaves less."""
 

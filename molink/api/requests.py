@@ -28,24 +28,6 @@ from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 from molink_scheduler.request import CONTEXT_TOKENS_MAX, SamplingParams
 from molink_scheduler.routing.admission import Targets
 
-__all__ = [
-    "PROMPTS_MAX",
-    "TEXT_CHARS_ON_LOOP_MAX",
-    "check_model",
-    "checked_token_ids",
-    "choice_seed",
-    "empty_prompt",
-    "encoded",
-    "generation_requests",
-    "in_worker",
-    "on_loop_or_thread",
-    "prompt_list",
-    "token_budget",
-    "tokenizer_of",
-    "tokens_of_ids",
-    "tokens_of_prompt",
-]
-
 Result = TypeVar("Result")
 
 WORKERS_MAX = 2

@@ -44,25 +44,6 @@ from molink_scheduler.request import (
 )
 from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S_MAX
 
-__all__ = [
-    "CHOICES_MAX",
-    "KEPT",
-    "MESSAGES_MAX",
-    "STOP_CHARS_MAX",
-    "STOP_TOKEN_IDS_MAX",
-    "Body",
-    "CompletionBody",
-    "GenerateBody",
-    "LeftOut",
-    "Part",
-    "SamplingBody",
-    "StopTexts",
-    "StreamOptions",
-    "belongs_here",
-    "list_only",
-    "type_tag",
-]
-
 CHOICES_MAX = 16
 """Largest `n`: each choice holds KV blocks of its own, and one request must not fill a small
 ring."""

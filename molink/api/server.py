@@ -22,8 +22,6 @@ from molink.control.private_file import private_socket
 from molink.errors import UserError
 from molink.transport.sockets import raise_file_limit
 
-__all__ = ["check_port_free", "free_ports", "start_api"]
-
 SHUTDOWN_S = 1.0
 """How long open answers may go on once the server stops. aiohttp waits twice this; the whole
 command has 5 s."""

@@ -11,15 +11,6 @@ from molink.api.requests import check_model
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationService
 
-__all__ = [
-    "get_cluster",
-    "get_events",
-    "get_health",
-    "get_model",
-    "get_models",
-    "get_requests",
-]
-
 SEQ_DIGITS_MAX = 15
 """Most digits of an event's number: more than any coordinator lives to give."""
 

@@ -31,16 +31,6 @@ from molink.workload.trace import (
     within,
 )
 
-__all__ = [
-    "GENERATED",
-    "LoadSettings",
-    "Settings",
-    "TraceSettings",
-    "refuse_beside_profile",
-    "run_load",
-    "settings_from",
-]
-
 CLOSED_LOOP = ("concurrency", "requests", "input_tokens", "output_tokens")
 OPEN_LOOP = ("rate", "duration_s", "scale")
 

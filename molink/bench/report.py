@@ -18,8 +18,6 @@ from molink.bench.runner import RequestRecord
 from molink.printable import printable
 from molink.workload.figures import TIME_LABELS, spread
 
-__all__ = ["print_report", "report"]
-
 
 def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
     """The figures of a load, from its records."""

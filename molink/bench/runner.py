@@ -22,18 +22,6 @@ from molink.client.api_client import ApiClient
 from molink.errors import UserError
 from molink.workload.trace import TraceRequest
 
-__all__ = [
-    "PlannedRequest",
-    "RequestPlan",
-    "RequestRecord",
-    "closed_loop",
-    "open_loop",
-    "random_request",
-    "run_plan",
-    "send",
-    "warm_up",
-]
-
 WARM_UP_INPUT_TOKENS_MAX = 32
 WARM_UP_OUTPUT_TOKENS_MAX = 4
 """Warm-up requests touch every stage and open the connections; longer ones would only take time."""

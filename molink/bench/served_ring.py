@@ -16,8 +16,6 @@ from molink.client.api_client import ApiClient, ServedModel
 from molink.errors import UserError
 from molink.workload.trace import TraceRequest
 
-__all__ = ["PROGRAM", "ServedRing", "ServerProcess", "serve_ring"]
-
 PROGRAM = "molink.cli.main"
 """Module of the command; an experiment may have one of its own."""
 

@@ -27,8 +27,6 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.priority_queues import PriorityQueues
 
-__all__ = ["HopTimes", "hop_times"]
-
 EMULATOR = "molink.transport.emulator"
 LINK = LinkSchedule.parse("20:10")
 OPEN_TIMEOUT_S = 10.0

@@ -21,8 +21,6 @@ from molink.engine.step.step_timing import StepTimer, TimedStep
 from molink.errors import UserError
 from molink.stage_protocol.messages import StageWork
 
-__all__ = ["STEPS_IN_ALL", "measure_profile", "write_profile"]
-
 FORMAT, VERSION = "molink-profile", 1
 
 LAYERS_MAX = 4

@@ -17,8 +17,6 @@ from contextlib import ExitStack
 
 from molink.errors import UserError
 
-__all__ = ["STAGES_AT_ONCE", "slowdown_together"]
-
 STAGES_AT_ONCE = 3
 """Stages measured together, as many as `molink serve` starts without --nodes."""
 

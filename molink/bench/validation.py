@@ -33,8 +33,6 @@ from molink.workload.loads import (
 from molink.workload.scenario_file import ValidationScenario, read_scenario
 from molink.workload.trace import TraceRequest
 
-__all__ = ["main", "run_live"]
-
 EXIT_USER_ERROR = 2
 
 _Plan = Sequence[tuple[ScenarioRequest, PlannedRequest]]

@@ -24,15 +24,6 @@ from molink.checkpoint.model_folder import model_folder, read_object
 from molink.checkpoint.safetensors_header import read_header
 from molink.errors import CheckpointError
 
-__all__ = [
-    "INDEX",
-    "SINGLE",
-    "SMALL_FILES",
-    "Checkpoint",
-    "open_checkpoint",
-    "open_hub_checkpoint",
-]
-
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 

@@ -18,8 +18,6 @@ from molink.checkpoint.model_folder import check_writes_text
 from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["ModelDescription", "describe", "generation_config", "read_declared"]
-
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "hidden_size": ("n_embd", "d_model"),

@@ -10,8 +10,6 @@ from typing import Any
 
 from molink.checkpoint.description import ModelDescription
 
-__all__ = ["end_token_ids", "with_named_ends"]
-
 END_NAMES = (
     "<eos> <|endoftext|> <|end_of_text|> <\uff5cend\u2581of\u2581sentence\uff5c> [EOS] "
     "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <turn|> [e~[ <EOT> _<EOT> [EOT] "

@@ -18,8 +18,6 @@ from molink.checkpoint.quantized.shapes import FLOATS
 from molink.checkpoint.quantized.stored_weight import StoredWeight
 from molink.checkpoint.safetensors_header import StoredTensor
 
-__all__ = ["HeldWeight", "held_weights"]
-
 EMBEDDINGS = "embed_tokens.weight"
 """End of the name of the table that turns token ids into rows, in imported GGUF files."""
 

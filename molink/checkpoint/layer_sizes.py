@@ -32,8 +32,6 @@ from molink.checkpoint.shard_plan import Place, homes_of_tensors
 from molink.errors import UserError
 from molink_scheduler.model_cost import ModelCost
 
-__all__ = ["planned_model", "planned_of_weights"]
-
 ROUTED_EXPERTS = re.compile(r"\.experts(?:\.|_)")
 """Tensors of experts of which a row passes some; of a shared expert it passes all."""
 

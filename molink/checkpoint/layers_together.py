@@ -12,8 +12,6 @@ from typing import Any
 
 from molink.errors import UserError
 
-__all__ = ["SHARING", "Runs", "check_cuts", "layers_together"]
-
 Runs = tuple[tuple[int, int], ...]
 """Runs [start, end) of layers that no cut may part; in order, and apart."""
 

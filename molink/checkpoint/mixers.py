@@ -9,16 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "NO_STATE",
-    "STATE_CONTEXT_TOKENS",
-    "LayerKinds",
-    "StateSize",
-    "layer_kinds",
-    "recurrent_parameters",
-    "state_size",
-]
-
 STATE_CONTEXT_TOKENS = 4_096
 """KV that memory is kept free for with every request's states: an ordinary conversation."""
 

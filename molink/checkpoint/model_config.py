@@ -20,15 +20,6 @@ from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
 from molink.utf8 import utf8_text
 
-__all__ = [
-    "GGUF_GROUP",
-    "KNOWN_CONFIGS",
-    "known_models",
-    "model_shape",
-    "shape_of_config",
-    "text_settings",
-]
-
 Config = Mapping[str, Any]
 
 COUNT_MAX = 2**40

@@ -21,8 +21,6 @@ from typing import Any
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.utf8 import utf8_text
 
-__all__ = ["check_writes_text", "model_folder", "read_object"]
-
 TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 
 TEMPLATES = "additional_chat_templates"

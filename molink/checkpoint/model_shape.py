@@ -16,18 +16,6 @@ from molink.checkpoint.mixers import NO_STATE, StateSize
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink_scheduler.model_cost import ModelCost
 
-__all__ = [
-    "ELEMENT_BYTES",
-    "PLAIN",
-    "PLAIN_WEIGHTS",
-    "KvDtype",
-    "ModelShape",
-    "PlannedModel",
-    "WeightBits",
-    "WeightFormat",
-    "kv_bytes",
-]
-
 ELEMENT_BYTES = (2, 4)
 """Bytes of a number as stages compute: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
 

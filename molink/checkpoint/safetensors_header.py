@@ -18,15 +18,6 @@ from typing import Any
 
 from molink.errors import CheckpointError
 
-__all__ = [
-    "SafetensorsHeader",
-    "StoredTensor",
-    "check_whole",
-    "encode_header",
-    "parse_header",
-    "read_header",
-]
-
 HEADER_BYTES_MAX = 100_000_000
 """The limit of the safetensors format itself; a larger number means that the file is something
 else."""

@@ -22,24 +22,6 @@ from molink.checkpoint.description import ALIASES
 from molink.checkpoint.model_config import LAYERS_MAX, text_settings
 from molink.errors import CheckpointError, UserError
 
-__all__ = [
-    "ADDED_POSITIONS",
-    "AFTER_LAYERS",
-    "BEFORE_LAYERS",
-    "TEXT_NAMES",
-    "TOKEN_INPUTS",
-    "TOKEN_TABLE",
-    "FileNeed",
-    "Home",
-    "Place",
-    "ShardPlan",
-    "WeightsLayout",
-    "homes_of_tensors",
-    "plan_shards",
-    "shape_of",
-    "stores_output_matrix",
-]
-
 # Architectures have no common names for the modules around the decoder's layers, so these lists
 # grew with the models that were tried. Two read them: pruning, which has the modules themselves at
 # hand, and this plan, which has nothing but the names of tensors. So a name that is missing is a

@@ -22,16 +22,6 @@ from molink.checkpoint.shard_plan import (
     stores_output_matrix,
 )
 
-__all__ = [
-    "KV_TOKENS_MIN",
-    "PROBE_KV_TOKENS",
-    "PROBE_LAYERS_MAX",
-    "StageSize",
-    "probe_size",
-    "stage_size",
-    "stage_size_of",
-]
-
 PROBE_LAYERS_MAX = 2
 """Layers that a probe times together: what a step costs beside its layers stands out less."""
 

@@ -3,8 +3,6 @@ how much it needs, how much there is, and what to do."""
 
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 
-__all__ = ["FOR_PC", "FOR_STAGE", "stage_refusal", "with_advice"]
-
 GB = 1e9
 
 FOR_STAGE = "give it fewer layers there, fewer --kv-tokens or another node"

@@ -18,8 +18,6 @@ from molink.checkpoint.checkpoint import SMALL_FILES
 from molink.checkpoint.safetensors_header import SafetensorsHeader, parse_header
 from molink.checkpoint.shard_plan import WeightsLayout
 
-__all__ = ["BLOCK_BYTES", "NAME_PATTERN", "FileEntry", "WeightsManifest"]
-
 BLOCK_BYTES = 8 * 2**20
 """Bytes that a damaged or unfinished piece costs at most: 7 s of a line of 10 Mbps. A model of 140
 GB has 17,000 of them, 1 MB of checksums."""

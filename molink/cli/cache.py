@@ -10,8 +10,6 @@ from molink.errors import UserError
 from molink.terminal.command_line import SentenceGroup
 from molink.terminal.tables import data_dir_option
 
-__all__ = ["cache"]
-
 
 @click.group(cls=SentenceGroup)
 def cache() -> None:

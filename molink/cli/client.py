@@ -25,8 +25,6 @@ from molink.utf8 import utf8_text
 if TYPE_CHECKING:
     from molink.bench.load import Settings
 
-__all__ = ["bench", "chat", "chat_with", "generate", "url_option"]
-
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 PROMPT_BYTES_MAX = 32 * 2**20

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from molink.coordinator.cluster import Cluster
     from molink.coordinator.reports.cluster_news import ClusterNews
 
-__all__ = ["show_news", "until_loaded"]
-
 LOOK_S = 0.5
 """Between two looks at how far the weights are."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from molink.dashboard.actions import Actions
     from molink.dashboard.sources import LiveSource, Source
 
-__all__ = ["dashboard", "shows_utf8"]
-
 SILENCE_S_MAX = 5.0
 """A coordinator answers in milliseconds; one that does not is said to be away."""
 

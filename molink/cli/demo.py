@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from molink.serving.model_card import ModelCard
     from molink.serving.service import GenerationRequest, GenerationService
 
-__all__ = ["demo"]
-
 Talk = Callable[["GenerationService"], Awaitable[None]]
 
 STAGES = 3

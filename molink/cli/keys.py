@@ -27,8 +27,6 @@ from molink.terminal.tables import (
 if TYPE_CHECKING:
     from molink.api.keys.store import KeyRecord, KeyStore, Scope
 
-__all__ = ["key"]
-
 RATE = re.compile(r"(\d{1,9})(?:/min)?")
 """60/min, or 60."""
 

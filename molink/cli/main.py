@@ -19,8 +19,6 @@ from molink.errors import MolinkError
 from molink.printable import PrintableFormatter, printable
 from molink.terminal.command_line import SentenceGroup
 
-__all__ = ["cli", "main"]
-
 EXIT_USER_ERROR = 2
 
 COMMANDS_GROUP = "molink.commands"

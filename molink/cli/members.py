@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from molink.control.registry.database import InviteRecord, NodeRecord
     from molink.control.registry.registry import Registry
 
-__all__ = ["invite", "live_nodes", "node"]
-
 ANSWER_WITHIN_S = 3.0
 """A coordinator on this machine answers in milliseconds; a list is printed without it, too."""
 

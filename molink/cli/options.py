@@ -14,8 +14,6 @@ from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
 from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.waiting_line import WAIT_S
 
-__all__ = ["access_options", "chat_options", "key_option", "ring_options", "some_ring_options"]
-
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 

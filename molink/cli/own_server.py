@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from molink.client.api_client import ApiClient
     from molink.config.settings import ServeSettings, UpSettings
 
-__all__ = ["api_tls", "client_of", "own_client", "own_socket"]
-
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 RENEWAL_S = 20.0

@@ -6,8 +6,6 @@ import click
 
 from molink.terminal.command_line import shown_option
 
-__all__ = ["relay"]
-
 
 @click.command()
 @shown_option("--host", default="0.0.0.0", help="Where the relay listens.")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from molink.config.settings import ServeSettings, UpSettings
     from molink.coordinator.cluster import Cluster
 
-__all__ = ["serve", "users_app"]
-
 NODES_DEFAULT = 3
 """The smallest ring with a stage that is neither head nor tail."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from molink.coordinator.start import Coordinator
     from molink.terminal.status_line import StatusLine
 
-__all__ = ["up"]
-
 INVITE_S = 24 * 3600.0
 INVITE_USES_MIN = 5
 """The printed invite is as `molink invite` makes them; for more PCs at a start, as many uses."""

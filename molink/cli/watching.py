@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from molink.coordinator.cluster import Cluster
     from molink.terminal.status_line import StatusLine
 
-__all__ = ["OPERATOR_LOG", "Watching", "log_request", "watch_options"]
-
 Command = Callable[..., Any]
 
 _WATCH_OPTIONS = (

@@ -18,16 +18,6 @@ import aiohttp
 
 from molink.errors import UserError
 
-__all__ = [
-    "LOOPBACK_NAMES",
-    "ApiClient",
-    "RefusedError",
-    "ServedModel",
-    "is_loopback",
-    "server_sentence",
-    "server_url",
-]
-
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 CONNECT_S_MAX = 10.0

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["api_socket", "data_dir", "only_one", "state_dir"]
-
 
 def data_dir(name: str, given: str | None = None) -> Path:
     """The folder that was `given`, else the one called `name` where this user's data lies.

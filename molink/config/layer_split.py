@@ -6,8 +6,6 @@ from molink.checkpoint.layers_together import Runs, check_cuts
 from molink.errors import UserError
 from molink_scheduler.placement.split import even
 
-__all__ = ["check_layers", "even_split", "parse_layers"]
-
 LayerRange = tuple[int, int]
 
 

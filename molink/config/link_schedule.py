@@ -12,8 +12,6 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["LinkSchedule", "LinkShape", "LinkStep"]
-
 QUEUE_BYTES_DEFAULT = 1024 * 1024
 """What a home router buffers in front of its uplink: 80 ms at 100 Mbps, 400 ms at 20 Mbps."""
 

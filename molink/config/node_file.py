@@ -56,8 +56,6 @@ from molink_scheduler.placement import (
     make_plan,
 )
 
-__all__ = ["BYTES_PER_MBIT", "LENT_SHARE", "NODES_MAX", "ListedNode", "NodeFile", "read_node_file"]
-
 BYTES_PER_MBIT = 125_000.0
 
 NODES_MAX = 256

@@ -1,14 +1,5 @@
 """Names of what reads a model's answers, as operators give them: vLLM's."""
 
-__all__ = [
-    "AUTO",
-    "HARMONY_CALLS",
-    "HARMONY_REASONING",
-    "NONE",
-    "REASONING_PARSERS",
-    "TOOL_PARSERS",
-]
-
 AUTO = "auto"
 """Found from the model's chat template."""
 

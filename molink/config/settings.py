@@ -19,8 +19,6 @@ from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S
 from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.waiting_line import WAIT_S
 
-__all__ = ["ServeSettings", "UpSettings", "targets_of"]
-
 NODES_MAX = 64
 """Processes that one machine is asked to start at most; a real ring is shorter still."""
 

@@ -9,9 +9,6 @@ from typing import Any
 from molink.errors import UserError
 from molink.utf8 import utf8_text
 
-__all__ = ["ABOVE_0", "number", "read_toml", "refuse_unknown", "tables", "text", "whole"]
-
-
 ABOVE_0 = math.ulp(0.0)
 """The least number above 0."""
 

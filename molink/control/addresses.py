@@ -11,8 +11,6 @@ from pydantic import Field
 
 from molink.errors import UserError
 
-__all__ = ["BrokerAddress", "Credentials", "ServerTrust", "TlsFiles"]
-
 Pem = Annotated[str, Field(max_length=20_000)]
 """Certificates as text: one of ours has 700 characters, an operator's chain a few thousand."""
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["Backoff"]
-
 
 @dataclass(slots=True)
 class Backoff:

@@ -23,8 +23,6 @@ from molink.control.addresses import ServerTrust, TlsFiles
 from molink.control.private_file import read_private, write_private
 from molink.errors import UserError
 
-__all__ = ["api_certificate", "operators_certificate", "own_certificate"]
-
 FILE_NAME, API_FILE_NAME = "tls.pem", "api-tls.pem"
 """In the data directory: certificate and key together, so that a power cut cannot part them."""
 

@@ -37,8 +37,6 @@ from molink.control.messages.topics import Received, Topic
 from molink.errors import ControlError
 from molink.tasks import task_group
 
-__all__ = ["ControlClient", "Will"]
-
 log = logging.getLogger(__name__)
 
 Message = TypeVar("Message", bound=BaseModel)

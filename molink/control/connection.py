@@ -15,16 +15,6 @@ from molink.control.addresses import BrokerAddress
 from molink.control.messages.topics import Topic
 from molink.tasks import cancel
 
-__all__ = [
-    "KEEPALIVE_S",
-    "Refused",
-    "Will",
-    "connection",
-    "in_time",
-    "is_certificate_refused",
-    "is_refusal",
-]
-
 Answer = TypeVar("Answer")
 
 Will = tuple[Topic[Any], str, BaseModel]

@@ -12,8 +12,6 @@ from typing import Protocol, cast
 
 from molink.tasks import spawn
 
-__all__ = ["Handshake", "Strangers"]
-
 
 class Strangers(Protocol):
     """Counter of a server's connections whose client is not known yet."""

@@ -8,8 +8,6 @@ a second anyway; counting those shows a silence within `SILENT_AFTER_S`, whateve
 
 from dataclasses import dataclass, field
 
-__all__ = ["SILENT_AFTER_S", "Heartbeats"]
-
 SILENT_AFTER_S = 4.0
 """Four heartbeats in a row: a home line that stalls for two or three seconds is common and passes,
 five seconds is the longest that users should wait for a dead node."""

@@ -19,8 +19,6 @@ from zmq.utils import z85
 from molink.control.private_file import read_private, write_private
 from molink.errors import UserError
 
-__all__ = ["KEY_BYTES", "KeyPair", "key_from_z85", "key_to_z85", "load_or_make_key", "node_id_of"]
-
 KEY_BYTES = 32
 """Of a curve25519 key, public or secret."""
 

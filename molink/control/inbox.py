@@ -29,8 +29,6 @@ from molink.control.messages.topics import (
 )
 from molink.token_bucket import TokenBucket
 
-__all__ = ["NODE_BUDGET", "Arrived", "Budget", "Inbox"]
-
 log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 2**20

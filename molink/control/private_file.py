@@ -14,8 +14,6 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["PRIVATE_BYTES_MAX", "private_socket", "read_private", "write_private"]
-
 PRIVATE_BYTES_MAX = 64 * 1024
 """Twenty times what we write; a larger file is not ours."""
 

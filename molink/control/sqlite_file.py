@@ -20,8 +20,6 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["BUSY_S", "cannot_open", "open_database"]
-
 log = logging.getLogger(__name__)
 
 BUSY_S = 5.0

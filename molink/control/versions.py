@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from molink.wire import protocol
 
-__all__ = ["PROTOCOL_HEADER", "UNTOLD", "Protocols", "own_protocols"]
-
 UNTOLD = 7
 """Number of builds that tell none: some of them spoke less, all of them too little."""
 

@@ -21,8 +21,6 @@ from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.errors import UserError
 
-__all__ = ["ClusterAdmin", "UnknownNodeError"]
-
 DRAINED = "drained_nodes"
 """Name of the registry's setting that keeps them, as a JSON list of ids."""
 

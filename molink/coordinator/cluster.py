@@ -35,8 +35,6 @@ from molink.coordinator.upkeep.take_over import RingKeeper
 from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard
 
-__all__ = ["Cluster", "given_by_pc", "run_cluster"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

@@ -19,8 +19,9 @@ from molink.config.settings import UpSettings
 from molink.control.addresses import ServerTrust
 from molink.control.broker.broker import Broker
 from molink.control.identity import KeyPair
+from molink.control.messages.base import ModelSize
 from molink.control.messages.joining import JoinAnswer, OpenedRequest, open_request
-from molink.control.messages.payloads import ModelSize, Services
+from molink.control.messages.payloads import Services
 from molink.control.messages.sealing import seal
 from molink.control.registry.database import NodeRecord
 from molink.control.registry.registry import Registry
@@ -36,16 +37,6 @@ from molink.transport.relay.client import RelayCaller, RelayReceiver
 from molink.transport.relay.protocol import COORDINATOR, read_secret, relay_token
 from molink.transport.relay.server import RelayServer
 from molink.transport.stun import serve_stun
-
-__all__ = [
-    "CoordinatorRelay",
-    "JoinService",
-    "NodeServices",
-    "RelayElsewhere",
-    "RelayHere",
-    "open_relay",
-    "own_host",
-]
 
 RELAY_SECRET, PROBE_SECRET = "relay secret", "probe secret"
 """Settings of the registry: nodes' tokens stay good over a restart."""

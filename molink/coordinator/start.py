@@ -44,8 +44,6 @@ from molink.serving.served_model import ServedModel, read_served_model
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
 
-__all__ = ["Coordinator", "start_coordinator"]
-
 LOCK_FILE = "coordinator.lock"
 
 TLS_BUFFER_BYTES = 16 * 2**10

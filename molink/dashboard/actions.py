@@ -7,8 +7,6 @@ from urllib.parse import quote
 from molink.client.api_client import ApiClient
 from molink.dashboard.model.fields import count, flag, text
 
-__all__ = ["Actions"]
-
 NODE_STATES = {"drain": "drains", "resume": "may serve again"}
 
 

@@ -12,8 +12,6 @@ from molink.dashboard.model.figures import clock, per_s, seconds
 from molink.dashboard.model.findings import Severity, findings
 from molink.dashboard.model.history import History, percentile
 
-__all__ = ["PlainNews"]
-
 STATUS_S = 10.0
 """Seconds between two lines that say how the cluster is."""
 

@@ -12,8 +12,6 @@ from molink.dashboard.model.observation import EVENTS_MAX, Observation
 from molink.errors import UserError
 from molink.printable import printable_line
 
-__all__ = ["PERIOD_S", "Poller"]
-
 PERIOD_S = 0.5
 """Seconds between two looks; stages report about as often."""
 

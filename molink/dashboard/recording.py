@@ -20,8 +20,6 @@ from molink.dashboard.model.observation import Observation
 from molink.errors import UserError
 from molink.printable import printable_line
 
-__all__ = ["Recorder", "Recording", "Replay"]
-
 FIRST_LINE = "molink_recording"
 VERSION = 1
 

@@ -13,8 +13,6 @@ from molink.dashboard.poller import PERIOD_S, Poller
 from molink.dashboard.recording import Recorder, Replay
 from molink.errors import UserError
 
-__all__ = ["LiveSource", "ReplaySource", "Source"]
-
 STEP_S_MAX = 5.0
 """Longest wait between two looks of a replay: nobody watches an hour in which nothing was seen."""
 

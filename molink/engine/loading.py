@@ -38,8 +38,6 @@ from molink.engine.step.stage import StageExecutor
 from molink.errors import NoRoomError, UserError
 from molink.stage_protocol.messages import StageWork
 
-__all__ = ["load_stage", "read_onto"]
-
 log = logging.getLogger(__name__)
 
 OPENED, READ = 0.4, 0.7

@@ -29,25 +29,6 @@ from torch import nn
 from molink.engine.device.fallbacks import printed
 from molink.errors import UnsupportedModelError
 
-__all__ = [
-    "APART",
-    "FP32_UNIT",
-    "PROBE_ROWS",
-    "Reference",
-    "Swaps",
-    "alike",
-    "hooks",
-    "only_reading",
-    "probe_rows",
-    "probe_weights",
-    "recorded_inputs",
-    "reference_of",
-    "rounded_again",
-    "summed",
-    "wide_dtype",
-    "with_random_rows",
-]
-
 ROUNDINGS = 1.5
 """Error allowed, in errors of the library's own layer in the same dtype."""
 

@@ -5,8 +5,6 @@ does not say so everywhere: under Windows and WSL its driver moves pages to the 
 each step takes ten times as long. So a part stays free, and is never offered to anybody.
 """
 
-__all__ = ["CONTEXT_BYTES", "STEP_BYTES", "kept_free_bytes"]
-
 CONTEXT_BYTES = 2**29
 """Bytes of each process on a card, beside its tensors: the driver's context and the libraries' code
 take 0.3 to 0.5 GB, as others report."""

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from molink.checkpoint.model_shape import WeightBits, WeightFormat
 
-__all__ = ["BILLION", "CARD_CORRECTIONS", "CPU_CORRECTIONS", "Correction", "FormatTimes"]
-
 BILLION = 1e9
 """Weights of which a format's times are told."""
 

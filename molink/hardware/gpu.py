@@ -18,8 +18,6 @@ from molink.hardware.format_times import (
     FormatTimes,
 )
 
-__all__ = ["GPUS", "Gpu", "gpu", "known_gpus", "measured_device"]
-
 MEMORY_EFFICIENCY = 0.78
 """Share of the peak bandwidth at which weights and KV are read. Helix's profiles of one decode
 layer at the smallest batches come to 0.79 to 0.83 (L4), 0.76 to 0.79 (A100), 0.71 to 0.75 (T4) and

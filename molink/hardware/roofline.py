@@ -28,15 +28,6 @@ from molink.hardware.format_times import BILLION, FormatTimes
 from molink.hardware.gpu import Gpu
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 
-__all__ = [
-    "RooflineCost",
-    "StepParts",
-    "StepTimes",
-    "check_layers",
-    "estimated_times",
-    "stage_cost",
-]
-
 BUSY_ROWS = 8
 """Rows of a micro-batch of a busy ring: 64 users in eight of them."""
 

@@ -12,8 +12,6 @@ them.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["BUILDS", "Capability", "TorchBuild", "build_for", "has_code", "how_to_get_code"]
-
 Capability = tuple[int, int]
 """Major and minor number, as the driver tells them."""
 

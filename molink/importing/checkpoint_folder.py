@@ -24,15 +24,6 @@ from molink.checkpoint.checkpoint import INDEX
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.errors import UserError
 
-__all__ = [
-    "NewTensors",
-    "Progress",
-    "check_place",
-    "files_identity",
-    "one_tensor",
-    "write_checkpoint",
-]
-
 FILE_BYTES_MAX = 10**9
 """Bytes of a weight file, unless one tensor is larger: an interrupted import does so much again."""
 

@@ -39,8 +39,6 @@ from molink.importing.checkpoint_folder import (
 from molink.importing.gguf.file import small_files_of
 from molink.importing.rounding import WORD_CODES, packed_words, round_to_4_bits, round_to_8_bits
 
-__all__ = ["WeightBits", "import_plain", "rounded_model"]
-
 WeightBits = Literal["int4", "int8"]
 
 GROUP_MIN = 16

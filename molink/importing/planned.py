@@ -25,8 +25,6 @@ from molink.importing.gguf.tensors import checkpoint_tensors
 if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
 
-__all__ = ["gguf_of", "is_gguf", "planned_gguf", "planned_rounded"]
-
 
 def is_gguf(path: Path) -> bool:
     """Whether a path is that of a GGUF file, by how it begins."""

@@ -13,15 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
-__all__ = [
-    "WORD_CODES",
-    "Rounded4",
-    "Rounded8",
-    "packed_words",
-    "round_to_4_bits",
-    "round_to_8_bits",
-]
-
 TOP = 15
 """The largest code of four bits."""
 

@@ -7,8 +7,6 @@ from molink.errors import StageError
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
 
-__all__ = ["added_work", "resume_of", "ring_terms"]
-
 
 def added_work(held: AssignedWork, wanted: AssignedWork) -> AssignedWork:
     """The part of `wanted` that is not `held`, where what is held stays as it is. Raises StageError

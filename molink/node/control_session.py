@@ -22,8 +22,6 @@ from molink.control.versions import own_protocols
 from molink.node.stage_manager import StageManager
 from molink.version import version
 
-__all__ = ["ControlSession"]
-
 HEARTBEAT_S, HEARTBEAT_PAUSE_S = 1.0, 0.15
 """Between two heartbeats at most, four of which the coordinator lets pass before it calls a node
 lost, and at least: a stage may report twenty times a second."""

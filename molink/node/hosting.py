@@ -10,8 +10,6 @@ from molink.control.messages.payloads import AssignedWork, Assignment, StageLink
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.messages import JoinRing, LoadStage, MovePath, PathMoved, StageLoaded
 
-__all__ = ["LinkRoutes", "MoveLink", "StageLauncher"]
-
 
 class StageLauncher(Protocol):
     """Starter of one node's stages, with what only that node knows: weights, keys, address."""

@@ -10,8 +10,6 @@ from molink.errors import MolinkError
 from molink.stage_protocol.messages import SetShadow
 from molink.tasks import cancel, spawn
 
-__all__ = ["FindAddress", "ShadowRoute"]
-
 log = logging.getLogger(__name__)
 
 FindAddress = Callable[[StageLink], Awaitable[tuple[str, str | None]]]

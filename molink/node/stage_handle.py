@@ -39,8 +39,6 @@ from molink.stage_protocol.messages import (
     encode_line,
 )
 
-__all__ = ["STAGE_MODULE", "ChildProcess", "StageHandle", "WarmStage", "start_process"]
-
 TERMINATE_AFTER_S = 1.0
 """A child ends when its input closes; one that has not by then is terminated, later killed."""
 

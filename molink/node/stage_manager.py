@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from molink.control.messages.base import SENTENCE_CHARACTERS_MAX
 from molink.control.messages.payloads import (
-    SENTENCE_CHARACTERS_MAX,
     AssignedWork,
     Assignment,
     LinkKeys,
@@ -37,8 +37,6 @@ from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.health import StageHealth
 from molink.tasks import background_tasks, cancel, spawn, task_group
 from molink_scheduler.resume import Resume
-
-__all__ = ["StageManager", "StageState"]
 
 StageState = Literal["standby", "loading", "serving"]
 

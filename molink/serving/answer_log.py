@@ -5,8 +5,6 @@ from typing import Protocol
 
 from molink.serving.token_events import TokenEvent
 
-__all__ = ["AnswerLog", "EarlierAnswer", "Ending", "Place"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -18,8 +18,6 @@ from typing import Any, Literal, get_args
 from molink.printable import printable_line
 from molink.tasks import Signal
 
-__all__ = ["EVENT_KINDS", "ClusterEvent", "EventKind", "EventLedger"]
-
 EventKind = Literal[
     "node_joined",
     "node_changed",

@@ -21,8 +21,6 @@ from molink.errors import UserError
 from molink.wire.schema import Rules, Schema
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
-__all__ = ["ANSWER", "MODULE", "QUESTION", "GrammarAnswer", "GrammarQuestion", "answer_to"]
-
 MODULE = "molink.serving.grammar_check"
 
 NICENESS = 5

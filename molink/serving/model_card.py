@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 from molink.errors import InvalidRequestError
 
-__all__ = ["ChatTokenizer", "ModelCard", "SamplingDefaults"]
-
 
 class ChatTokenizer(Protocol):
     """The part of a Hugging Face tokenizer that serving uses."""

@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["PIECES_MAX", "Pause", "PromptPiece", "PromptPieces", "Rounds"]
-
 PIECES_MAX = 32
 """Most pieces of one prompt on one ring, an even number: more than a terminal has room to show, and
 a kilobyte of what `GET /cluster/requests` answers."""

@@ -11,8 +11,6 @@ from typing import Any
 from molink.errors import ErrorGuard, OverloadedError
 from molink.serving.timeline import RequestTimeline
 
-__all__ = ["OVERLOADED", "RequestLog"]
-
 OVERLOADED = "overloaded"
 """Finish reason of a request that was refused because others, or its targets, left no room for it:
 an answer that its client asks for, not a fault (429)."""

@@ -19,15 +19,6 @@ from molink.models import DEMO_MODEL_DIR
 from molink.serving.model_card import ChatTokenizer, ModelCard, SamplingDefaults
 from molink_scheduler.request import SamplingParams
 
-__all__ = [
-    "DEMO_MODEL",
-    "ServedModel",
-    "load_tokenizer",
-    "public_name",
-    "published_sampling",
-    "read_served_model",
-]
-
 DEMO_MODEL = "demo"
 """The MODEL name of the small model that ships with the project."""
 

@@ -20,9 +20,6 @@ from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
 from molink_scheduler.token_ids import token_bytes
 
-__all__ = ["GenerationRequest", "GenerationService", "Generator", "cache_salt"]
-
-
 HASH_CHARS = 31
 """Characters of a hashed group or owner: heads take CACHE_SALT_CHARS_MAX of both, and a mark."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from molink.serving.model_card import ChatTokenizer
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["TextStream", "first_of", "overlap"]
-
 INCOMPLETE = "\ufffd"
 """Text that a tokenizer decodes half a character to, and a character itself."""
 

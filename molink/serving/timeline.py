@@ -17,8 +17,6 @@ from typing import Any
 
 from molink.serving.progress import PromptPiece, PromptPieces, Rounds
 
-__all__ = ["ARRIVAL", "Arrival", "RequestTimeline", "RingAttempt", "StageLayers"]
-
 ID_BYTES = 12
 
 DIGITS = 6

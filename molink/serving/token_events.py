@@ -6,8 +6,6 @@ Text is cut where a service makes these, not in the API: a `TokenEvent` carries 
 
 from dataclasses import dataclass
 
-__all__ = ["PromptLogprob", "TokenEvent", "TokenLogprob"]
-
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:

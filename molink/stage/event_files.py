@@ -13,8 +13,6 @@ from pathlib import Path
 from molink.config.data_dir import state_dir
 from molink_scheduler.recording.event_log import EventLog
 
-__all__ = ["EventFiles"]
-
 STREAM_BYTES_MAX = 64 * 1024**2
 """Bytes of a file that grows: hours of a home ring. From there on it becomes FILE.old, and a new
 one begins, so a stage keeps little more than twice as much."""

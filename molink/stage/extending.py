@@ -36,15 +36,6 @@ from molink.stage_protocol.messages import (
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.stage.extension import Extension
 
-__all__ = [
-    "Extend",
-    "Extender",
-    "StageWorkings",
-    "loaded_stage",
-    "new_recent",
-    "weights_bytes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StageWorkings:

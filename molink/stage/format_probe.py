@@ -37,8 +37,6 @@ from molink.engine.self_test.random_weights import random_weight
 from molink.errors import MolinkError
 from molink.hardware.format_times import BILLION, FormatTimes
 
-__all__ = ["FORMATS", "main", "probe_formats"]
-
 FORMATS: Mapping[WeightFormat, DeclaredQuantization] = {
     "plain": DeclaredQuantization(),
     "int4_g128": DeclaredQuantization("gptq", 4, 128),

@@ -18,15 +18,12 @@ from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
 from molink.stage.shadowing import Shadowing
 from molink.stage_protocol.health import CacheTiersHealth, StageHealth
-from molink.stage_protocol.messages import StageProgress
-from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress
+from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress, StageProgress
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.stage.core import StageCore
-
-__all__ = ["HealthReports"]
 
 PERIOD_S = 0.5
 """The dashboard redraws twice a second."""

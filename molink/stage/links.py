@@ -51,8 +51,6 @@ from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.silence import LOST_S, GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["COORDINATOR_LOST_S", "StageLinks"]
-
 log = logging.getLogger(__name__)
 
 COORDINATOR_LOST_S = 60.0

@@ -66,8 +66,6 @@ from molink_scheduler.recording.event_log import RecordedCore
 from molink_scheduler.resume import Positions, Resume, cached_runs
 from molink_scheduler.stage.replay_log import SentRows
 
-__all__ = ["StageLoop"]
-
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
 loop."""

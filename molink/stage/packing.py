@@ -21,8 +21,6 @@ from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations
 from molink_scheduler.batch import Batch, Refusal, RowFault
 
-__all__ = ["Packing", "dtype_name"]
-
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 

@@ -26,8 +26,6 @@ from molink_scheduler.events import (
     StageEvent,
 )
 
-__all__ = ["RecentWork"]
-
 REPORTED_S = 2.5
 """Seconds that work is reported after it has ended: reports come twice a second, and some may be
 lost."""

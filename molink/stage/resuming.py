@@ -15,7 +15,8 @@ from molink.stage_protocol.messages import JoinRing
 from molink.wire.frames import TOKEN_ID, Activations
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits
@@ -27,8 +28,6 @@ from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
 from molink_scheduler.stage.shadow_queue import ShadowQueue
 from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
-
-__all__ = ["SentLog", "new_core"]
 
 
 def new_core(

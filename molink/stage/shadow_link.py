@@ -21,8 +21,6 @@ from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["FarEnd", "ShadowLink"]
-
 FarEnd = tuple[str, str | None]
 """Address and public key with which a link is opened."""
 

@@ -17,8 +17,6 @@ from molink_scheduler.batch import Release
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.stage.shadow_feed import ShadowBatch, ShadowFeed
 
-__all__ = ["Shadowing"]
-
 LOOK_AGAIN_S = 0.01
 """Period of an idle stage's looks, while its link has something of the shadow's to send."""
 

@@ -50,8 +50,6 @@ from molink.stage_protocol.messages import (
     encode_line,
 )
 
-__all__ = ["main"]
-
 log = logging.getLogger("molink.stage")  # Not by __name__, which is __main__ here.
 
 EXIT_FAILED = 3

@@ -37,8 +37,6 @@ from molink.stage_protocol.messages import (
 )
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 
-__all__ = ["start_stage"]
-
 SWITCH_INTERVAL_S = 0.0005
 """How long the compute thread may keep the interpreter from the link thread. Python's 5 ms would
 look like distance in every acknowledgement."""

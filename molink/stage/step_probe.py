@@ -37,8 +37,6 @@ from molink.engine.step.stage import StageExecutor
 from molink.engine.step.step_timing import StepTimer
 from molink.errors import MolinkError
 
-__all__ = ["main", "probe_steps"]
-
 DECODE_ROWS = (1, 4, 8)
 """Points of the line; more rows than a home ring has in a micro-batch say nothing of it."""
 

@@ -12,8 +12,6 @@ from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample
 from molink_scheduler.batch import PREFILL, Admission, Batch, RowFault
 
-__all__ = ["EndRules"]
-
 _FINISHES = {
     RowFault.RECEIVED: FinishReason.REFUSED,
     RowFault.OVERFLOWN: FinishReason.OVERFLOWN,

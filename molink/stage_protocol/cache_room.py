@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["CacheRoom"]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheRoom:

@@ -8,19 +8,6 @@ from annotated_types import Ge, MaxLen, Predicate
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
 from molink_scheduler.link.facts import LinkReport
 
-__all__ = [
-    "FIGURE_MAX",
-    "PIECES_MAX",
-    "PROMPTS_MAX",
-    "REASON_CHARS_MAX",
-    "REFUSED_MAX",
-    "SKETCHES_MAX",
-    "SKETCH_NUMBERS_MAX",
-    "CacheTiersHealth",
-    "PackingHealth",
-    "StageHealth",
-]
-
 FIGURE_MAX = 2**53
 """Beyond it integers are not exact as floats; no count of ours comes near."""
 

@@ -16,40 +16,11 @@ from molink.checkpoint.model_shape import KvDtype
 from molink.errors import FrameError
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.health import FIGURE_MAX, StageHealth
-from molink.stage_protocol.progress import StageProgress
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers
 from molink_scheduler.resume import RESUMED_MAX, Positions, Resume
-
-__all__ = [
-    "HEALTH",
-    "LOADED",
-    "RESUME",
-    "TERMS",
-    "Command",
-    "Fact",
-    "HoldLinks",
-    "JoinRing",
-    "LoadProgressed",
-    "LoadStage",
-    "MovePath",
-    "OutgoingLink",
-    "PathMoved",
-    "SetAllowed",
-    "SetShadow",
-    "SetUploadCap",
-    "StageFailed",
-    "StageLoaded",
-    "StageProgress",
-    "StageReady",
-    "StageWork",
-    "Steering",
-    "decode_line",
-    "encode_line",
-]
-
 
 OutgoingLink = Literal["next", "coordinator", "shadow"]
 """Names of the links that leave a stage; the last leads to the shadow of the next one."""

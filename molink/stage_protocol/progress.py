@@ -5,8 +5,6 @@ from typing import Annotated
 
 from annotated_types import MaxLen
 
-__all__ = ["SHADOWED_MAX", "ShadowLag", "ShadowProgress", "StageProgress"]
-
 SHADOWED_MAX = 256
 """Requests in a shadow's report, 4 KB; of more the others are replayed from their first token."""
 

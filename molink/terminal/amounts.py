@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-__all__ = ["Unit", "bytes_text", "duration_text", "progress_text"]
-
 Unit = Literal["count", "bytes", "share"]
 """A share counts up to 1."""
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["SentenceGroup", "quiet_option", "shown_option"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")

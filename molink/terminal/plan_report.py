@@ -8,8 +8,6 @@ from rich.table import Table
 
 from molink_scheduler.placement import Forecast, Plan
 
-__all__ = ["milliseconds", "plan_fields", "print_line", "print_plan"]
-
 GIB = 2**30
 
 

@@ -16,8 +16,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from molink.terminal.amounts import Unit, progress_text
 
-__all__ = ["UNSHOWN", "WorkProgress"]
-
 UNSHOWN = (OSError, ValueError)
 """What printing raises where nobody can read it: a terminal that was closed, a full disk, a stream
 that is closed, a character that it cannot encode."""

@@ -22,8 +22,6 @@ from rich.text import Text
 from molink.printable import printable_line
 from molink.terminal.progress import UNSHOWN
 
-__all__ = ["StatusLine"]
-
 
 class StatusLine:
     """Output of a command that stays running: a line for each event, and one for the present state.

@@ -12,15 +12,6 @@ import click
 from molink.errors import UserError
 from molink.printable import printable_line
 
-__all__ = [
-    "DATA_FOLDER",
-    "data_dir_option",
-    "duration_s",
-    "json_option",
-    "local_time",
-    "show_rows",
-]
-
 DATA_FOLDER = "molink"
 """Under $XDG_DATA_HOME; `molink up` keeps its registry there too."""
 

@@ -29,8 +29,6 @@ from zmq.utils import z85
 
 from molink.wire.curve_keys import CurveKeys, check_keys
 
-__all__ = ["CurveGuard", "CurvePeer", "peer_of"]
-
 RAW_KEY_BYTES = 32
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 """Address where ZeroMQ asks; the same in every context."""

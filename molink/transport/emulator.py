@@ -23,8 +23,6 @@ from typing import Any
 
 from molink.config.link_schedule import LinkSchedule
 
-__all__ = ["ShapedPipe", "main"]
-
 PIECE_BYTES = 16384
 """Bytes read at a time: 1.3 ms of a 100 Mbps wire, so that no read holds a decode step up."""
 

@@ -26,19 +26,6 @@ from molink.errors import FrameError, MolinkError
 from molink.transport.sockets import receive_exactly
 from molink.wire.schema import Kinds, Rules
 
-__all__ = [
-    "FRAME_BYTES_MAX",
-    "NONCE_BYTES",
-    "PREAMBLE_WITHIN_S",
-    "Frames",
-    "Hello",
-    "RefusedError",
-    "Signed",
-    "is_signed",
-    "sentence",
-    "sign",
-]
-
 LENGTH = struct.Struct(">H")
 
 FRAME_BYTES_MAX = 1024

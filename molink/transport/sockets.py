@@ -18,23 +18,6 @@ from molink.errors import FrameError, UserError
 from molink.households import household_of
 from molink.tasks import cancel
 
-__all__ = [
-    "CONNECT_WITHIN_S",
-    "KEEPALIVE_IDLE_S",
-    "KEEPALIVE_PERIOD_S",
-    "KEEPALIVE_PROBES",
-    "Listener",
-    "abandon",
-    "accept_from",
-    "address_of",
-    "connect",
-    "listen",
-    "raise_file_limit",
-    "receive_exactly",
-    "split_address",
-    "tune",
-]
-
 CONNECT_WITHIN_S = 5.0
 """Two lost SYNs (1 + 2 s) and a round trip; a peer that is farther is of no use to a ring."""
 

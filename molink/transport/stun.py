@@ -21,8 +21,6 @@ from typing import Any, cast
 
 from aioice import stun
 
-__all__ = ["StunServer", "parse_stun", "serve_stun"]
-
 ANSWERS_PER_S_MAX = 500
 """A thousand agents that all ask twice within four seconds of a restart; 40 KB/s of upload."""
 

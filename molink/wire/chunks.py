@@ -27,21 +27,6 @@ from molink.errors import FrameError
 from molink.wire import protocol
 from molink.wire.frames import ANYBODY, HEADER_BYTES_MAX, check_protocol
 
-__all__ = [
-    "Ack",
-    "ChunkHeader",
-    "LinkFrame",
-    "LinkHello",
-    "Missing",
-    "Reassembly",
-    "Welcome",
-    "decode_link_frame",
-    "encode_ack",
-    "encode_hello",
-    "encode_missing",
-    "encode_welcome",
-]
-
 CHUNK, ACK, HELLO, WELCOME, MISSING = 64, 65, 66, 67, 68
 """Kinds on a link, apart from those of whole messages."""
 

@@ -31,8 +31,6 @@ from molink.wire.elements import (
     to_float32,
 )
 
-__all__ = ["decode", "encode", "packed_bytes_max"]
-
 LARGEST = np.float32(448.0)
 """Largest finite value: exponent 15 and mantissa 6; mantissa 7 is nan."""
 

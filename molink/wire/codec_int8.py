@@ -38,8 +38,6 @@ from molink.wire.elements import (
     to_float32,
 )
 
-__all__ = ["decode", "encode", "packed_bytes_max"]
-
 GROUP = 64
 """Channels that share a scale: 3 % of the bytes go into scales; 32 would double that."""
 

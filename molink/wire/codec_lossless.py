@@ -20,8 +20,6 @@ import zstandard
 from molink.errors import FrameError
 from molink.wire.elements import ELEMENT_BYTES, TensorHeader
 
-__all__ = ["decode", "encode", "packed_bytes_max"]
-
 LEVEL = 1
 
 WINDOW_BYTES_MAX = 8 * 2**20

@@ -20,16 +20,6 @@ from molink.errors import FrameError
 from molink.wire import codec_fp8, codec_int8, codec_lossless
 from molink.wire.elements import ELEMENT_BYTES, TensorHeader
 
-__all__ = [
-    "CODECS",
-    "UNPACKED_BYTES_MAX",
-    "Codec",
-    "codec_named",
-    "decode",
-    "encode",
-    "packed_bytes_max",
-]
-
 UNPACKED_BYTES_MAX = 256 * 2**20
 """The limit of a raw buffer: a few packed bytes must not unpack to more than could have come
 raw."""

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["CurveKeys", "check_keys"]
-
 KEY_CHARACTERS = 40
 """Length of a CURVE key in Z85."""
 

@@ -14,22 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "ELEMENT_BYTES",
-    "Elements",
-    "Floats",
-    "TensorHeader",
-    "as_elements",
-    "bfloat16_to_float32",
-    "float32_to_bfloat16",
-    "new_elements",
-    "peaks_of",
-    "piece_rows",
-    "row_pieces",
-    "store",
-    "to_float32",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:

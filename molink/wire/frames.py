@@ -39,35 +39,6 @@ from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched, Rele
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
-__all__ = [
-    "ANYBODY",
-    "BUFFER_BYTES_MAX",
-    "FROM_COORDINATOR",
-    "FROM_STAGE",
-    "FROM_TAIL",
-    "HEADER_BYTES_MAX",
-    "SAMPLES_MAX",
-    "TOKEN_ID",
-    "Activations",
-    "BlocksFetched",
-    "Cancel",
-    "ChangeCache",
-    "ClearCache",
-    "FinishReason",
-    "Forget",
-    "LinkRole",
-    "Message",
-    "Order",
-    "PromptScore",
-    "Sampled",
-    "SetCodec",
-    "Submit",
-    "TokenSample",
-    "check_protocol",
-    "decode_message",
-    "encode_message",
-]
-
 
 class FinishReason(IntEnum):
     """Reason for which a sequence ended with a token."""

@@ -8,8 +8,6 @@ in seconds, so that a fast PC and a slow one agree.
 
 from llguidance import LLParserLimits
 
-__all__ = ["parser_limits"]
-
 GRAMMAR_SYMBOLS_MAX = 100_000
 """Symbols in all productions: a fifth of the library's own limit, which takes most of a second to
 compile."""

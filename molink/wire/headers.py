@@ -11,8 +11,6 @@ import msgpack
 
 from molink.errors import FrameError
 
-__all__ = ["ARRAYS_MAX", "unpacked"]
-
 PLAIN_HEADER_BYTES_MAX = 64 * 2**10
 """Bytes of a header whose arrays are not counted: all that it holds is a few megabytes at most."""
 

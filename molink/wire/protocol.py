@@ -1,7 +1,5 @@
 """Number of the protocol that this build speaks, for those who need nothing else of it."""
 
-__all__ = ["PROTOCOL_MIN", "PROTOCOL_VERSION"]
-
 PROTOCOL_VERSION = 8
 """Version that is raised with every change of the schema, of frames or of the control plane, that
 builds before it would not understand."""

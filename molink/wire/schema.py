@@ -23,8 +23,6 @@ from annotated_types import Ge, Le, MaxLen
 
 from molink.errors import FrameError
 
-__all__ = ["TAIL", "Inline", "Kinds", "Rules", "Schema"]
-
 T = TypeVar("T")
 
 Read = Callable[[Any], Any]

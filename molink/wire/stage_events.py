@@ -5,8 +5,6 @@ from typing import assert_never
 from molink.wire import frames
 from molink_scheduler import events
 
-__all__ = ["REFUSALS", "stage_event"]
-
 REFUSALS = (frames.FinishReason.REFUSED, frames.FinishReason.OVERFLOWN)
 """Reasons with which a sequence ends without a token."""
 

@@ -10,18 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "ALL",
-    "COLUMNS",
-    "TIMES",
-    "TIME_LABELS",
-    "Figures",
-    "SeenRequest",
-    "figures_of",
-    "percentile",
-    "spread",
-]
-
 TIME_LABELS = {
     "ttft_s": "time to first token",
     "tpot_s": "time per output token",

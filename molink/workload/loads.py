@@ -22,15 +22,6 @@ from molink.config.toml_tables import number, refuse_unknown, text, whole
 from molink.errors import UserError
 from molink.workload.trace import TraceRequest, generate_trace, scaled
 
-__all__ = [
-    "WARM_UP_OUTPUT_TOKENS",
-    "Load",
-    "ScenarioRequest",
-    "read_load",
-    "requests_of",
-    "warm_up_tokens",
-]
-
 TOKENS_MAX = 1_000_000
 """Most tokens of a prompt or an answer; the model's own limit is lower."""
 

@@ -33,10 +33,8 @@ from molink.config.link_schedule import LinkShape
 from molink.config.toml_tables import number, read_toml, refuse_unknown, tables, text, whole
 from molink.errors import UserError
 from molink.workload.loads import Load, read_load
-from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.settings import SPAN_TOKENS_MAX
-
-__all__ = ["CODECS", "ValidationScenario", "read_scenario"]
 
 KEYS = {"about", "model", "stages", "kv_tokens", "link", "serve", "load"}
 LINK_KEYS = {"mbps", "one_way_ms"}

@@ -21,20 +21,6 @@ from random import Random
 
 from molink.errors import UserError
 
-__all__ = [
-    "INPUT_TOKENS_MAX",
-    "OUTPUT_TOKENS_MAX",
-    "OWN",
-    "ROWS_MAX",
-    "TraceRequest",
-    "at_rate",
-    "generate_trace",
-    "in_order",
-    "read_trace",
-    "scaled",
-    "within",
-]
-
 ROWS_MAX = 5_000_000
 """A week of a busy service; more is a mistake, and would fill the memory."""
 

@@ -20,20 +20,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = [
-    "FAILURES_MAX",
-    "MARGIN",
-    "NUMBERS",
-    "AuditedRing",
-    "AuditedStage",
-    "Disagreement",
-    "Disagreements",
-    "Tolerance",
-    "disagreement",
-    "distance",
-    "tolerance_of",
-]
-
 NUMBERS = 4
 """Numbers of a sketch at one place. A difference ten times the tolerance stays below it once in
 3,000 sketches, one of three times in 50; four more numbers would double a report."""

@@ -15,18 +15,6 @@ greedy tokens, fp8 3.5e-3 and 99.48 %, int4 1.5e-2 and 97.8 %; bfloat16 itself 2
 
 from dataclasses import dataclass
 
-__all__ = [
-    "AGREEMENT_MIN",
-    "CODEC_CHOICES",
-    "LOGITS_ERROR_MAX",
-    "TIME_SAVED_MIN",
-    "TOKENS_MIN",
-    "CodecCheck",
-    "CodecDecision",
-    "LosslessTrial",
-    "choose_codec",
-]
-
 CODEC_CHOICES = ("auto", "raw", "lossless", "int8", "fp8")
 """Codecs that a user may ask for."""
 

@@ -5,8 +5,6 @@ Who plans, who loads and who simulates read it alike. Pure.
 
 from dataclasses import dataclass
 
-__all__ = ["ModelCost"]
-
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:

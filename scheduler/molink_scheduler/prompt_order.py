@@ -13,8 +13,6 @@ Pure: no times.
 
 from dataclasses import dataclass
 
-__all__ = ["OWN_WORK_TIMES", "PromptOrder"]
-
 OWN_WORK_TIMES = 10
 """Weight of own tokens: more gains little, less passes less (docs/benchmarks/prefix-cache.md)."""
 

@@ -21,16 +21,6 @@ from dataclasses import dataclass
 from molink_scheduler.kv.blocks import blocks_for, named_runs, number_runs
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 
-__all__ = [
-    "RESUMED_MAX",
-    "Positions",
-    "Resume",
-    "cached_runs",
-    "common_runs",
-    "held_behind",
-    "requests_to_resume",
-]
-
 Positions = tuple[tuple[int, int], ...]
 """Pairs (request, its first tokens of which KV is held) of some requests."""
 

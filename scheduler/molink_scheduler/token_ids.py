@@ -8,8 +8,6 @@ head about 90 us more to read; and so the directory of cached blocks compares th
 from array import array
 from collections.abc import Iterable
 
-__all__ = ["TOKEN_BYTES", "token_bytes", "tokens_of"]
-
 TOKEN_BYTES = 4
 
 

@@ -24,8 +24,6 @@ Pure: times are arguments.
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["LINE_MIN", "LINE_UNMEASURED_MAX", "SLOWER_MAX", "WAIT_S", "Wait", "WaitingLine"]
-
 WAIT_S = 8.0
 """Longest wait for the first token that is forecast for a newcomer: a line that is left alone is
 over within ten seconds, and who would wait longer is better told so at once."""

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """The present moment, and the events to come."""

@@ -29,17 +29,6 @@ from molink_sim.scenario import LinkSpec, RingSpec, Scenario, StageSpec, SystemS
 from molink_sim.simulate import simulate
 from molink_sim.workload import generate
 
-__all__ = [
-    "Bounds",
-    "Capacity",
-    "SimulatedPlan",
-    "forecast_json",
-    "forecast_lines",
-    "read_nodes",
-    "simulate_plan",
-    "with_one_more",
-]
-
 DURATION_S, WARMUP_S = 360.0, 60.0
 """Seconds of each run: longer than an answer takes, short enough for a dozen of them."""
 

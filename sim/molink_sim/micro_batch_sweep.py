@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from molink.errors import UserError
-from molink_scheduler.batch import DECODE, BatchClass
-from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import DECODE, MICRO_BATCH_COUNT_MAX, BatchClass
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.even_ring import even_ring
 from molink_sim.report.micro_batches import fewest_near_best
@@ -25,15 +24,6 @@ from molink_sim.report.summary import Parameter, Run, Sweep
 from molink_sim.report.tables import Table
 from molink_sim.scenario import Arrival, LinkSpec, RingSpec, Scenario, StepCost, SystemSpec
 from molink_sim.simulate import World
-
-__all__ = [
-    "Finding",
-    "SweepSetting",
-    "findings",
-    "findings_table",
-    "simulate_sweep",
-    "sweep_json",
-]
 
 FIGURE = "tpot_s.mean"
 

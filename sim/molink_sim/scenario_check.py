@@ -4,8 +4,8 @@ import math
 from itertools import pairwise
 
 from molink.errors import UserError
+from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.codec_choice import CODEC_CHOICES
-from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_sim.network.make import LINK_MODELS
 from molink_sim.network.policies import PAPER_POLICY, POLICIES
 from molink_sim.ring.messages import CODEC_RATIO
@@ -23,8 +23,6 @@ from molink_sim.scenario import (
     StageSpec,
     SystemSpec,
 )
-
-__all__ = ["check_scenario"]
 
 STAGES_MAX = 256
 """The longest ring of a model with fewer layers than that."""

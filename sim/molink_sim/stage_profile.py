@@ -26,8 +26,6 @@ from typing import Any
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
 
-__all__ = ["Curve", "PcTimes", "ProfileCost", "StageProfile", "Surface", "read_stage_profile"]
-
 FORMAT, VERSION = "molink-profile", 1
 
 ROLES = ("head", "middle", "tail")

@@ -35,18 +35,6 @@ from molink_sim.scenario import (
 from molink_sim.simulate import World
 from molink_sim.systems import SYSTEMS
 
-__all__ = [
-    "NO_EXCEPTION",
-    "SWARM_DURATION_S",
-    "Failure",
-    "SwarmReport",
-    "check_world",
-    "fault_kinds",
-    "replay_command",
-    "run_swarm",
-    "swarm_scenario",
-]
-
 EVENTS_MAX = 500_000
 """Events of one world; the largest drawn so far needs a tenth. More: it runs in circles."""
 

@@ -20,8 +20,6 @@ from molink.errors import UserError
 from molink_sim.network.policies import PAPER_POLICY
 from molink_sim.scenario import SystemSpec
 
-__all__ = ["PAPER_MICRO_BATCHES", "SYSTEMS", "system_named"]
-
 WHOLE_PROMPT_TOKENS = 1 << 20
 """Tokens of a span, more than any prompt has: it is then the whole prompt."""
 

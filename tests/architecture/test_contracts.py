@@ -11,6 +11,7 @@ import click
 import pytest
 
 from molink.cli.main import cli
+from tools.docs_site.python_page import ROOMS as REFERENCE
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/molink_sim")
@@ -199,3 +200,13 @@ def test_the_core_never_reads_a_clock():
                 assert not clocks & set(names), file
             if isinstance(node, ast.ImportFrom):
                 assert node.module not in clocks, file
+
+
+def test_only_faces_of_packages_list_their_names():
+    """And modules whose reference is a page; others begin a name that is theirs alone with `_`."""
+    shown = {name.replace(".", "/") for names in REFERENCE.values() for name in names}
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            own = str(file.relative_to(ROOT).with_suffix(""))
+            if file.name != "__init__.py" and not own.endswith(tuple(shown)):
+                assert "\n__all__ = " not in file.read_text(encoding="utf-8"), own

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
-from molink.control.broker.broker import BrokerAddress
 from molink.control.client import REFUSALS_MAX, ControlClient
 from molink.control.connection import in_time
 from molink.control.inbox import Inbox

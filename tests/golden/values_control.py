@@ -1,5 +1,6 @@
 """The control plane: topics, and what is published there."""
 
+from molink.control.messages.base import ModelSize
 from molink.control.messages.payloads import (
     Accepted,
     AssignedWork,
@@ -8,7 +9,6 @@ from molink.control.messages.payloads import (
     Device,
     FormatCost,
     LinkKeys,
-    ModelSize,
     NodeHealth,
     NodeState,
     NodeWish,

@@ -30,8 +30,8 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.kv.blocks import KvBlocks, blocks_for
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers

@@ -18,8 +18,8 @@ from molink_scheduler.events import (
     SendRows,
     SendTokens,
 )
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.queue import cut_rows, join_batches
 from molink_scheduler.timing.round_tracker import StageStamp

@@ -21,7 +21,8 @@ from molink.stage.resuming import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import JoinRing, StageProgress, StageReady
+from molink.stage_protocol.messages import JoinRing, StageReady
+from molink.stage_protocol.progress import StageProgress
 from molink.wire.codecs import CODECS
 from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations, FinishReason, Forget, Sampled

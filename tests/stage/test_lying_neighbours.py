@@ -34,8 +34,8 @@ from molink.wire.frames import (
     TokenSample,
 )
 from molink_scheduler.batch import BatchClass, Release
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.core import StageCore

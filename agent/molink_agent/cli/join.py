@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.membership import Membership
 
-__all__ = ["join", "run"]
-
 FROM_INPUT = "-"
 """Instead of the invite: it is asked for, so that no list of processes and no history of a shell
 shows it."""

@@ -7,8 +7,6 @@ import click
 from molink.config.data_dir import data_dir
 from molink.errors import UserError
 
-__all__ = ["data_dir_option", "directory", "joined_directory", "json_option"]
-
 data_dir_option = click.option(
     "--data-dir",
     metavar="FOLDER",

@@ -17,8 +17,6 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
 from molink_agent.status_text import status_lines
 
-__all__ = ["doctor", "drain", "leave", "logs", "pause", "resume", "set_limit", "status"]
-
 LOG_LINES = 50
 
 EXIT_FAILED = 1

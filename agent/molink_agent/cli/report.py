@@ -17,8 +17,6 @@ from molink_agent.status_text import MB, given_text
 if TYPE_CHECKING:
     from molink_agent.daemon.given import GivenLedger, Night
 
-__all__ = ["given_until_now", "report"]
-
 NIGHTS = 7
 
 ROW = "{:<16} {:>9} {:>17} {:>13}"

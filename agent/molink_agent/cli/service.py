@@ -9,8 +9,6 @@ from molink.terminal.command_line import SentenceGroup
 from molink_agent.cli.options import data_dir_option, directory, joined_directory
 from molink_agent.local_socket import agent_runs
 
-__all__ = ["service"]
-
 
 @click.group(cls=SentenceGroup)
 def service() -> None:

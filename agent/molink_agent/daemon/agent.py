@@ -18,8 +18,6 @@ from molink_agent.limits.limits import DEVICES_MAX
 from molink_agent.limits.owner_policy import OwnerPolicy
 from molink_agent.network.port_mapping import PortMapper
 
-__all__ = ["NO_DEVICE", "Agent", "LeftError", "assign_devices"]
-
 REFRESH_S = 2.0
 """An owner who comes back waits no longer than this for the agent to notice."""
 

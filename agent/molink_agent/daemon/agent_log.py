@@ -10,8 +10,6 @@ from typing import Protocol
 from molink.errors import UserError
 from molink.printable import PrintableFormatter
 
-__all__ = ["LOG_FILE", "StatusListener", "logged"]
-
 LOG_FILE = "agent.log"
 LOG_BYTES_MAX, LOG_FILES_MAX = 2**20, 3
 """A year of an agent that has nothing to complain about."""

@@ -45,14 +45,6 @@ from molink_agent.daemon.membership import Admission, Membership
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
 
-__all__ = [
-    "AbandonedDeadline",
-    "DeviceNode",
-    "ReclaimDeadline",
-    "ReplacedError",
-    "UnclaimedDeadline",
-]
-
 RECLAIM_S = 180.0
 """Seconds to find a replacement (a minute) and to let answers end (half of one), twice over."""
 

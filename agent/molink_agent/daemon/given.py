@@ -22,8 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from molink.errors import ErrorGuard, UserError
 from molink_agent.daemon.membership import Membership
 
-__all__ = ["GIVEN_FILE", "GivenLedger", "GivenRecorder", "Night", "Totals", "ask_totals"]
-
 GIVEN_FILE = "given.json"
 
 NIGHTS_MAX = 400

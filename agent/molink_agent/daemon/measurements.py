@@ -39,8 +39,6 @@ from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.network.nat import ask_stun
 from molink_agent.network.prober import RATE_MBPS_MAX, Prober
 
-__all__ = ["Budgets", "PeerEndpoint", "ProbeRunner"]
-
 log = logging.getLogger(__name__)
 
 

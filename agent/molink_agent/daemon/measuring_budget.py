@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["PATHS_BUDGET", "TIMING_BUDGET", "Budget", "MeasuringBudget", "spend"]
-
 log = logging.getLogger(__name__)
 
 

@@ -28,6 +28,7 @@ from pydantic import Field, ValidationError
 from molink.control.addresses import BrokerAddress, ServerTrust
 from molink.control.backoff import Backoff
 from molink.control.identity import KeyPair, key_from_z85
+from molink.control.messages.base import Message
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import (
     JoinAnswer,
@@ -36,7 +37,6 @@ from molink.control.messages.joining import (
     request_to_join,
     seal_vouched,
 )
-from molink.control.messages.payloads import Message
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.control.private_file import read_private, write_private
 from molink.errors import ControlError, JoinRefusedError, MolinkError, NotNowError, UserError
@@ -44,17 +44,6 @@ from molink.version import version
 from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 from molink_agent.weights import CoordinatorSource
-
-__all__ = [
-    "DEVICES_DIR",
-    "Admission",
-    "Membership",
-    "forget_membership",
-    "join_cluster",
-    "join_device",
-    "load_membership",
-    "rejoin",
-]
 
 DEVICES_DIR = "seats"
 """Folder in the data directory with a directory for each further device, by its number."""

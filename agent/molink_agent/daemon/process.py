@@ -56,14 +56,6 @@ from molink_agent.status_text import StatusNews, now_sentence
 from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
 from molink_agent.weights.source import Downloaded
 
-__all__ = [
-    "AgentStageLauncher",
-    "WeightsCache",
-    "build_agent",
-    "node_name",
-    "run_agent",
-]
-
 
 @dataclass(slots=True)
 class WeightsCache:

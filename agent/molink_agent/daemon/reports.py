@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from molink.control.messages.payloads import ModelSize, NodeWish, PathReport, Profile
+from molink.control.messages.base import ModelSize
+from molink.control.messages.payloads import NodeWish, PathReport, Profile
 from molink.control.messages.topics import PATHS, PROFILE, WISH
 from molink.control.versions import Protocols, own_protocols
 from molink.node.control_session import ControlSession
@@ -15,8 +16,6 @@ from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import Known
 from molink_agent.limits.assignment_check import Loan
 from molink_agent.limits.owner_policy import OwnerPolicy
-
-__all__ = ["CapacityCheck", "DeviceReports"]
 
 CHECK_EVERY_S = 30.0
 """Memory comes and goes with the owner's programs; checking reads all of /proc/cpuinfo."""

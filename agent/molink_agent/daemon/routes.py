@@ -33,8 +33,6 @@ from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
 
-__all__ = ["ListenAddress", "LocalPorts", "RelayedRoutes", "SharedUplink", "keeper_of"]
-
 log = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 16

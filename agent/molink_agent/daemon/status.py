@@ -8,8 +8,6 @@ from molink_agent.daemon.agent import Agent
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.limits.limits import plain_limits
 
-__all__ = ["answer_owner", "status_of"]
-
 
 async def answer_owner(agent: Agent, question: dict[str, Any]) -> dict[str, Any]:
     """Answer `molink agent status` and its siblings, which hold for all devices."""

@@ -24,8 +24,6 @@ from molink.errors import StageError
 from molink_agent.daemon.measuring_budget import MeasuringBudget, spend
 from molink_agent.limits.assignment_check import Loan, refusal_of_probe
 
-__all__ = ["StepTimes"]
-
 STEPS_FILE = "steps.json"
 STEP_PROBE_MODULE = "molink.stage.step_probe"
 STEP_PROBE_TIMEOUT_S = 300.0

@@ -11,14 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from molink.control.messages.payloads import (
-    Device,
-    FormatCost,
-    ModelSize,
-    PathReport,
-    Profile,
-    StepCost,
-)
+from molink.control.messages.base import ModelSize
+from molink.control.messages.payloads import Device, FormatCost, PathReport, Profile, StepCost
 from molink.node.stage_manager import StageManager
 from molink_agent.data_files import WEIGHTS_DIR
 from molink_agent.limits.assignment_check import Loan
@@ -35,8 +29,6 @@ from molink_agent.network.prober import CoordinatorPath
 from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.machine import Machine, bytes_under, read_machine
 from molink_agent.weights.source import Downloaded
-
-__all__ = ["DeviceStage", "Measured", "ThisPc", "compose_profile"]
 
 STARTED_FILE = "started"
 

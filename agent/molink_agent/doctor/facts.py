@@ -11,19 +11,6 @@ from molink_agent.probe.gpus import GpuReport
 from molink_agent.probe.input_idle import InputIdle
 from molink_agent.probe.machine import Machine, Wsl
 
-__all__ = [
-    "ClockFacts",
-    "DoctorFacts",
-    "Finding",
-    "PortTrial",
-    "Result",
-    "TorchAnswer",
-    "fail",
-    "ok",
-    "skip",
-    "warn",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TorchAnswer:

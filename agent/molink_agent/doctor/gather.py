@@ -29,17 +29,6 @@ from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe, GpuReport
 from molink_agent.probe.input_idle import ask_input_idle, input_sources
 from molink_agent.probe.machine import bytes_under, read_machine, read_wsl
 
-__all__ = [
-    "ask_cards",
-    "ask_torch",
-    "clock_facts",
-    "gather",
-    "large_packets_pass",
-    "read_date",
-    "try_port",
-    "why_unreachable",
-]
-
 TORCH_WITHIN_S = 60.0
 """Importing torch for the first time reads 3 GB: half a minute from a hard disk."""
 

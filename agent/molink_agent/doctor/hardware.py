@@ -1,27 +1,12 @@
 """Checks of the PC itself: driver, torch, memory, WSL, disk, and what the cluster can expect."""
 
-from molink.control.messages.payloads import ModelSize
+from molink.control.messages.base import ModelSize
 from molink.control.versions import own_protocols
 from molink.hardware.torch_builds import has_code, how_to_get_code
 from molink_agent.doctor.facts import DoctorFacts, Finding, Result, fail, ok, skip, warn
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
 from molink_agent.limits.limits import GB
 from molink_agent.probe.gpus import NO_DRIVER
-
-__all__ = [
-    "contribution",
-    "disk",
-    "driver",
-    "idle",
-    "layers_that_fit",
-    "limits",
-    "molink",
-    "swaps",
-    "torch",
-    "unusable_cards",
-    "vram",
-    "wsl",
-]
 
 VRAM_USEFUL_BYTES = 2 * GB
 """Four layers of an 8B model with their KV; under it a card seldom gains a ring anything."""

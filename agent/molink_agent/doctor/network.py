@@ -4,8 +4,6 @@ from molink_agent.doctor.facts import DoctorFacts, Finding, fail, ok, skip, warn
 from molink_agent.network.nat import NatKind
 from molink_agent.probe.clock import HOUR_S, clock_trouble
 
-__all__ = ["broker", "clock", "data_port", "nat", "packets", "upload"]
-
 NOT_JOINED = "not joined yet"
 
 UPLOAD_USEFUL_MBPS = 5.0

@@ -12,8 +12,6 @@ from molink.printable import printable
 from molink_agent.doctor import hardware, network
 from molink_agent.doctor.facts import DoctorFacts, Finding, Result
 
-__all__ = ["CHECKS", "as_json", "examine", "print_findings"]
-
 CHECKS: tuple[Callable[[DoctorFacts], Finding], ...] = (
     hardware.molink,
     hardware.driver,

@@ -14,8 +14,6 @@ from molink.checkpoint.stage_size import StageSize
 from molink.control.messages.payloads import AssignedWork
 from molink_agent.limits.limits import GB
 
-__all__ = ["PROBE_BYTES_FREE", "Loan", "refusal_of_probe", "refusal_of_work"]
-
 PLANNED_WITHOUT_SHARE = 0.02
 """Part of the memory that a plan may leave out of account: one by the model's shape knows no norms
 and no biases, less than a hundredth of the weights even of small models."""

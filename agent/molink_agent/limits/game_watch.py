@@ -17,8 +17,6 @@ from molink_agent.limits.limits import Limits
 from molink_agent.probe.full_screen import FullScreenProbe
 from molink_agent.probe.gpus import Gpu, GpuProbe
 
-__all__ = ["GAME_KEEP_S", "GameWatch", "sign_of_game"]
-
 CARD_POLL_S = 5.0
 """Seconds between two questions to the driver, which take a millisecond: a game that starts fills a
 card within some ten seconds."""

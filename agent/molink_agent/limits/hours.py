@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-__all__ = ["HOURS_ALLOWED", "LendingHours", "is_open", "next_change"]
-
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 DAY_MINUTES = 24 * 60

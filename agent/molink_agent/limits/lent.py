@@ -8,23 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from molink.control.messages.payloads import ModelSize
+from molink.control.messages.base import ModelSize
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
-
-__all__ = [
-    "FREE_MEMORY",
-    "Lent",
-    "lent_cache",
-    "lent_devices",
-    "lent_disk_bytes",
-    "lent_threads",
-    "nothing_left",
-    "unused_memory_bytes",
-]
 
 FREE_MEMORY = "free memory"
 """Bound of a loan that no cap of the owner bounds."""

@@ -18,18 +18,6 @@ from typing import Any
 from molink.errors import UserError
 from molink_agent.limits.hours import HOURS_ALLOWED, LendingHours
 
-__all__ = [
-    "DEVICES_MAX",
-    "GB",
-    "KEYS",
-    "UNSET",
-    "Key",
-    "Limits",
-    "limits_of",
-    "plain_limits",
-    "with_value",
-]
-
 GB = 2**30
 
 UNSET = frozenset({"none", "unset", "default", ""})

@@ -16,8 +16,6 @@ from pathlib import Path
 from molink.errors import UserError
 from molink_agent.limits.limits import KEYS, Key, Limits, limits_of, with_value
 
-__all__ = ["LIMITS_FILE", "LimitsFile", "limits_text"]
-
 LIMITS_FILE = "limits.toml"
 """Name of the file in the agent's data directory."""
 

@@ -27,8 +27,6 @@ from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.input_idle import InputSource, ask_input_idle
 from molink_agent.probe.machine import runs_on_battery
 
-__all__ = ["INPUT_POLL_S", "IdleTime", "OwnerPolicy", "UseFacts", "UseWatch", "Verdict", "verdict"]
-
 PAUSED_FILE = "paused"
 """Name of the file that exists while the owner has paused: it outlives a restart."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Gateway", "NatPmpGateway", "UpnpGateway", "default_router"]
-
 DISCOVER_MS = 2000
 """How long a router has to answer the search; they do within half a second."""
 

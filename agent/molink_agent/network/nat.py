@@ -16,8 +16,6 @@ from aioice import stun
 
 from molink.transport.stun import parse_stun
 
-__all__ = ["Address", "NatAnswer", "NatKind", "ask_stun", "nat_kind"]
-
 Address = tuple[str, int]
 
 RETRANSMISSIONS = 2

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 from molink_agent.network.gateway import Gateway, NatPmpGateway, UpnpGateway
 
-__all__ = ["MappingPeriods", "PortMapper"]
-
 PORTS_MAX = 48
 """The peer service and two ports of a stage, for each of sixteen devices."""
 

@@ -22,8 +22,6 @@ from molink.transport.preamble import RefusedError
 from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR
 
-__all__ = ["RATE_MBPS_MAX", "CoordinatorPath", "Prober"]
-
 RTT_MS_MAX, RATE_MBPS_MAX = 60_000.0, 100_000.0
 """Largest figures that a message may hold (`control.messages`)."""
 

@@ -7,8 +7,6 @@ expiries, certificates, the hours that the owner set and people who compare two 
 
 from dataclasses import dataclass
 
-__all__ = ["ClockReading", "clock_trouble"]
-
 CLOCK_OFF_S = 60.0
 """Seconds by which a clock is off when people notice: logs do not fit together, an invite seems to
 expire too early."""

@@ -12,8 +12,6 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
 from collections.abc import Awaitable, Callable
 
-__all__ = ["Ask", "answer_of"]
-
 Ask = Callable[..., Awaitable[str | None]]
 """The shape of `answer_of`, for doubles."""
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from molink_agent.probe.commands import Ask, answer_of
 from molink_agent.probe.input_idle import WINDOWS_POWERSHELL
 
-__all__ = ["FullScreenProbe"]
-
 WINDOWS_STATE = """
 Add-Type @'
 using System.Runtime.InteropServices;

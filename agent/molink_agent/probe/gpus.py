@@ -19,8 +19,6 @@ import pynvml
 
 from molink.hardware.torch_builds import Capability
 
-__all__ = ["VISIBLE_VARIABLE", "Gpu", "GpuProbe", "GpuReport", "visible_cards"]
-
 NO_DRIVER = "no NVIDIA driver is installed (libnvidia-ml.so.1 is missing)"
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from molink_agent.probe.commands import Ask, answer_of
 
-__all__ = ["InputIdle", "InputSource", "ask_input_idle", "input_sources", "read_logind"]
-
 IDLE_S_MAX = 3.2e7
 """A year; more is a counter that wrapped or was never set."""
 

@@ -19,20 +19,6 @@ import psutil
 
 from molink_agent.probe.commands import Ask, answer_of
 
-__all__ = [
-    "ContainerLimits",
-    "Machine",
-    "Wsl",
-    "bytes_under",
-    "container_limits",
-    "cpu_facts",
-    "disk_free_bytes",
-    "read_machine",
-    "read_wsl",
-    "runs_on_battery",
-    "wsl_version",
-]
-
 CPUINFO = Path("/proc/cpuinfo")
 KERNEL_VERSION = Path("/proc/version")
 CGROUP_DIRECTORY = Path("/sys/fs/cgroup")

@@ -8,8 +8,6 @@ libraries are on every X11 desktop.
 import ctypes
 import sys
 
-__all__ = ["main"]
-
 
 class ScreenSaverInfo(ctypes.Structure):
     """C structure `XScreenSaverInfo` of X11/extensions/scrnsaver.h."""

@@ -20,15 +20,6 @@ from pathlib import Path
 from molink.errors import UserError
 from molink_agent.service.unit import ISOLATION, MADE_BY, unit_name, unit_text
 
-__all__ = [
-    "ServiceStatus",
-    "Surroundings",
-    "install_service",
-    "remove_service",
-    "service_status",
-    "why_no_manager",
-]
-
 ANSWER_WITHIN_S = 10.0
 """A manager that works answers every question in milliseconds."""
 

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["ISOLATION", "MADE_BY", "UNIT_NAME", "unit_name", "unit_text"]
-
 UNIT_NAME = "molink-agent.service"
 """Name of the unit of the agent with the usual data directory."""
 

@@ -20,8 +20,6 @@ from molink.control.versions import PROTOCOL_HEADER, own_protocols
 from molink.errors import WeightsError
 from molink_agent.weights.source import CoordinatorSource, WeightsLimits
 
-__all__ = ["BlockClient", "Retries", "RetryLater", "Unreachable", "open_client"]
-
 MANIFEST_BYTES_MAX = 64 * 2**20
 """The largest models known (90,000 tensors, 140,000 blocks) come to 20 MB."""
 

@@ -39,8 +39,6 @@ from molink_agent.weights.weights_dir import (
     on_disk,
 )
 
-__all__ = ["ensure_weights"]
-
 REQUEST_BYTES = 64 * 2**20
 """Bytes asked for at once: 50 s of a line of 10 Mbps, so that a round trip does not count."""
 

@@ -33,8 +33,6 @@ from molink_agent.weights.weights_dir import (
     make_view,
 )
 
-__all__ = ["fetch_from_hub"]
-
 LARGE_FILE_NAME = re.compile(r"[0-9a-f]{64}")
 """Name of a large file in the client's cache, a SHA-256. Small files have shorter names."""
 

@@ -35,8 +35,6 @@ from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.checkpoint.shard_plan import FileNeed, Home, ShardPlan
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 
-__all__ = ["Cut", "Part", "PartFile", "Run", "part_name", "parts_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

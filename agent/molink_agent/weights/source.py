@@ -8,16 +8,6 @@ from pathlib import Path
 
 from molink.control.addresses import ServerTrust
 
-__all__ = [
-    "CoordinatorSource",
-    "Downloaded",
-    "HubSource",
-    "Progress",
-    "ProgressMeter",
-    "Source",
-    "WeightsLimits",
-]
-
 GIB = 2**30
 
 

@@ -28,17 +28,6 @@ from molink.checkpoint.checkpoint import INDEX
 from molink.errors import WeightsError
 from molink_agent.weights.source import GIB, WeightsLimits
 
-__all__ = [
-    "DiskFullError",
-    "DiskSpace",
-    "ModelFolder",
-    "in_thread",
-    "layers_text",
-    "locked",
-    "make_view",
-    "on_disk",
-]
-
 LOCK_FILE = ".lock"
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

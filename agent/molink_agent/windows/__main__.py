@@ -12,8 +12,6 @@ from molink_agent.windows.logon_task import LogonTask
 from molink_agent.windows.steps import WindowsFacts, parse_version, plan_steps
 from molink_agent.windows.wslconfig import TextFile, is_mirrored, with_mirrored, without_ours
 
-__all__ = ["main", "parser"]
-
 EXIT_USER_ERROR = 2
 
 PYTHON_MIN = (3, 11)

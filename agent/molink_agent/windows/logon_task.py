@@ -20,8 +20,6 @@ from xml.etree.ElementTree import Element
 
 from molink.errors import UserError
 
-__all__ = ["TASK_NAME", "LogonTask"]
-
 TASK_NAME = "MoLink agent"
 
 NAMESPACE = "http://schemas.microsoft.com/windows/2004/02/mit/task"

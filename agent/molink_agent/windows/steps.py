@@ -10,8 +10,6 @@ Pure: no registry, no clock, no wsl.exe.
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Do", "Step", "WindowsFacts", "can_mirror", "parse_version", "plan_steps"]
-
 BUILD_WSL2_MIN = 19041
 """Windows 10 2004: the first whose `wsl --install` brings WSL2."""
 

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["TextFile", "is_mirrored", "with_mirrored", "without_ours"]
-
 SECTION = "wsl2"
 KEY = "networkingmode"
 SETTING = "networkingMode=mirrored"

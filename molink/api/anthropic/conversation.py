@@ -34,8 +34,6 @@ from molink.api.chat.conversation import (
 )
 from molink.api.errors import ApiError
 
-__all__ = ["conversation_of"]
-
 THINKING: Mapping[str, Mapping[str, Any]] = {
     "adaptive": {},
     "auto": {},

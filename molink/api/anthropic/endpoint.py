@@ -17,9 +17,6 @@ from molink.api.grammars.fields import Question, schema_question
 from molink.api.headers.request_id import request_id_of
 from molink.api.requests import token_budget
 
-__all__ = ["post_count_tokens", "post_messages"]
-
-
 TOO_LONG = "prompt is too long: {prompt_tokens} tokens > {length} maximum"
 """Anthropic's very sentence: its clients read both numbers, and shorten the conversation."""
 

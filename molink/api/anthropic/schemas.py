@@ -34,18 +34,6 @@ from molink.api.schemas import (
     type_tag,
 )
 
-__all__ = [
-    "CLIENT_TOOLS",
-    "CountTokensBody",
-    "CustomTool",
-    "InputMessage",
-    "MessagesBody",
-    "ThinkingBlock",
-    "ToolResultBlock",
-    "ToolUseBlock",
-    "kind_of",
-]
-
 _FILES = {
     "path": {"type": "string"},
     "file_text": {"type": "string", "description": "Whole text of a file to create."},

@@ -14,8 +14,6 @@ from molink.api.chat.typed_answer import Event, Spent, TypedPart, TypedWriter
 from molink.api.errors import ApiError, anthropic_error_body
 from molink.api.headers.serving import cached_tokens
 
-__all__ = ["MessageWriter"]
-
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 

@@ -18,8 +18,6 @@ from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
-__all__ = ["chat_requests"]
-
 TOOLS_ASKED_MAX = 64
 """Tools that are looked at one by one for the one at fault; others' questions wait meanwhile."""
 

@@ -20,8 +20,6 @@ from molink.api.chat.lark import COMPACT, LarkWriter
 from molink.api.chat.tag_grammar import free_call, tag_call
 from molink.api.grammars.notes import without_notes
 
-__all__ = ["AnswerGrammars"]
-
 CALLS_MAX = 32
 """Calls of an answer that must call: small models would call until their length is used up."""
 

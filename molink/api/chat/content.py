@@ -17,22 +17,6 @@ from pydantic import BeforeValidator, FailFast, Field, Tag
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import LeftOut, list_only, type_tag
 
-__all__ = [
-    "CALLS",
-    "NO_CONTENT",
-    "OTHER",
-    "Arguments",
-    "Content",
-    "ContentPart",
-    "OrEmpty",
-    "as_parts",
-    "check_read",
-    "flat_tool",
-    "joined",
-    "tag_among",
-    "text_within",
-]
-
 OTHER = "<other>"
 """Tag of types that no model stands for. Tags stand in angles, by which they are told from fields
 where a mistake is named."""

@@ -10,21 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-__all__ = [
-    "ARGUMENT_READERS",
-    "AUTO",
-    "NO_PARAMETERS",
-    "Conversation",
-    "Message",
-    "Role",
-    "Tool",
-    "ToolCall",
-    "ToolChoice",
-    "one_turn",
-    "read_json",
-    "with_ids",
-]
-
 Role = Literal["system", "user", "assistant", "tool"]
 
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}

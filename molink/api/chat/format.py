@@ -44,8 +44,6 @@ from molink.api.chat.lark import LarkWriter
 from molink.config.parsers import AUTO, HARMONY_CALLS, HARMONY_REASONING, NONE
 from molink.serving.model_card import ChatTokenizer
 
-__all__ = ["ChatFormat"]
-
 CALL_READERS: Mapping[str, type[HoldingReader]] = {
     "deepseek_v3": DeepseekV3Reader,
     "deepseek_v31": DeepseekV31Reader,

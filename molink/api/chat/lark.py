@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["ANYTHING", "COMPACT", "LarkWriter", "escaped"]
-
 ANYTHING = "/(?s:.*)/"
 
 COMPACT = {

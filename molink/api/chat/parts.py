@@ -10,15 +10,6 @@ from dataclasses import dataclass, field
 from molink.api.chat.conversation import ToolCall, read_json
 from molink.serving.token_events import TokenLogprob
 
-__all__ = [
-    "Finished",
-    "Part",
-    "ReasoningDelta",
-    "Reply",
-    "TextDelta",
-    "ToolCallDelta",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:

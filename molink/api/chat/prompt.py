@@ -18,8 +18,6 @@ from molink.serving.model_card import ChatTokenizer, ModelCard
 from molink.serving.token_events import TokenEvent
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
-__all__ = ["ChatPrompt", "PartReader", "chat_prompt"]
-
 RESERVED_KWARGS = frozenset(
     {
         "add_generation_prompt",

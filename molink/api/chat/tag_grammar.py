@@ -17,8 +17,6 @@ from molink.api.chat.lark import COMPACT, LarkWriter, escaped
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.grammars.notes import DEFINITIONS, required_of, without_notes
 
-__all__ = ["free_call", "tag_call"]
-
 UNLISTED = frozenset(
     {
         "$ref",

@@ -23,8 +23,6 @@ from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest, GenerationService
 from molink.serving.token_events import TokenEvent, TokenLogprob
 
-__all__ = ["Event", "KeptWriter", "Spent", "TypedPart", "TypedWriter", "answer_typed", "write_kept"]
-
 Event = Mapping[str, Any]
 """Event of a stream, with its `type`."""
 

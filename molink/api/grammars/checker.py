@@ -15,8 +15,6 @@ from molink.api.errors import ApiError
 from molink.serving.grammar_check import ANSWER, MODULE, QUESTION, GrammarAnswer, GrammarQuestion
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
-__all__ = ["GrammarChecker"]
-
 CHECK_WITHIN_S = 5.0
 """The worst grammar within the library's limits takes a second; four times that on a busy PC."""
 

@@ -18,8 +18,6 @@ from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
 from molink.serving.model_card import ModelCard
 
-__all__ = ["GRAMMARS", "Question", "grammar_of", "grammar_question", "schema_question"]
-
 GRAMMARS = web.AppKey("grammars", GrammarChecker)
 
 ANY_OBJECT = '{"type": "object"}'

@@ -5,8 +5,6 @@ from typing import Any
 
 from molink.serving.grammar_check import VALUES
 
-__all__ = ["DEFINITIONS", "required_of", "without_notes"]
-
 FORMATS = (
     *("date", "date-time", "duration", "email", "hostname", "ipv4"),
     *("ipv6", "time", "unknown", "uri", "uuid"),

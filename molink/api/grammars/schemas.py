@@ -6,8 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
-__all__ = ["Choices", "GrammarText", "ResponseFormat", "StructuredOutputs"]
-
 CHOICES_MAX = 10_000
 """Most choices. Their characters are limited as a grammar's; this keeps reading them bounded."""
 

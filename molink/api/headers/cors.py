@@ -19,8 +19,6 @@ from aiohttp.typedefs import Handler, Middleware
 
 from molink.errors import UserError
 
-__all__ = ["ANY_ORIGIN", "OUR_HEADERS", "CorsRules", "add_cors_headers", "preflight_answered"]
-
 ANY_ORIGIN = "*"
 
 PREFLIGHT_S = 600

@@ -16,8 +16,6 @@ from pydantic import BaseModel
 from molink.api.errors import NAME_CHARS_SHOWN, unknown_field
 from molink.api.schemas import LeftOut
 
-__all__ = ["IGNORED", "IGNORED_HEADER", "STRICT", "note_ignored", "unknown_fields"]
-
 IGNORED_HEADER = "X-MoLink-Ignored"
 
 NAMES_SHOWN_MAX = 20

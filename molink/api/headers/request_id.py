@@ -14,15 +14,6 @@ from aiohttp.typedefs import Handler
 from molink.api.headers.serving import SERVED
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 
-__all__ = [
-    "REQUEST_ID",
-    "REQUEST_ID_HEADER",
-    "SEQUENCES",
-    "kept_id_of",
-    "request_id_of",
-    "request_identified",
-]
-
 REQUEST_ID_HEADER = "X-Request-Id"
 
 _GOOD_ID = re.compile(r"[\x20-\x7e]{1,128}")

@@ -13,8 +13,6 @@ from typing import Any
 
 from molink.serving.timeline import RequestTimeline, RingAttempt
 
-__all__ = ["SERVED", "cached_tokens", "note_sequences", "served_by", "serving_headers"]
-
 SERVED: ContextVar[list[RequestTimeline] | None] = ContextVar("served", default=None)
 """Timelines of the sequences of the HTTP request that the running task serves; None: outside."""
 

@@ -17,8 +17,6 @@ from molink.errors import ErrorGuard
 from molink.tasks import cancel, spawn
 from molink.token_bucket import TokenBucket
 
-__all__ = ["LiveKeys", "RateState", "run_live_keys"]
-
 PERIOD_S = 10.0
 """Seconds of usage that a server forgets when it is killed."""
 

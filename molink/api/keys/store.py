@@ -23,17 +23,6 @@ from molink.control.sqlite_file import open_database
 from molink.errors import UserError
 from molink_scheduler.request import PRIORITY_MAX
 
-__all__ = [
-    "KEY_PREFIX",
-    "ApiKey",
-    "KeyRecord",
-    "KeyState",
-    "KeyStore",
-    "KeyUsage",
-    "Scope",
-    "digest_of",
-]
-
 KEY_PREFIX = "molink-sk-"
 """Prefix by which people, and programs that search published files, recognise a key."""
 

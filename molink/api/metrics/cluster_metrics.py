@@ -16,8 +16,6 @@ from prometheus_client.registry import Collector
 from molink.control.messages.payloads import NodeState
 from molink.printable import printable_line
 
-__all__ = ["FIGURES", "NODE_LABELS_MAX", "ClusterCollector", "Figure", "NodeLabels", "labelled"]
-
 NODE_LABELS_MAX = 128
 """Names of nodes that are told apart since the start: some 4,000 series at most. A database of
 metrics keeps each name that it has ever seen, and owners may rename their PCs."""

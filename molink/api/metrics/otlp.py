@@ -45,8 +45,6 @@ from molink.errors import ErrorGuard
 from molink.serving.timeline import RequestTimeline
 from molink.version import version
 
-__all__ = ["OtlpExport", "RequestSpans", "metrics_data"]
-
 PERIOD_S = 15.0
 """Seconds between two exports of metrics; a scraper asks about as often."""
 

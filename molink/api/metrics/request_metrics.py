@@ -19,8 +19,6 @@ from molink.serving.events import EventLedger
 from molink.serving.request_log import OVERLOADED, RequestLog
 from molink.serving.timeline import RequestTimeline
 
-__all__ = ["UNANSWERED", "RequestMetrics"]
-
 PROVIDER = "molink"
 
 FINISH_REASONS = ("stop", "length", DEADLINE, "cancelled", OVERLOADED, "error")

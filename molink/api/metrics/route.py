@@ -13,8 +13,6 @@ from molink.api.metrics.request_metrics import RequestMetrics
 from molink.api.requests import in_worker
 from molink.serving.service import GenerationService
 
-__all__ = ["METRICS_PATH", "Metrics", "add_metrics_route"]
-
 METRICS_PATH = "/metrics"
 
 

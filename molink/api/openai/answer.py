@@ -29,8 +29,6 @@ from molink.api.schemas import CompletionBody
 from molink.serving.service import GenerationRequest, GenerationService
 from molink.serving.token_events import TokenEvent
 
-__all__ = ["Dialect", "Job", "answer_openai"]
-
 
 class Dialect(Protocol):
     """Writer of one endpoint's choices, made for one request: it may keep counts."""

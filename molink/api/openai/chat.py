@@ -29,8 +29,6 @@ from molink.api.openai.logprobs import TokenTexts, check_scores, positions, prom
 from molink.api.requests import token_budget
 from molink.serving.token_events import TokenEvent, TokenLogprob
 
-__all__ = ["ChatDialect", "post_chat_completions"]
-
 
 async def post_chat_completions(backend: Backend, request: web.Request) -> web.StreamResponse:
     """Answer one request. Without a limit the answer may fill what is left of the model's

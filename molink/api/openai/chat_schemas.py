@@ -30,8 +30,6 @@ from molink.api.schemas import (
 )
 from molink_scheduler.request import LOGPROBS_MAX
 
-__all__ = ["ChatBody", "FunctionBody", "FunctionTool", "Message", "ToolBody"]
-
 TOOL_CALLS_MAX = 1024
 """Calls of one message: more than any model makes in an answer."""
 

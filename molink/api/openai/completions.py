@@ -33,8 +33,6 @@ from molink.serving.service import GenerationRequest
 from molink.serving.token_events import TokenEvent, TokenLogprob
 from molink_scheduler.request import CONTEXT_TOKENS_MAX
 
-__all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "ShownPrompt", "post_completions"]
-
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default."""
 

@@ -13,8 +13,6 @@ from molink.api.openai.chat_schemas import ChatBody, FunctionBody, FunctionTool
 from molink.api.openai.chat_schemas import Message as MessageBody
 from molink.api.openai.tool_choice import chosen
 
-__all__ = ["conversation_of"]
-
 ROLES = {"developer": "system", "function": "tool"}
 
 

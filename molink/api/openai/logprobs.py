@@ -16,8 +16,6 @@ from molink.serving.text_stream import TextStream
 from molink.serving.token_events import PromptLogprob, TokenLogprob
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["BROKEN_CHARACTER", "TokenTexts", "check_scores", "positions", "prompt_entries"]
-
 SCORES_MAX = 2**17
 """Log-probabilities of prompts in one answer, those of alternatives included: 5 MB of JSON."""
 

@@ -11,16 +11,6 @@ know: it is ignored, and named in the answer's headers (`headers.ignored_fields`
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "NO_LIMITS",
-    "OF_ALL_ENDPOINTS",
-    "OF_CHAT",
-    "OF_COMPLETIONS",
-    "OF_GENERATE",
-    "OTHER_LENGTHS",
-    "FieldDefaults",
-]
-
 FieldDefaults = Mapping[str, tuple[Any, ...]]
 
 NO_LIMITS = (-1, -2)

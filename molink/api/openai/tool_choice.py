@@ -6,8 +6,6 @@ from typing import Any
 from molink.api.chat.conversation import AUTO, Tool, ToolChoice
 from molink.api.errors import ApiError
 
-__all__ = ["chosen", "joined_name"]
-
 
 def joined_name(name: str, namespace: Any = None) -> str:
     """The name under which the model knows a tool, which may be one of a namespace."""

@@ -8,27 +8,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "AnthropicError",
-    "ChatAnswer",
-    "CompletionAnswer",
-    "DetokenizeAnswer",
-    "ErrorAnswer",
-    "EventsAnswer",
-    "GenerateAnswer",
-    "GeneratedAnswer",
-    "Health",
-    "MessagesAnswer",
-    "ModelEntry",
-    "ModelList",
-    "PlanAnswer",
-    "RequestsAnswer",
-    "ResponsesAnswer",
-    "ServedBy",
-    "TokenCount",
-    "TokenizeAnswer",
-]
-
 
 class _Answer(BaseModel):
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)

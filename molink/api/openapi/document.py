@@ -19,8 +19,6 @@ from molink.api.headers.cors import OUR_HEADERS
 from molink.api.openapi.answers import ServedBy
 from molink.api.openapi.operations import OPERATIONS, STATUSES, Operation
 
-__all__ = ["described_routes", "openapi_document"]
-
 DESCRIPTION = """\
 Bodies are JSON. A field that would change the answer and cannot be honoured is refused (400); any
 other that is not known is ignored and named in `X-MoLink-Ignored`. Null stands for a field's

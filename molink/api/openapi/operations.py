@@ -14,8 +14,6 @@ from molink.api.openapi import answers
 from molink.api.schemas import CompletionBody, GenerateBody
 from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
 
-__all__ = ["OPERATIONS", "STATUSES", "Operation"]
-
 STATUSES: Mapping[int, str] = {
     400: "A field is wrong, or cannot be honoured.",
     401: "A key is wanted and none was sent, or one that is not known, expired or revoked.",

@@ -12,8 +12,6 @@ from molink.api.answers import json_text
 from molink.api.openapi.document import openapi_document
 from molink.api.page.routes import add_file_routes
 
-__all__ = ["DOCS_PATHS", "add_openapi_routes"]
-
 FILES = {"/docs": "docs.html", "/docs/docs.css": "docs.css", "/docs/docs.js": "docs.js"}
 """Names of files by path."""
 

@@ -25,8 +25,6 @@ from aiohttp import hdrs, web
 
 from molink.serving.service import GenerationService
 
-__all__ = ["PAGE_PATHS", "RING_PATH", "add_file_routes", "add_page_routes", "ring_view"]
-
 RING_PATH = "/ring"
 
 COORDINATOR = "coordinator"

@@ -28,8 +28,6 @@ from molink.api.schemas import MESSAGES_MAX, TOOLS_MAX, Body
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationService
 
-__all__ = ["post_detokenize", "post_tokenize"]
-
 
 class TokenizeBody(Body):
     """Body of `POST /tokenize`, with one of `prompt` and `messages`."""

@@ -6,16 +6,6 @@ A row of a tensor is whole blocks. What our kernels have stays as it is; an impo
 
 from dataclasses import dataclass
 
-__all__ = [
-    "BLOCK_TYPES",
-    "OTHER_TYPES",
-    "PLAIN_TYPES",
-    "RECODED_TYPES",
-    "BlockType",
-    "block_type_named",
-    "recoded_type",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class BlockType:

@@ -32,17 +32,6 @@ from molink.checkpoint.gguf.block_types import (
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.printable import printable_line
 
-__all__ = [
-    "MAGIC",
-    "TAKE_INSTEAD",
-    "GgufArray",
-    "GgufHeader",
-    "GgufTensor",
-    "Stored",
-    "Value",
-    "read_gguf",
-]
-
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 """Versions that are read. 1 had counts of 32 bits and was written for two months of 2023."""

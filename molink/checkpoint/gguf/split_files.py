@@ -13,8 +13,6 @@ from molink.checkpoint.gguf.header import GgufHeader, read_gguf
 from molink.errors import CheckpointError
 from molink.printable import printable_line
 
-__all__ = ["PART_NAME", "read_gguf_parts"]
-
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
 ARCHITECTURE = "general.architecture"
 

@@ -15,15 +15,6 @@ from typing import Any
 from molink.errors import UnsupportedModelError
 from molink.printable import printable_line
 
-__all__ = [
-    "ACT_ORDER",
-    "TAKE_INSTEAD",
-    "WITHOUT_ACT_ORDER",
-    "DeclaredQuantization",
-    "declared_quantization",
-    "refusal",
-]
-
 Scheme = Mapping[str, Any]
 """JSON object of a config."""
 

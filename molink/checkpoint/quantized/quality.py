@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 
-__all__ = ["IMPORTED", "KV_INT8", "ROUNDED", "Measured", "quality_lines"]
-
 SOURCE = "docs/benchmarks/quantized.md"
 
 

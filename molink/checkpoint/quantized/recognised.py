@@ -18,8 +18,6 @@ from molink.checkpoint.quantized.shapes import BLOCK_SUFFIXES, FLOATS, Parts, st
 from molink.checkpoint.quantized.stored_weight import StoredWeight
 from molink.checkpoint.safetensors_header import StoredTensor
 
-__all__ = ["part_names", "quantized_weights"]
-
 SUFFIXES = {
     ".weight_packed": ".weight",
     ".weight_zero_point": ".weight",

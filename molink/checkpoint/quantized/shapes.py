@@ -18,8 +18,6 @@ from molink.checkpoint.quantized.stored_weight import (
 from molink.checkpoint.safetensors_header import StoredTensor
 from molink.errors import CheckpointError
 
-__all__ = ["BLOCK_SUFFIXES", "FLOATS", "Parts", "stored_weight"]
-
 Parts = dict[str, StoredTensor]
 """Tensors of one weight, each by the suffix of its name; "" is the plain name itself."""
 

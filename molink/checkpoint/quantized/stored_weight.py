@@ -12,8 +12,6 @@ from enum import StrEnum
 from molink.checkpoint.gguf.block_types import block_type_named
 from molink.checkpoint.safetensors_header import StoredTensor
 
-__all__ = ["GROUPS_4BIT", "MXFP4_GROUP", "Part", "StoredWeight", "WeightFormat"]
-
 GROUPS_4BIT = (256, 128, 64, 32)
 """Groups of four-bit codes that kernels know, the largest first."""
 

@@ -15,8 +15,6 @@ from molink.terminal.tables import json_option
 if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
 
-__all__ = ["import_"]
-
 GROUP = 128
 
 WEIGHTS = ("int4", "int8")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
     from molink_scheduler.placement import Goal, Plan
 
-__all__ = ["plan"]
-
 CONTEXT_TOKENS_MAX = 131_072
 """As much KV as a stage offers at most, for one user."""
 

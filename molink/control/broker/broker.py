@@ -14,8 +14,6 @@ from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.broker.external import ExternalBroker
 from molink.errors import UserError
 
-__all__ = ["Broker", "BrokerAddress", "Credentials", "TlsFiles", "open_broker"]
-
 
 class Broker(Protocol):
     """MQTT broker, as far as the coordinator needs it."""

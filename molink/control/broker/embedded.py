@@ -25,8 +25,6 @@ from molink.control.broker.session import (
 from molink.control.handshake import Handshake
 from molink.errors import ErrorGuard, UserError
 
-__all__ = ["EmbeddedBroker"]
-
 _SWEEP_S = 0.25
 """How often lost clients are looked for."""
 _LATE_S = 1.0

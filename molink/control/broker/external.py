@@ -17,8 +17,6 @@ from molink.control.broker.permissions import check_username
 from molink.control.private_file import read_private
 from molink.errors import ControlError, JoinRefusedError, UserError
 
-__all__ = ["ExternalBroker"]
-
 log = logging.getLogger(__name__)
 
 _DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}

@@ -8,24 +8,6 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = [
-    "FILTERS_MAX",
-    "REFUSED",
-    "Connect",
-    "Kind",
-    "Message",
-    "Packet",
-    "PacketError",
-    "UnsupportedVersionError",
-    "encode",
-    "encode_publish",
-    "encode_text",
-    "read_connect",
-    "read_filters",
-    "read_publish",
-    "take_packet",
-]
-
 FILTERS_MAX = 32
 """Of one client, and of one packet; the coordinator has seven, a node six."""
 

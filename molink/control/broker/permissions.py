@@ -14,16 +14,6 @@ from collections.abc import Iterable
 from molink.control.messages.topics import ALL_TOPICS, ROOT
 from molink.errors import UserError
 
-__all__ = [
-    "COORDINATOR_NAME",
-    "check_username",
-    "is_filter",
-    "is_topic",
-    "may_read",
-    "may_write",
-    "readers",
-]
-
 COORDINATOR_NAME = "coordinator"
 """Eleven letters; a node id has sixteen."""
 

@@ -16,8 +16,6 @@ from molink.control.broker.permissions import (
     readers,
 )
 
-__all__ = ["Client", "RetainedStore", "Router", "matches"]
-
 _PREFIX_LEVELS = 4
 """`molink/v1/node/ID`."""
 

@@ -35,8 +35,6 @@ from molink.control.broker.routing import Router
 from molink.households import household_of
 from molink.token_bucket import TokenBucket
 
-__all__ = ["CONNECTIONS_MAX", "CONNECT_TIMEOUT_S", "Session", "Sessions"]
-
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 5000

@@ -11,32 +11,6 @@ from molink.errors import FrameError
 from molink.printable import is_printable, printable_line
 from molink.wire.schema import Schema
 
-__all__ = [
-    "NUMBER_MAX",
-    "SENTENCE_CHARACTERS_MAX",
-    "Address",
-    "Bytes",
-    "ClockTime",
-    "Embedded",
-    "Key",
-    "Mbps",
-    "Message",
-    "Milliseconds",
-    "ModelName",
-    "ModelSize",
-    "Name",
-    "NodeId",
-    "Number",
-    "OptionalAddress",
-    "ProtocolNumber",
-    "Seconds",
-    "Sentence",
-    "ShortText",
-    "Token",
-    "Unreadable",
-    "Word",
-]
-
 NodeId = Annotated[str, Field(pattern=r"^[a-z2-7]{16}$")]
 """First 80 bits of the BLAKE2b of the node's public key in base32, lower case."""
 

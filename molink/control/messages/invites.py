@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from molink.control.identity import KEY_BYTES
 from molink.errors import UserError
 
-__all__ = ["Invite", "InviteSecret", "checked_url"]
-
 PREFIX = "molink1-"
 """Names the format; another number is another version."""
 

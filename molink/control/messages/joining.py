@@ -27,17 +27,6 @@ from molink.control.messages.sealing import SEALED_BYTES_MAX, open_sealed, seal
 from molink.control.versions import UNTOLD, Protocols, own_protocols
 from molink.errors import ControlError, UserError
 
-__all__ = [
-    "JoinAnswer",
-    "JoinRequest",
-    "OpenedRequest",
-    "Voucher",
-    "check_answer",
-    "open_request",
-    "request_to_join",
-    "seal_vouched",
-]
-
 CHALLENGE_BYTES = 16
 
 Challenge = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]

@@ -13,7 +13,6 @@ from pydantic import Field
 
 from molink.control.messages.base import (
     NUMBER_MAX,
-    SENTENCE_CHARACTERS_MAX,
     Address,
     Bytes,
     ClockTime,
@@ -42,39 +41,6 @@ from molink.stage_protocol.messages import HEALTH, LOADED, RESUME, TERMS, StageL
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.resume import RESUMED_MAX, Resume
-
-__all__ = [
-    "SENTENCE_CHARACTERS_MAX",
-    "Accepted",
-    "AssignedWork",
-    "Assignment",
-    "CoordinatorPresence",
-    "Device",
-    "FormatCost",
-    "Key",
-    "LinkKeys",
-    "Message",
-    "ModelSize",
-    "NodeHealth",
-    "NodeId",
-    "NodeState",
-    "NodeWish",
-    "PathMeasured",
-    "PathReport",
-    "PeerAddress",
-    "Presence",
-    "ProbeOrder",
-    "Profile",
-    "RateSeen",
-    "RatesSeen",
-    "Services",
-    "ShadowOrder",
-    "StageFact",
-    "StageLink",
-    "StepCost",
-    "Unreadable",
-    "WeightsSource",
-]
 
 
 class Device(Message):

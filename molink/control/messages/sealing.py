@@ -19,11 +19,9 @@ from nacl.public import Box, PrivateKey, PublicKey
 from pydantic import BaseModel, Field, ValidationError
 
 from molink.control.identity import KeyPair, key_from_z85
-from molink.control.messages.payloads import Key
-from molink.control.messages.payloads import Message as PlainMessage
+from molink.control.messages.base import Key
+from molink.control.messages.base import Message as PlainMessage
 from molink.errors import ControlError
-
-__all__ = ["SEALED_BYTES_MAX", "open_answer", "open_sealed", "seal"]
 
 SEALED_BYTES_MAX = 64 * 1024
 """A join takes 1 KB, a broker's certificate 2 to 20; compared before anything is parsed."""

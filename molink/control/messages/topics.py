@@ -28,31 +28,6 @@ from molink.control.messages.payloads import (
 )
 from molink.printable import printable_line
 
-__all__ = [
-    "ACCEPTED",
-    "ALL_TOPICS",
-    "ASSIGNMENT",
-    "COORDINATOR",
-    "FACT",
-    "HEALTH",
-    "LINK_KEYS",
-    "PATHS",
-    "PRESENCE",
-    "PROBE",
-    "PROFILE",
-    "ROOT",
-    "SEEN",
-    "SERVICES",
-    "SHADOW",
-    "WISH",
-    "Received",
-    "Topic",
-    "UnreadableError",
-    "node_of",
-    "read_message",
-    "topic_of",
-]
-
 ROOT = "molink/v1"
 
 Message = TypeVar("Message", bound=BaseModel)

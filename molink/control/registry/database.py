@@ -4,16 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "INVITE_COLUMNS",
-    "MIGRATIONS",
-    "NODE_COLUMNS",
-    "InviteRecord",
-    "InviteState",
-    "Membership",
-    "NodeRecord",
-]
-
 MIGRATIONS = (
     """
     CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);

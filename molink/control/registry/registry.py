@@ -26,8 +26,6 @@ from molink.control.registry.database import MIGRATIONS, InviteRecord, Membershi
 from molink.control.sqlite_file import BUSY_S, open_database
 from molink.errors import MolinkError, StorageError, UserError
 
-__all__ = ["Registry"]
-
 FILE_NAME = "registry.db"
 
 KEEP_ENDED_S = 30 * 24 * 3600.0

@@ -17,22 +17,6 @@ from molink.control.messages.joining import JoinRequest
 from molink.control.registry.database import INVITE_COLUMNS, NODE_COLUMNS, InviteRecord, NodeRecord
 from molink.errors import JoinRefusedError, UserError
 
-__all__ = [
-    "add_node",
-    "admitted_again",
-    "check_node_name",
-    "check_room",
-    "check_wishes",
-    "invites",
-    "member_of_token",
-    "node",
-    "nodes",
-    "one_invite",
-    "one_pc",
-    "spend_use",
-    "vouching_pc",
-]
-
 EXPIRES_S_MAX = 366 * 24 * 3600.0
 """An invite is a password that lies in chats: after a year a new one is no trouble."""
 

@@ -32,8 +32,6 @@ from molink_scheduler.audit import (
     disagreement,
 )
 
-__all__ = ["AuditSettings", "Auditor"]
-
 AUDIT_WITHIN_S = 300.0
 """Seconds for the audit of a request, all rings together: a prompt may stand behind many others."""
 

@@ -19,8 +19,6 @@ from molink.coordinator.nodes.node_book import NodeBook
 from molink.errors import MolinkError
 from molink.printable import printable_line
 
-__all__ = ["EVIDENCE_FOLDER", "EVIDENCE_MAX", "Evidence", "Quarantine"]
-
 QUARANTINED = "quarantined_nodes"
 """Name of the registry's setting that keeps them, as a JSON object of ids and sentences."""
 

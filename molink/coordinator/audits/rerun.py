@@ -20,8 +20,6 @@ from molink.tasks import background_tasks
 from molink_scheduler.audit import NUMBERS, AuditedRing, AuditedStage
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["REPORTS_WITHIN_S", "SilentStagesError", "rerun"]
-
 REPORTS_WITHIN_S = 10.0
 """Seconds for reports after the tail's answer: stages report once a second."""
 

@@ -26,8 +26,6 @@ from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.link.upload_budget import check_cap
 
-__all__ = ["LOCAL_ADDRESS", "FixedPlanner", "RingPlan", "fixed_plan"]
-
 LOCAL_ADDRESS = "127.0.0.1"
 """Address at which stages and coordinator listen for each other."""
 

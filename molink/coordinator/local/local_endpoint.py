@@ -23,9 +23,6 @@ from molink.serving.model_card import ModelCard
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["LocalEndpoint"]
-
-
 EMULATOR_MODULE = "molink.transport.emulator"
 
 

@@ -27,8 +27,6 @@ from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import JoinRing, LoadStage, PathMoved, StageLoaded
 from molink.tasks import task_group
 
-__all__ = ["DirectRoutes", "LocalNode"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:

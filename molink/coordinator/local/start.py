@@ -45,8 +45,6 @@ from molink.serving.served_model import read_served_model
 from molink.tasks import background_tasks
 from molink.version import version
 
-__all__ = ["start_local"]
-
 INVITE_S = 60.0
 """Its nodes are admitted in the same moment."""
 

@@ -26,8 +26,6 @@ from molink.control.messages.topics import (
 from molink.errors import ErrorGuard
 from molink.tasks import gathered
 
-__all__ = ["REPORT_TOPICS", "BrokerAccess", "Suspensions"]
-
 REPORT_TOPICS: tuple[Topic[Any], ...] = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
 """All that a node reports. Presence first: what is retained of the others belongs to it."""
 

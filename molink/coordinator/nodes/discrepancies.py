@@ -15,17 +15,6 @@ from dataclasses import dataclass
 
 from molink.coordinator.nodes.node_book import Node
 
-__all__ = [
-    "DISCREPANCY_FACTOR",
-    "UPLOAD_UNSEEN_MBPS",
-    "Sightings",
-    "believed_rate",
-    "believed_upload",
-    "discrepancies",
-    "is_discrepant",
-    "line_mbps",
-]
-
 UPLOAD_UNSEEN_MBPS = 20.0
 """Upload of a node that no other has received from: a usual home uplink, so that reporting nothing,
 or anything, brings no node to the front."""

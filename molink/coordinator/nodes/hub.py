@@ -50,8 +50,6 @@ from molink.coordinator.nodes.probing import Probing
 from molink.errors import ErrorGuard, JoinRefusedError
 from molink.tasks import gathered, task_group
 
-__all__ = ["ControlHub", "NodeServices", "allow_members"]
-
 RECONNECT_S = 15.0
 """Seconds after the broker was away: nodes wait up to ten between two attempts to reach it."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from molink.control.heartbeats import Heartbeats
+from molink.control.messages.base import Unreadable
 from molink.control.messages.payloads import (
     Assignment,
     NodeHealth,
@@ -21,7 +22,6 @@ from molink.control.messages.payloads import (
     Profile,
     RatesSeen,
     StageFact,
-    Unreadable,
 )
 from molink.control.versions import own_protocols
 from molink.coordinator.nodes.slowdown import AS_REPORTED, Slowdown
@@ -29,8 +29,6 @@ from molink.errors import ErrorGuard, FrameError
 from molink.stage_protocol.progress import ShadowLag
 from molink.tasks import Signal
 from molink_scheduler.resume import Resume
-
-__all__ = ["NODES_MAX", "Contribution", "Node", "NodeBook"]
 
 PATHS_MAX = 256
 """Nodes to which paths of one node are kept, the latest."""

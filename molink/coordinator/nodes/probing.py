@@ -19,8 +19,6 @@ from molink.token_bucket import TokenBucket
 from molink.transport.peer.protocol import probe_key, probe_token
 from molink.transport.relay.protocol import COORDINATOR
 
-__all__ = ["PEERS_MAX", "Probing", "peers_of"]
-
 PEERS_MAX = 12
 """Most neighbours that one node measures in a round: each takes a second of sending."""
 

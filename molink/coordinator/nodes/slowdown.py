@@ -13,19 +13,6 @@ from dataclasses import dataclass
 
 from molink.control.messages.payloads import StepCost
 
-__all__ = [
-    "AS_REPORTED",
-    "FORGIVEN_FACTOR",
-    "LINK_SLOWER_FACTOR",
-    "SLOWER_FACTOR",
-    "STEPS_MIN",
-    "Slowdown",
-    "StepsSeen",
-    "measured_link_mbps",
-    "measured_slowdown",
-    "slowed_steps",
-]
-
 SLOWER_FACTOR = 3.0
 """A layer is timed with 128 tokens of context while its owner is away. Thousands of tokens double a
 step on a CPU, and so do its owner's programs; three times as long is another PC than the one that

@@ -27,22 +27,6 @@ from molink_scheduler.routing.ring_forecast import RingPace
 if TYPE_CHECKING:
     from molink_scheduler.placement import Forecast, StageForecast
 
-__all__ = [
-    "CHANGES_MAX",
-    "CHANGES_WITHIN_S",
-    "MEASURING_WAIT_S",
-    "PATHS_WAIT_S",
-    "SETTLE_MAX_S",
-    "SETTLE_S",
-    "ClusterPlan",
-    "PlanCache",
-    "PlannedRing",
-    "PlannedStage",
-    "Planner",
-    "Readiness",
-    "RestlessNodes",
-]
-
 FRESH_S = 5.0
 """A plan that was not used so long is not used any more; the manager asks twice a second."""
 

@@ -43,8 +43,6 @@ from molink_scheduler.placement import (
 )
 from molink_scheduler.placement.question import PlacementQuestion
 
-__all__ = ["ModelPlanner", "goal_of"]
-
 REPLACED_GAIN_MIN = 0.2
 """Share of a request's time that another node must save in a slow one's place: streams pause for a
 second, and forecasts err."""

@@ -5,13 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from molink.checkpoint.model_shape import ModelShape
-from molink.control.messages.payloads import (
-    Device,
-    ModelSize,
-    PathMeasured,
-    Profile,
-    StepCost,
-)
+from molink.control.messages.base import ModelSize
+from molink.control.messages.payloads import Device, PathMeasured, Profile, StepCost
 from molink.coordinator.nodes.discrepancies import (
     Sightings,
     believed_rate,
@@ -23,8 +18,6 @@ from molink.coordinator.planning.step_times import steps_of
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import LinkFacts, Network, NodeFacts, StageForecast
-
-__all__ = ["ELEMENT_BYTES", "FactsMaker", "download_bytes_per_s"]
 
 HOP_SOFTWARE_S = 0.002
 """Seconds of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the

@@ -17,8 +17,6 @@ from molink.wire.schema import Rules, Schema
 from molink_scheduler.placement import Plan, Shortage
 from molink_scheduler.placement.question import PlacementQuestion
 
-__all__ = ["QUESTION", "answer_fields", "answer_from_fields", "plan_beside"]
-
 QUESTION = Schema(PlacementQuestion, Rules())
 PLAN = Schema(Plan, Rules())
 SHORTAGE = Schema(Shortage, Rules())

@@ -14,8 +14,6 @@ from molink.hardware.format_times import FormatTimes
 from molink.hardware.gpu import measured_device
 from molink.hardware.roofline import estimated_times
 
-__all__ = ["steps_of"]
-
 CONTEXT_TOKENS = 128
 """Tokens of context of each row of which nodes time a step."""
 

@@ -13,8 +13,6 @@ from typing import Any
 from molink.errors import ErrorGuard
 from molink.serving.events import EventKind, EventLedger
 
-__all__ = ["ClusterNews", "cluster_now"]
-
 Report = Mapping[str, Any]
 
 PERIOD_S = 1.0

@@ -18,14 +18,6 @@ from molink.stage_protocol.progress import ShadowLag
 from molink.version import version
 from molink_scheduler.link.facts import LinkReport
 
-__all__ = [
-    "build_report",
-    "contribution_report",
-    "nodes_report",
-    "ring_report",
-    "service_report",
-]
-
 NO_CONTRIBUTION = Contribution()
 
 DRAINED = "The operator has drained it: it serves again once it is resumed."

@@ -27,8 +27,6 @@ from molink.coordinator.requests.intake import ServingRing
 from molink.errors import ErrorGuard
 from molink.stage_protocol.health import StageHealth
 
-__all__ = ["LEDGER_FILE", "Accounting", "Ledger"]
-
 LEDGER_FILE = "ledger.sqlite"
 
 LINE_SLACK = 2.0

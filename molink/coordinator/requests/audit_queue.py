@@ -7,8 +7,6 @@ from random import Random
 from molink.serving.timeline import RequestTimeline
 from molink.tasks import Signal
 
-__all__ = ["AUDIT_TOKENS_MAX", "AUDIT_TOKENS_MIN", "AnsweredRequest", "AuditQueue"]
-
 AUDIT_TOKENS_MAX = 1024
 """First tokens of a request that are audited; shorter requests show lies about later ones."""
 

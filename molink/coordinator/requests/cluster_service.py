@@ -17,7 +17,8 @@ from typing import Any
 
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.intake import Intake, ServingRing
-from molink.coordinator.ring.client import RequestStalledError, RingClient
+from molink.coordinator.ring.client import RingClient
+from molink.coordinator.ring.live_sequence import RequestStalledError
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError
 from molink.serving.answer_log import AnswerLog, EarlierAnswer, Ending
 from molink.serving.answers.deadline import DEADLINE, at_deadline, until_deadline
@@ -28,8 +29,6 @@ from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
 from molink.serving.token_events import TokenEvent
 from molink.tasks import Signal
-
-__all__ = ["ClusterService"]
 
 NEXT_RING_WAIT_S = 120.0
 """How long an accepted request waits for another ring: weights from disk and links take

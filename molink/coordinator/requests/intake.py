@@ -24,8 +24,6 @@ from molink_scheduler.routing.ring_choice import Routing, choose_ring
 from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, forecast_ttft_s
 from molink_scheduler.waiting_line import WAIT_S
 
-__all__ = ["Intake", "ServingRing"]
-
 
 @dataclass(slots=True, eq=False)
 class ServingRing:

@@ -12,8 +12,6 @@ from typing import Any
 
 from molink.stage_protocol.health import StageHealth
 
-__all__ = ["RECENT_REQUESTS", "CacheUse"]
-
 RECENT_REQUESTS = 100
 """Of which the recent hit rate is: one of them is 1 %, and a changed crowd shows within minutes."""
 

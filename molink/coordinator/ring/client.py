@@ -58,8 +58,6 @@ from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.resume import Positions, requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
 
-__all__ = ["RequestStalledError", "RingClient", "Served"]
-
 LOSSES_MAX = 8
 """A request that has met so many losses of a stage is failed: it may be what ends them."""
 

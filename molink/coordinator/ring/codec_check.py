@@ -27,8 +27,6 @@ from molink_scheduler.codec_choice import CodecCheck, CodecDecision, LosslessTri
 from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
 
-__all__ = ["CodecProbe", "await_trial", "checked_codec", "trial_of"]
-
 TEXTS = 32
 TEXT_TOKENS = 12
 """Long enough to be the model's own language and not its surprise about a random first token."""

@@ -27,8 +27,6 @@ from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 
-__all__ = ["HeadLost", "HeadSilent", "LinkEvent", "RingClientLinks", "TailRefused"]
-
 
 @dataclass(frozen=True, slots=True)
 class HeadSilent:

@@ -34,17 +34,6 @@ from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_scheduler.waiting_line import Wait, WaitingLine
 
-__all__ = [
-    "FIRST_TOKEN_WITHIN_S",
-    "HOLDS_MAX",
-    "TOKEN_WITHIN_S",
-    "UNREAD_EVENTS_MAX",
-    "LiveSequence",
-    "RequestStalledError",
-    "Served",
-    "note_prompts",
-]
-
 UNREAD_EVENTS_MAX = 256
 """Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
 any answer, and 0.1 MB. At so many its sequence gives its place on the ring to others."""

@@ -7,8 +7,6 @@ from molink.serving.token_events import PromptLogprob
 from molink.wire.frames import PromptScore, TokenSample
 from molink_scheduler.request import LOGPROBS_MAX, Request
 
-__all__ = ["PromptScores", "untrue"]
-
 
 def untrue(
     said: TokenSample | PromptScore, next_request_id: int, vocabulary_size: int

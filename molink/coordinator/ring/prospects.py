@@ -22,8 +22,6 @@ from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_scheduler.waiting_line import WaitingLine
 
-__all__ = ["RingProspects"]
-
 ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
 """Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
 

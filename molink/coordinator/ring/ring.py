@@ -25,20 +25,12 @@ from molink.coordinator.ring.stage_watch import (
 )
 from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import StageLoaded, StageProgress
+from molink.stage_protocol.messages import StageLoaded
+from molink.stage_protocol.progress import StageProgress
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.resume import Resume
-
-__all__ = [
-    "COORDINATOR",
-    "AgentStage",
-    "JoinTerms",
-    "NodeCommands",
-    "Ring",
-    "tokens_asked",
-]
 
 COORDINATOR = -1
 """Stands where stages have their number."""

@@ -23,17 +23,6 @@ from molink.control.messages.payloads import Profile, StageFact
 from molink.stage_protocol.health import StageHealth
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 
-__all__ = [
-    "REPORTS_MISSED_S",
-    "LoadLimits",
-    "LoadWatch",
-    "ReportWatch",
-    "StageFailure",
-    "StageSeen",
-    "silences_s",
-    "stall_max_s",
-]
-
 RISE_MIN = 0.01
 """Of a fraction within its deadline: who is slower takes longer than the hour that a ring's members
 have to load."""

@@ -10,8 +10,6 @@ from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.ring.ring import AgentStage, NodeCommands
 from molink.coordinator.ring.stage_watch import LoadLimits
 
-__all__ = ["Assigner"]
-
 
 @dataclass(frozen=True, slots=True)
 class Assigner:

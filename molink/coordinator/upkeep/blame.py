@@ -29,17 +29,6 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.ring.stage_watch import StageFailure
 
-__all__ = [
-    "CALM_S",
-    "EXCUSED_MAX",
-    "HOUR_S",
-    "INNOCENT_RESTS_MAX",
-    "REST_FIRST_S",
-    "REST_MAX_S",
-    "SUSPECT_SHARE",
-    "Blame",
-]
-
 REST_FIRST_S, REST_MAX_S = 60.0, 3600.0
 """Of a node whose stage has failed; doubles with each failure. Only the node can know that its disk
 is full, so it is tried again."""

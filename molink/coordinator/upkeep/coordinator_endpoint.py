@@ -25,8 +25,6 @@ from molink.transport.paths.reach import Reach
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["CoordinatorEndpoint"]
-
 PATH_WITHIN_S = 30.0
 """Until a path to the head is found: the relay answers at once, direct addresses within seconds."""
 

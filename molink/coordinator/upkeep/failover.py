@@ -23,8 +23,6 @@ from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.errors import ErrorGuard, StageError
 from molink.tasks import gathered
 
-__all__ = ["Failover"]
-
 PRELOAD_BETTER_S = 3600.0
 """A better plan can wait; a download over a home line takes half an hour."""
 

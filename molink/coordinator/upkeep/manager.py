@@ -39,8 +39,6 @@ from molink.coordinator.upkeep.standbys import Standbys
 from molink.coordinator.upkeep.take_over import KeptRing, RingKeeper, TakeOver
 from molink.errors import ErrorGuard, MolinkError
 
-__all__ = ["ClusterManager", "ManagerSettings"]
-
 TICK_S = 0.5
 """Silence is noticed this much late at most."""
 

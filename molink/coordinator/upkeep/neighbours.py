@@ -20,8 +20,6 @@ from molink.coordinator.ring.ring import AgentStage, Ring
 from molink.coordinator.upkeep.ring_building import micro_batch_candidates
 from molink_scheduler.resume import Resume
 
-__all__ = ["has_grown", "in_places", "without_holes"]
-
 WorkBeside = Callable[[AgentStage, tuple[int, int]], AssignedWork | None]
 """Work of a stage that takes these layers beside its own; None: it cannot in time."""
 

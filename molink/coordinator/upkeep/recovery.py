@@ -25,8 +25,6 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.resume import Positions, Resume, common_runs, held_behind
 
-__all__ = ["RECOVER_WITHIN_S", "Fillers", "Recovery", "Resumption"]
-
 RECOVER_WITHIN_S = 60.0
 """A small download and the import of torch on a busy PC; after that users are better off with a
 ring that is dealt anew, which loads too."""

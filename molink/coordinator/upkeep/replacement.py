@@ -22,8 +22,6 @@ from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.upkeep.slow_rings import SlowRings
 from molink.coordinator.upkeep.standbys import Standbys
 
-__all__ = ["SlowReplacement"]
-
 
 @dataclass(slots=True)
 class SlowReplacement:

@@ -18,16 +18,6 @@ from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
 from molink_scheduler.kv.tiers import CacheTiers
 
-__all__ = [
-    "RingEndpoint",
-    "RingRoutes",
-    "build_ring",
-    "link_to",
-    "micro_batch_candidates",
-    "ring_snapshots",
-    "routes_of",
-]
-
 ADDRESSES_MAX = 16
 """Of a link, as messages allow."""
 

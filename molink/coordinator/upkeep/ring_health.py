@@ -20,8 +20,6 @@ from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.stage_protocol.health import StageHealth
 
-__all__ = ["SlowdownMonitor", "plan_sentence", "progress_sentence"]
-
 PERIOD_S = 5.0
 """Stages smooth their times over a dozen steps; a plan changes by the minute at most."""
 

@@ -22,12 +22,10 @@ Pure: times are arguments, in seconds on a clock that never jumps.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molink.coordinator.ring.client import Served
-from molink.stage_protocol.messages import StageProgress
+from molink.coordinator.ring.live_sequence import Served
+from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.head.settings import PREFILL_TOKENS_IN_FLIGHT_MAX
 from molink_scheduler.routing.line_watch import LYING_MAX
-
-__all__ = ["PATIENCE_MIN_S", "ForecastPace", "RingProgress", "Stuck"]
 
 PATIENCE_MIN_S = 10.0
 """Users' requests are to go on elsewhere within 15 s; a stall of a home Wi-Fi is over in two to

@@ -27,11 +27,9 @@ from molink.coordinator.upkeep.ring_progress import ForecastPace, RingProgress, 
 from molink.coordinator.upkeep.take_over import KeptRing, RingKeeper
 from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
-from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.progress import StageProgress
 from molink.tasks import background_tasks, gathered, unless
 from molink_scheduler.routing.pace_estimator import PaceEstimator
-
-__all__ = ["RingState", "RingSupervisor"]
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,6 @@ from molink.errors import ErrorGuard, MolinkError
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
 
-__all__ = ["Shadows", "Standing"]
-
 Standing = MutableMapping[str, AgentStage]
 """What each standby holds, by the id of its node."""
 

@@ -25,8 +25,6 @@ from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 
-__all__ = ["GAPS_MIN", "QUIET_S", "SLOWER_MIN", "WINDOW_S", "PaceWatch", "SlowRings", "expected_s"]
-
 SLOWER_MIN = 3.0
 """Times as long as forecast: contexts of thousands of tokens double a step, and so does an owner
 who works at the PC, which its stage tells."""

@@ -23,8 +23,6 @@ from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.upkeep.shadows import Shadows
 from molink.errors import ErrorGuard, MolinkError
 
-__all__ = ["Standbys"]
-
 
 @dataclass(slots=True)
 class Standbys:

@@ -25,8 +25,6 @@ from molink_scheduler.codec_choice import CodecDecision
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement.evaluate import Forecast
 
-__all__ = ["TAKE_OVER_WITHIN_S", "KeptRing", "KeptStage", "RingKeeper", "TakeOver"]
-
 TAKE_OVER_WITHIN_S = 30.0
 """From our start until all nodes of a ring are heard: they wait up to ten seconds between attempts
 to reach a broker, and their stages a minute for a coordinator that is gone."""

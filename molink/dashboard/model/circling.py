@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from molink.dashboard.model.cluster import Ring
 
-__all__ = ["CIRCLING_MIN", "Circling", "circling"]
-
 CIRCLING_MIN = 0.05
 """Mean count of micro-batches under way below which a ring rests."""
 

@@ -15,8 +15,6 @@ from molink.dashboard.model.fields import (
     texts,
 )
 
-__all__ = ["COORDINATOR", "ClusterState", "Forecast", "Link", "Node", "Ring", "Stage"]
-
 COORDINATOR = "coordinator"
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from molink.printable import printable_line
 
-__all__ = ["Json", "count", "flag", "number", "objects", "pair", "part", "text", "texts"]
-
 Json = Mapping[str, Any]
 
 TEXT_MAX = 400

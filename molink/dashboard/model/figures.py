@@ -2,8 +2,6 @@
 
 from datetime import datetime, tzinfo
 
-__all__ = ["clock", "data", "day_and_clock", "duration", "mbps", "per_s", "percent", "seconds"]
-
 NONE = "-"
 DATA_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 

@@ -17,8 +17,6 @@ from enum import IntEnum
 from molink.dashboard.model.cluster import Link, Ring, Stage
 from molink.dashboard.model.history import History, stage_key
 
-__all__ = ["Finding", "Severity", "SlowStage", "findings", "slow_stages", "slowest_stage"]
-
 SLOWER_FACTOR = 2.0
 """A stage that has become so much slower than the others of its ring is named; owners' programs
 take half of a PC now and then, and a third is what an operator must find at once."""

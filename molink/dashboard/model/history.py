@@ -17,8 +17,6 @@ from molink.dashboard.model.fields import Json, count, number, text
 from molink.dashboard.model.observation import EVENTS_MAX, Observation
 from molink.dashboard.model.requests import Request
 
-__all__ = ["HISTORY_S", "Event", "History", "Sample", "percentile", "stage_key"]
-
 HISTORY_S = 300.0
 """Five minutes: long enough for a p95, short enough that what is shown is now."""
 

@@ -12,8 +12,6 @@ from molink.dashboard.model.fields import Json
 from molink.errors import UserError
 from molink.printable import printable_line
 
-__all__ = ["EVENTS_MAX", "Observation"]
-
 EVENTS_MAX = 2000
 """Events that the dashboard keeps: an evening's, read by a person."""
 

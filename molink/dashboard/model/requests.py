@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from molink.dashboard.model.fields import Json, count, number, objects, pair, part, text
 
-__all__ = ["Attempt", "Pause", "PromptPiece", "Request", "Rounds"]
-
 
 @dataclass(frozen=True, slots=True)
 class PromptPiece:

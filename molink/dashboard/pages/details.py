@@ -17,8 +17,6 @@ from molink.dashboard.model.history import Event, History
 from molink.dashboard.pages.lines import Glyphs, Line, Span, field_line, line
 from molink.dashboard.pages.request_page import request_lines
 
-__all__ = ["details"]
-
 PATHS_SHOWN = 8
 """Most paths to others that a node's details show: the rest must fit on the screen, too."""
 

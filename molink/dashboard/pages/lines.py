@@ -12,20 +12,6 @@ from typing import Literal
 
 from rich.cells import cell_len, set_cell_size
 
-__all__ = [
-    "ASCII",
-    "UNICODE",
-    "Glyphs",
-    "Line",
-    "Row",
-    "Span",
-    "Style",
-    "field_line",
-    "fitted",
-    "line",
-    "text_of",
-]
-
 Style = Literal["", "dim", "bold", "title", "good", "warning", "bad", "accent", "decode", "prefill"]
 
 

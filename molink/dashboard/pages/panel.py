@@ -8,8 +8,6 @@ from molink.dashboard.model.findings import Finding, Severity, findings
 from molink.dashboard.model.history import History, percentile
 from molink.dashboard.pages.lines import Glyphs, Line, Span, Style, fitted, line
 
-__all__ = ["PANEL_LINES", "finding_lines", "header", "panel_lines"]
-
 PANEL_LINES = 4
 
 SPARK_WIDTH = 22

@@ -21,8 +21,6 @@ from molink.dashboard.model.figures import day_and_clock, seconds
 from molink.dashboard.model.requests import Attempt, PromptPiece, Request
 from molink.dashboard.pages.lines import Glyphs, Line, Span, Style, field_line, line
 
-__all__ = ["request_lines"]
-
 AXIS_CELLS = 36
 
 TEXT_WIDTH = 70

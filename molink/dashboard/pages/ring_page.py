@@ -22,8 +22,6 @@ from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stag
 from molink.dashboard.model.history import History, stage_key
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line, text_of
 
-__all__ = ["ring_rows"]
-
 BUSY_BAD = 0.9
 """A stage so busy has nothing to spare."""
 

@@ -16,17 +16,6 @@ from molink.dashboard.model.requests import Request
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
 
-__all__ = [
-    "Column",
-    "alert_rows",
-    "event_rows",
-    "forecast_rows",
-    "header_of",
-    "link_rows",
-    "node_rows",
-    "request_rows",
-]
-
 STATES: dict[str, Style] = {
     "serving": "good",
     "loading": "accent",

@@ -30,8 +30,6 @@ from molink.dashboard.sources import ReplaySource, Source
 from molink.errors import UserError
 from molink.printable import printable_line
 
-__all__ = ["HEIGHT_MIN", "WIDTH_MIN", "DashboardApp"]
-
 WIDTH_MIN, HEIGHT_MIN = 80, 24
 """Least size of the terminal; below it rows would lose what makes them worth reading."""
 

@@ -20,8 +20,6 @@ from molink.dashboard.pages.tables import (
 from molink.dashboard.screen.keys import help_rows
 from molink.dashboard.screen.orders import invite_rows
 
-__all__ = ["Page", "page_rows", "titles_of"]
-
 ROWS_MAX = 4000
 """Rows of one view: nobody scrolls further, and / finds what is beyond."""
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from molink.dashboard.pages.lines import Line, Row, Span, Style, line, text_of
 
-__all__ = ["KEYS", "VIEWS", "Key", "foot_line", "help_rows", "view_named"]
-
 VIEWS = ("ring", "nodes", "requests", "links", "events", "forecast", "alerts")
 """Views in the order of their number keys."""
 

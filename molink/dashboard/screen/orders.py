@@ -7,8 +7,6 @@ from molink.dashboard.actions import Actions
 from molink.dashboard.model.cluster import Node
 from molink.dashboard.pages.lines import Row, Span, line
 
-__all__ = ["Order", "intake_order", "invite_order", "invite_rows", "node_order"]
-
 
 @dataclass(frozen=True, slots=True)
 class Order:

@@ -17,8 +17,6 @@ from textual.widget import Widget
 
 from molink.dashboard.pages.lines import Line, Row, Style
 
-__all__ = ["LinesView", "RowsView"]
-
 STYLES: dict[Style, RichStyle] = {
     "": RichStyle(),
     "dim": RichStyle(dim=True),

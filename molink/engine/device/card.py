@@ -14,8 +14,6 @@ import torch
 
 from molink.hardware.torch_builds import Capability
 
-__all__ = ["Card", "card_of", "processes_beside"]
-
 ERROR_CHARACTERS_MAX = 200
 """Characters of torch's words in a sentence of ours."""
 

@@ -29,19 +29,6 @@ from molink.errors import UserError
 from molink.hardware.torch_builds import has_code, how_to_get_code
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = [
-    "DTYPES",
-    "choose_device",
-    "choose_dtype",
-    "free_memory_bytes",
-    "host_is_short",
-    "memory_budget_bytes",
-    "pool_budget_bytes",
-    "propose_kv_tokens",
-    "propose_state_slots",
-    "return_freed_memory",
-]
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 HOST_KEPT_BYTES = 256 * 2**20

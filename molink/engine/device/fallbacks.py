@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-__all__ = ["Fallbacks", "first_line", "one_clause", "printed"]
-
 LINE_CHARACTERS_MAX, CLAUSE_CHARACTERS_MAX = 120, 200
 """Characters of one reason, and of all that a message carries."""
 

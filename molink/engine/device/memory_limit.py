@@ -15,8 +15,6 @@ import torch
 from molink.engine.device.devices import choose_device
 from molink.hardware.card_memory import STEP_BYTES
 
-__all__ = ["WORKSPACE_BYTES", "limit_memory"]
-
 WORKSPACE_BYTES = 2**30
 """Bytes of a stage on a CPU beside weights and KV: rows of a span, workspaces of kernels, stacks of
 threads and messages."""

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["FIRST", "CardStreams", "HostMemory", "host_memory", "uploaded"]
-
 FIRST = -1
 """Priority of a stream whose work goes before that of others: a card takes it up as soon as blocks
 of running kernels end."""

@@ -33,15 +33,6 @@ import torch
 
 from molink.engine.device.streams import CardStreams, HostMemory, host_memory
 
-__all__ = [
-    "LAYERS_AHEAD",
-    "CardTransfers",
-    "HostTransfers",
-    "StepTime",
-    "Transfers",
-    "transfers_on",
-]
-
 LAYERS_AHEAD = 2
 """Layers of a prompt that are launched before an earlier one is done: enough that the card never
 waits, and little that a decode step finds before it."""

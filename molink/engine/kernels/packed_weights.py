@@ -19,18 +19,6 @@ from typing import Self
 
 import torch
 
-__all__ = [
-    "E2M1",
-    "EXPONENT_BIAS",
-    "MXFP4_GROUP",
-    "Fp8Weight",
-    "Int4Weight",
-    "Int8Weight",
-    "Mxfp4Weight",
-    "QuantizedWeight",
-    "joined",
-]
-
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """Values of the sixteen codes of MXFP4: a sign, two bits of exponent and one of mantissa."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from molink.engine.kernels.cuda.fused_math import FusedOperators
     from molink.engine.kernels.cuda.ragged_attention import RaggedAttention
 
-__all__ = ["AttentionChoice"]
-
 CAPABILITY_MIN = (8, 0)
 """Older cards have no bfloat16, and since version 3.3 no support by Triton: it compiles for them
 without matrix instructions."""

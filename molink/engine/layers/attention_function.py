@@ -34,15 +34,6 @@ from molink.engine.memory.kv_pool import KvPool, LayerKv
 from molink.engine.memory.step_plan import StepPlan
 from molink.errors import UnsupportedModelError
 
-__all__ = [
-    "ATTENTION_NAME",
-    "AttentionStep",
-    "active_step",
-    "begin_layer",
-    "current_step",
-    "observed_attention",
-]
-
 ATTENTION_NAME = "molink"
 """The name under which the library knows this function."""
 

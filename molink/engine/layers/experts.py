@@ -21,8 +21,6 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_expe
 from molink.engine.kernels.cuda.fused_experts import FusedExperts
 from molink.engine.kernels.cuda.fused_math import PAIRS_MAX
 
-__all__ = ["EXPERTS_NAME", "STACK_NAMES", "ExpertStack", "expert_inputs", "is_experts"]
-
 EXPERTS_NAME = "molink"
 """Name of the function in a config."""
 

@@ -17,8 +17,6 @@ from transformers.cache_utils import Cache, LinearAttentionLayer
 from molink.engine.layers.staged_mixer import MixerCache, MixerKind, StagedMixer
 from molink.engine.proof import hooks, with_random_rows
 
-__all__ = ["TRIAL_TOKENS", "stage_mixers"]
-
 TRIAL_TOKENS = 3
 """Rows of the trial: with one alone a mixer would take its path for decoding."""
 

@@ -27,8 +27,6 @@ from molink.engine.memory.ragged_batch import (
     RaggedSpan,
 )
 
-__all__ = ["LatentRows"]
-
 SCRATCH_NUMBERS = 2**25
 """Numbers of keys and values made for a span: 64 MB in 16 bits, at least those of one head."""
 

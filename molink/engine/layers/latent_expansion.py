@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["LatentExpansion", "expansion_of", "latent_rows"]
-
 Expand = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Keys [1, H, N, A] and values [1, H, N, V] of latent [1, 1, N, R] and rotated parts."""
 

@@ -19,8 +19,6 @@ from molink.engine.memory.kv_pool import KvPool, LayerKv
 from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import DecodeTables, RaggedBatch
 
-__all__ = ["LayerRows"]
-
 
 @dataclass(slots=True)
 class LayerRows:

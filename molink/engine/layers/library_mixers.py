@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["settle_mixers"]
-
 
 def settle_mixers(model: nn.Module) -> None:
     """Let a model's mixers compute on a CPU with torch, and the same in prefill and decode."""

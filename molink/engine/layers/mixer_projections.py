@@ -19,8 +19,6 @@ from torch import nn
 from molink.engine.layers.staged_mixer import StagedMixer
 from molink.engine.proof import alike, hooks, probe_rows
 
-__all__ = ["Projections", "hoist"]
-
 
 class Before(nn.Module):
     """Projection of the mixer's input: hands out rows of what was computed for all."""

@@ -16,8 +16,6 @@ from torch import nn
 from molink.engine.kernels.cpu.packed_linear import PackedLinear, is_product
 from molink.engine.kernels.packed_weights import Int4Weight, QuantizedWeight
 
-__all__ = ["QuantizedLinear", "use_cuda_kernels"]
-
 CUDA_GROUPS = (32, 64, 128, 256)
 """Groups that torch's kernel multiplies."""
 

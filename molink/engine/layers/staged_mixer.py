@@ -28,16 +28,6 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from molink.engine.memory.state_pool import Slots, StatePool
 
-__all__ = [
-    "MixerCache",
-    "MixerKind",
-    "RecurrentSpan",
-    "RecurrentStep",
-    "StagedMixer",
-    "active_recurrence",
-    "decode_index",
-]
-
 CHUNK_MAX = 64
 """Rows that a scan works on at once. The library pads spans to a whole number of chunks, of 256
 rows in some models: a span of 16 rows would cost 256."""

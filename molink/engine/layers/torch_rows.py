@@ -36,8 +36,6 @@ from molink.engine.memory.ragged_batch import (
 )
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
-__all__ = ["GATHERED_BLOCKS_MAX", "Select", "TorchRows"]
-
 GATHERED_BLOCKS_MAX = 2**11
 """Blocks that are gathered for one call, at least one row's: 32,768 tokens, 128 MB of an 8B model's
 layer."""

@@ -20,8 +20,6 @@ from molink.errors import StageError
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.kv.blocks import KvBlocks
 
-__all__ = ["Arrivals", "ArrivingBlocks"]
-
 POLL_S = 0.001
 """How long a step stands still before it lets decode of other requests pass."""
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-__all__ = ["AttentionVariant", "KeyMask", "attend_causal", "attend_packed", "causal_mask"]
-
 KeyMask = Callable[[slice], torch.Tensor]
 """Additive mask of some of the keys, made when they are looked at."""
 

@@ -28,8 +28,6 @@ from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import SeenKeys
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["KvPool", "LayerKv"]
-
 
 @dataclass(frozen=True, slots=True)
 class LayerKv:

@@ -22,8 +22,6 @@ import torch
 
 from molink.checkpoint.model_shape import KvDtype
 
-__all__ = ["KvRows", "quantize", "zero_pages"]
-
 CODE_MAX = 127
 """Codes are symmetric: -128 is not used."""
 

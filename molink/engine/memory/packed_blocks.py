@@ -18,8 +18,6 @@ from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.kv_pool import KvPool
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["PackedBlocks"]
-
 
 @dataclass(frozen=True, slots=True)
 class PackedBlocks:

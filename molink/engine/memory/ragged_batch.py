@@ -29,19 +29,6 @@ import torch
 from molink.engine.device.streams import uploaded
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
-__all__ = [
-    "FEW_SPAN_ROWS",
-    "DecodeTables",
-    "RaggedBatch",
-    "RaggedSpan",
-    "SeenKeys",
-    "SplitTiles",
-    "TileRows",
-    "Tiles",
-    "host_geometry",
-    "host_tiles",
-]
-
 FEW_SPAN_ROWS = 8
 """Spans of at most so many rows split their keys: decode, and drafts that are checked."""
 

@@ -24,8 +24,6 @@ from molink.engine.memory.kv_rows import zero_pages
 from molink_scheduler.batch import KeptState
 from molink_scheduler.kv.blocks import OutOfBlocks
 
-__all__ = ["Slots", "StateKey", "StatePool"]
-
 Slots = Sequence[int] | torch.Tensor
 """Numbers of slots, or a tensor of them on the pool's device, so that nothing is sent there, nor
 read there: however few they are, their states are gathered."""

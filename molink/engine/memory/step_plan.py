@@ -28,8 +28,6 @@ from molink.engine.memory.ragged_batch import (
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
-__all__ = ["StepPlan", "plan_step"]
-
 Indices = Sequence[int] | np.ndarray
 
 

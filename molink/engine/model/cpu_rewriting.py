@@ -42,8 +42,6 @@ from molink.engine.model.pruning import Skip
 from molink.engine.proof import Swaps, recorded_inputs
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["linear_groups", "replace_module", "rewrite"]
-
 LINEARS = 0.5
 """Progress when all linear layers are packed; then experts are, where there are any."""
 

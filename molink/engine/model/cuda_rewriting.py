@@ -31,8 +31,6 @@ from molink.engine.model.cpu_rewriting import linear_groups, replace_module
 from molink.engine.model.pruning import Skip
 from molink.engine.proof import PROBE_ROWS, alike, probe_rows, probe_weights, reference_of
 
-__all__ = ["FusedNorm", "GatedMlp", "JoinedLinear", "TorchNorm", "rewrite_for_card"]
-
 GATED_LINEARS = (2, 3)
 """Linears of a gated MLP: one for gate and values or one for each, and the one back."""
 

@@ -26,8 +26,6 @@ from molink.engine.proof import alike, hooks, recorded_inputs, with_random_rows
 from molink_scheduler.batch import Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
-__all__ = ["keep_latents"]
-
 EXPAND = "expand_kv"
 """The library's method: latent and rotated parts [1, 1, T, R] to keys and values [1, H, T, A]."""
 

@@ -41,8 +41,6 @@ from molink.engine.model.pruning import Skip
 from molink.engine.proof import Reference, Swaps, hooks, only_reading, probe_rows, rounded_again
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["call_of", "use_plain_layers"]
-
 SPANS = (RaggedSpan(0, 1, 36, 37, (2, 0, 4)), RaggedSpan(1, 5, 15, 20, (3, 1)))
 """A decode row and a piece of a prompt."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from molink.checkpoint.description import ModelDescription
 from molink.errors import UnsupportedModelError
 
-__all__ = ["LayerCalls"]
-
 LAYERS_WITHOUT_MIXER = frozenset({"mlp", "moe"})
 """Kinds of layers that mix no tokens and so keep nothing (Nemotron-H)."""
 

@@ -23,8 +23,6 @@ from molink.engine.layers.experts import STACK_NAMES, ExpertStack, expert_inputs
 from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.engine.proof import Swaps
 
-__all__ = ["pack_experts"]
-
 
 def pack_experts(
     model: nn.Module,

@@ -28,8 +28,6 @@ from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import LayerKv
 from molink.engine.memory.step_plan import StepPlan
 
-__all__ = ["ACTIVATIONS", "LayerParts", "PlainLayer", "Scratch"]
-
 ACTIVATIONS = ("silu", "gelu_tanh")
 """Activations by their numbers in the kernel."""
 

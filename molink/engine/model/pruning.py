@@ -28,8 +28,6 @@ from molink.engine.model.token_inputs import take_finished_inputs, takes_token_i
 from molink.engine.proof import hooks
 from molink.errors import UnsupportedModelError
 
-__all__ = ["Skip", "Zero", "decoder_layers", "fit_skips", "stage_class"]
-
 EMBEDDING_SCALES = ("embedding_multiplier", "scale_emb", "embed_scale", "emb_scale")
 """Numbers that a decoder's forward multiplies into its input; past the head they have been applied.
 """

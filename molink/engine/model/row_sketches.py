@@ -25,8 +25,6 @@ from molink.engine.model.pruning import decoder_layers
 from molink_scheduler.audit import NUMBERS
 from molink_scheduler.batch import PREFILL, Batch, Span
 
-__all__ = ["RowSketches"]
-
 ROWS_SEED, PLACES_SEED = 17, 18
 """Seeds of the signs. Everybody knows them: who lies says what it likes in any case, and is found
 because its neighbours and those who hold the same layers say otherwise."""

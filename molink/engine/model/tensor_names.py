@@ -11,8 +11,6 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from molink.checkpoint.shard_plan import TEXT_NAMES
 
-__all__ = ["TensorNames"]
-
 
 class TensorNames:
     """Names of stored tensors and what the library makes of them for one model."""

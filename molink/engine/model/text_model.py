@@ -25,9 +25,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
-__all__ = ["causal_class", "text_part"]
-
-
 TIED = "tie_word_embeddings"
 
 SCALES_LOGITS = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")

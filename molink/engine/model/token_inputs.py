@@ -22,14 +22,6 @@ from molink.checkpoint.shard_plan import TOKEN_INPUTS, TOKEN_TABLE
 from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.errors import UnsupportedModelError
 
-__all__ = [
-    "OwnColumns",
-    "keep_own_columns",
-    "take_finished_inputs",
-    "takes_token_ids",
-    "token_inputs",
-]
-
 
 class OwnColumns(nn.Module):
     """Module that computes some layers' columns of what the whole model computes for all layers,

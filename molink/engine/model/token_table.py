@@ -18,8 +18,6 @@ from molink.checkpoint.shard_plan import TOKEN_TABLE
 from molink.engine.model.quantized.tensor_files import TensorFiles
 from molink.errors import CheckpointError
 
-__all__ = ["StoredTable"]
-
 READ_BYTES = 64 * 2**20
 """Bytes of rows read at a time: enough for a disk's full speed, and little beside the table."""
 

@@ -38,16 +38,6 @@ from molink.engine.model.token_table import StoredTable
 from molink.errors import CheckpointError, MolinkError, UnsupportedModelError, UserError
 from molink.printable import printable_line
 
-__all__ = [
-    "Progress",
-    "StagePart",
-    "build_stage_class",
-    "held_bytes",
-    "load_model",
-    "load_model_config",
-    "no_model",
-]
-
 WHY_CHARACTERS_MAX = 200
 """Characters of what the library says of a config."""
 

@@ -19,8 +19,6 @@ import torch
 from molink.engine.sampling.history import SequenceHistory
 from molink.engine.sampling.truncation import Limits, keep_likeliest, truncates
 
-__all__ = ["draw", "draw_settings", "inverse_cdf", "uniform"]
-
 FRACTION_BITS = 52
 """Bits of a fraction, one less than a double holds, so that uniform * total stays below total after
 rounding."""

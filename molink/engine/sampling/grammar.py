@@ -35,8 +35,6 @@ from molink.errors import MolinkError
 from molink.wire.grammar import parser_limits
 from molink_scheduler.batch import Admission
 
-__all__ = ["Constraint", "GrammarError", "GrammarState", "Grammars"]
-
 COMPILED_MAX = 16
 """Grammars kept compiled, the latest used: requests of one application share theirs, and `n`
 choices of a request always do. Each takes up to some megabytes."""

@@ -9,8 +9,6 @@ from molink.engine.sampling.grammar import Constraint, GrammarState
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["DrawnToken", "SequenceHistory", "TokenCounts"]
-
 COUNTS_FIRST = 64
 """Places that a sequence's counts begin with; they double when full."""
 

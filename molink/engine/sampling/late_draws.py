@@ -18,8 +18,6 @@ from molink.engine.sampling.grammar import GrammarState
 from molink.engine.sampling.history import DrawnToken, SequenceHistory
 from molink.engine.sampling.sampler import sample
 
-__all__ = ["LATE_MAX_S", "LateDraw", "drawn_late"]
-
 LATE_MAX_S = 8.0
 """Seconds that a row waits; then its sequence ends. The coordinator gives up a ring that brings no
 token for ten seconds."""

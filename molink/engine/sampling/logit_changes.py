@@ -17,8 +17,6 @@ import torch
 from molink.engine.sampling.grammar import GrammarError
 from molink.engine.sampling.history import SequenceHistory
 
-__all__ = ["ForbiddenWords", "change", "changes", "forbidden_words"]
-
 NO_WORDS = np.zeros(0)
 
 PENALTY_LEAST = 1e-6

@@ -18,8 +18,6 @@ from molink.engine.sampling.sampler import ranked, rows_at_once, with_logprobs
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Batch
 
-__all__ = ["PromptRow", "prompt_rows", "score_table", "scored_words", "take_scores"]
-
 
 class PromptRow(NamedTuple):
     """Row of a batch whose logits predict a token of a prompt."""

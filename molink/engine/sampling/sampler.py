@@ -35,16 +35,6 @@ from molink.engine.sampling.logit_changes import (
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.request import LOGPROBS_MAX
 
-__all__ = [
-    "Sampling",
-    "download",
-    "ranked",
-    "rows_at_once",
-    "sample",
-    "sampling_rows",
-    "with_logprobs",
-]
-
 WORDS_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}
 """Words of all rows at once. As doubles they fill a CPU's second cache of a megabyte. On a GPU the
 bound is memory: 32 MB of doubles, some four times over while they are sorted."""

@@ -28,8 +28,6 @@ from molink.engine.sampling.sampler import Sampling, download, sampling_rows
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Batch
 
-__all__ = ["TailRows"]
-
 MASKS_WAIT_S = 0.002
 """Seconds that a step waits for all masks of grammars together that are not ready."""
 

@@ -22,8 +22,6 @@ import torch
 
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["Limits", "keep_likeliest", "truncates"]
-
 CANDIDATES = 1024
 """Sorted outright, which takes a twentieth of what a partition of a large vocabulary does."""
 

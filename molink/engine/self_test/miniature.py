@@ -14,8 +14,6 @@ from molink.checkpoint.layers_together import SHARING
 from molink.engine.self_test.toy_sizes import shrink_sizes, smaller
 from molink.errors import UnsupportedModelError
 
-__all__ = ["shorten_config", "shrink_config"]
-
 LAYERS_MIN = 4
 """Three stages of uneven size."""
 

@@ -26,8 +26,6 @@ from molink.engine.kernels.packed_weights import (
 from molink.engine.layers.experts import STACK_NAMES, ExpertStack, is_experts
 from molink.engine.layers.quantized_linear import QuantizedLinear
 
-__all__ = ["quantize_at_random", "random_weight"]
-
 PLAIN_MODULES = ("gate", "router", "shared_expert_gate", "lm_head", "embed_out")
 """Names of linear layers that checkpoints leave as they are."""
 

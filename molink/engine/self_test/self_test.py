@@ -36,8 +36,6 @@ from molink.errors import MolinkError, UnsupportedModelError
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
 
-__all__ = ["check_architecture", "trouble_with_card_rewriting"]
-
 log = logging.getLogger(__name__)
 
 DIFFERENCE_MAX = 2e-3

@@ -8,8 +8,6 @@ the rotary width. Each group of those has its function.
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["shrink_sizes", "smaller"]
-
 HEAD_SIZE = 16
 """Size of a head. Half of it is still even, as rotary embeddings need, and so is a quarter."""
 

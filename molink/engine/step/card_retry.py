@@ -22,8 +22,6 @@ from molink.engine.step.step_output import StepOutput
 from molink.errors import DeviceMemoryError
 from molink_scheduler.batch import Batch, Span
 
-__all__ = ["StepInputs", "computed", "halves"]
-
 HOST_IS_FULL = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
 """Errors of a full host: torch's on Linux and on Windows, and the system's; there is no class."""
 

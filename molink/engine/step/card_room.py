@@ -26,16 +26,6 @@ from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_byt
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 
-__all__ = [
-    "SPAN_ROWS_MEASURED",
-    "CardRoom",
-    "fitting_kv_tokens",
-    "make_room_on",
-    "measured_step_bytes",
-    "room_on",
-    "settle_kv",
-]
-
 SPAN_ROWS_MEASURED = REPLAY_ROWS_MAX
 """Rows of the span that is run for its memory: the most that a step has by default. A ring whose
 operator sets longer ones cuts them where they do not fit."""

@@ -20,8 +20,6 @@ from molink.errors import DeviceMemoryError
 from molink.hardware.card_memory import kept_free_bytes
 from molink_scheduler.batch import DECODE, Batch
 
-__all__ = ["SwapWatch", "refuse_swapping", "watch_of"]
-
 LOAD_STEPS = 5
 """Steps that are timed when a stage has loaded; the median counts."""
 

@@ -27,8 +27,6 @@ from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import Extension, HasRows
 from molink_scheduler.stage.replay_log import SentRows
 
-__all__ = ["Executor", "ExtendedExecutor", "parts_of"]
-
 Compute = Callable[[StageExecutor, Batch, SentRows], StepOutput]
 """Computes replayed rows."""
 

@@ -23,8 +23,6 @@ from molink.engine.step.warm_up import WARM_UP_REQUEST_ID
 from molink_scheduler.batch import PREFILL, Batch, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
-__all__ = ["Forward"]
-
 
 @dataclass(slots=True)
 class Forward:

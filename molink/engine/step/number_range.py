@@ -23,8 +23,6 @@ from molink_scheduler.request import SamplingParams
 if TYPE_CHECKING:
     from molink.engine.step.stage import StageExecutor
 
-__all__ = ["FP16_SAFE", "Unfit", "largest_number", "release_wiped", "unfit_rows"]
-
 FP16_SAFE = 65_504.0 / 4
 """Largest number that the tried prompt may reach: others go further, but seldom fourfold."""
 

@@ -20,8 +20,6 @@ from molink.engine.step.step_output import StepOutput
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.blocks import KvBlocks
 
-__all__ = ["RunnableStage"]
-
 
 class RunnableStage(Protocol):
     """A stage that can be run over requests of nobody; `StageExecutor` explains its members."""

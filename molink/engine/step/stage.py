@@ -66,8 +66,6 @@ from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 from molink_scheduler.kv.snapshots import snapshot_slots
 
-__all__ = ["StageExecutor"]
-
 DECODE_ROWS_TOGETHER = {"cpu": 1, "cuda": 64}
 """Decode rows that share a mixer's call: see `layers.staged_mixer`."""
 

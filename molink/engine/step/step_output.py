@@ -8,8 +8,6 @@ from molink.engine.sampling.history import DrawnToken
 from molink.engine.sampling.late_draws import LateDraw
 from molink.wire.frames import PromptScore
 
-__all__ = ["StepOutput"]
-
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:

@@ -16,8 +16,6 @@ from molink.engine.step.stage import StageExecutor
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["StepTimer", "TimedStep"]
-
 FILL_SPAN_TOKENS = 512
 """How KV is computed before the clock starts: longer spans are no quicker and take memory."""
 

@@ -8,8 +8,6 @@ from molink.engine.step.step_output import StepOutput
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["WARM_UP_REQUEST_ID", "run_span", "run_tokens"]
-
 WARM_UP_REQUEST_ID = -1
 """Id that no request has: the coordinator counts from zero."""
 

@@ -26,8 +26,6 @@ from molink.importing.gguf.changes import (
 )
 from molink.importing.gguf.metadata import GgufModel
 
-__all__ = ["ARCHITECTURES", "Architecture"]
-
 Parts = dict[str, str]
 Changes = dict[str, Change]
 

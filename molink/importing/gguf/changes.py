@@ -20,23 +20,6 @@ from molink.importing.checkpoint_folder import NewTensors, one_tensor
 from molink.importing.gguf.metadata import GgufModel
 from molink.importing.gguf.recoding import blocks_of_8, numbers, pieces_of, whole
 
-__all__ = [
-    "Change",
-    "convolution",
-    "copied",
-    "experts_in_turns",
-    "flat",
-    "fused_experts",
-    "fused_rows",
-    "latent_expansion",
-    "logarithms",
-    "moved",
-    "moved_columns",
-    "of_each",
-    "one_less",
-    "split_rows",
-]
-
 PIECE_BYTES = 16 * 2**20
 """Bytes written at a time."""
 

@@ -17,8 +17,6 @@ from molink.importing.gguf.rope import rope_parameters
 from molink.importing.gguf.settings import architecture_settings
 from molink.printable import printable_line
 
-__all__ = ["QUANTIZATION", "gguf_model", "model_settings"]
-
 QUANTIZATION = {"quant_method": "gguf"}
 """Quantization that the new config.json declares; the rest is in the names of the tensors."""
 

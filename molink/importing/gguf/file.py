@@ -18,8 +18,6 @@ from molink.importing.gguf.tensors import checkpoint_tensors
 from molink.importing.gguf.tokenizer import KEY, end_tokens, tokenizer_files
 from molink.printable import printable_line
 
-__all__ = ["import_gguf", "read_model", "recoded_line", "small_files_of", "with_scheme"]
-
 MMPROJ = "clip"
 """The `general.architecture` of what sees or hears for a model."""
 

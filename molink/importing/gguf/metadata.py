@@ -12,8 +12,6 @@ from molink.errors import CheckpointError
 from molink.importing.gguf.recoding import whole
 from molink.printable import printable_line
 
-__all__ = ["WITH_CONFIG", "GgufModel"]
-
 WITH_CONFIG = "name the folder of the original model with --config"
 
 NUMBER_MAX = 2**31 - 1

@@ -8,8 +8,6 @@ import numpy as np
 from molink.checkpoint.gguf.header import GgufTensor
 from molink.importing.gguf.metadata import GgufModel
 
-__all__ = ["channels_by_key", "grouped_qkvz", "heads_by_key", "rotary"]
-
 
 def rotary(model: GgufModel, tensor: GgufTensor) -> np.ndarray:
     """Rows of q or k with the halves of each head one above the other, which the file has in

@@ -7,8 +7,6 @@ here is refused: a tokenizer that is almost right makes a model that is almost r
 
 from dataclasses import dataclass
 
-__all__ = ["WORDS", "Words"]
-
 CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 BEFORE = r"[^\r\n\p{L}\p{N}]?"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"

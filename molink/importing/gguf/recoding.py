@@ -14,8 +14,6 @@ from molink.checkpoint.gguf.block_types import BlockType
 from molink.checkpoint.gguf.header import GgufTensor
 from molink.errors import CheckpointError
 
-__all__ = ["blocks_of_8", "numbers", "pieces_of", "whole"]
-
 PIECE_BYTES = 16 * 2**20
 """Bytes read and written at a time."""
 

@@ -8,8 +8,6 @@ from molink.errors import UnsupportedModelError
 from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
 from molink.printable import printable_line
 
-__all__ = ["rope_parameters"]
-
 LLAMA3_LENGTHS = (8192, 4096, 16384, 32768)
 """Lengths for which models with llama 3's rotary embedding were trained first."""
 

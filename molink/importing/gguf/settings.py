@@ -13,8 +13,6 @@ from molink.errors import UnsupportedModelError
 from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
 from molink.importing.gguf.rope import rope_parameters
 
-__all__ = ["architecture_settings"]
-
 Settings = dict[str, Any]
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -20,8 +20,6 @@ from molink.importing.gguf.changes import copied
 from molink.importing.gguf.metadata import GgufModel
 from molink.printable import printable_line
 
-__all__ = ["checkpoint_tensors"]
-
 LAYER_TENSOR = re.compile(r"blk\.(\d{1,5})\.([\w.]+)", re.ASCII)
 
 OF_THE_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")

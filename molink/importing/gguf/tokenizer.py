@@ -31,8 +31,6 @@ from molink.importing.gguf.metadata import WITH_CONFIG
 from molink.importing.gguf.patterns import LINES, WORDS
 from molink.printable import printable_line
 
-__all__ = ["end_tokens", "tokenizer_files"]
-
 KEY = "tokenizer.ggml."
 SPACE = "\u2581"
 """How SentencePiece writes a space."""

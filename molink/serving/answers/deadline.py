@@ -10,8 +10,6 @@ from collections.abc import AsyncGenerator
 from molink.errors import DeadlineError
 from molink.serving.token_events import TokenEvent
 
-__all__ = ["DEADLINE", "at_deadline", "until_deadline"]
-
 DEADLINE = "deadline"
 """Why such an answer has stopped."""
 

@@ -18,8 +18,6 @@ from molink.serving.service import GenerationRequest
 from molink.serving.text_stream import TextStream
 from molink.serving.token_events import TokenEvent, TokenLogprob
 
-__all__ = ["KeptAnswer", "KeptLog"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:

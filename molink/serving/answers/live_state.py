@@ -32,8 +32,6 @@ from molink.serving.service import GenerationRequest, cache_salt
 from molink.serving.token_events import TokenLogprob
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["ANSWER_KEPT_S", "UNFINISHED_KEPT_S", "LiveState"]
-
 FILE_NAME = "live.sqlite"
 
 ANSWER_KEPT_S = 3600.0

@@ -18,8 +18,6 @@ from typing import Any
 
 from molink.serving.token_events import TokenEvent
 
-__all__ = ["RETRY_S", "Barrier", "StateWriter", "Statement", "Tokens", "Write"]
-
 FLUSH_S = 0.2
 """Seconds of tokens that a killed coordinator has computed again. Each commit writes a page of 4 KB
 for each answer under way: with 16 of them 0.3 MB/s, which a disk bears for years."""

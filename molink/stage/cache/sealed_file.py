@@ -16,8 +16,6 @@ from typing import IO
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["SealedFile"]
-
 TAG_BYTES = 16
 """Bytes of AES-GCM's tag behind each block."""
 

@@ -18,8 +18,6 @@ from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
 
-__all__ = ["StageCache"]
-
 log = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import Fetched
 from molink_scheduler.kv.tiers import FILE, HOST, TIER_BLOCKS_MAX, CacheTiers
 
-__all__ = ["CacheStore"]
-
 log = logging.getLogger(__name__)
 
 JOBS_MAX = 1024

@@ -29,8 +29,6 @@ from molink.transport.curve import CurvePeer
 from molink.transport.sockets import KEEPALIVE_IDLE_S, KEEPALIVE_PERIOD_S, KEEPALIVE_PROBES
 from molink.wire.chunks import Welcome, decode_link_frame, encode_hello
 
-__all__ = ["HELLO_PERIOD_S", "Connections", "MoveOutcome", "PathMove", "set_link_options"]
-
 HELLO_PERIOD_S = 0.2
 """How often a sender repeats its hello; the first one usually gets through."""
 

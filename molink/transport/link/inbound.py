@@ -30,8 +30,6 @@ from molink.wire.chunks import Reassembly
 from molink.wire.frames import ANYBODY, LinkRole
 from molink_scheduler.link.peer_watch import PeerWatch
 
-__all__ = ["WAITING_BYTES_MAX", "WAITING_MESSAGES_MAX", "Arrived", "InboundLink", "MessageFrames"]
-
 WAITING_MESSAGES_MAX = 1024
 """A ring has some hundred under way."""
 

@@ -45,8 +45,6 @@ from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.silence import Reconnect, SilenceStep
 from molink_scheduler.link.transmission import Chunk, Transfer, TransmissionQueue
 
-__all__ = ["ChunkStream", "Frame", "OnSilence", "PacedLink"]
-
 TRANSFERS_WAITING_MAX = 4096
 """Transfers that may wait, more than a ring ever has under way. A far end that acknowledges nothing
 is given up after half a minute; what users cancel meanwhile may come to more, and then its link

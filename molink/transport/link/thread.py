@@ -54,8 +54,6 @@ from molink_scheduler.batch import DECODE, BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import TransmissionQueue
 
-__all__ = ["STALE", "LinkThread", "ProcessLinks", "Stale"]
-
 SLEEP_MAX_S = 0.5
 """Nothing is due later than this without a descriptor becoming readable first, and far ends are
 watched (`PeerWatch`)."""

@@ -16,8 +16,6 @@ Pure: the time is an argument, in seconds of any clock that does not go back.
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Path", "PathChooser", "PathPeriods"]
-
 NOTHING: Literal["none"] = "none"
 
 

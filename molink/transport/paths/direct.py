@@ -25,16 +25,6 @@ from molink.errors import FrameError
 from molink.transport.preamble import RefusedError
 from molink.transport.sockets import connect, receive_exactly
 
-__all__ = [
-    "ADDRESSES_MAX",
-    "DIRECT_WITHIN_S",
-    "STAGGER_S",
-    "candidates",
-    "find_link_port",
-    "first_direct",
-    "home_addresses",
-]
-
 ADDRESSES_MAX = 16
 """Addresses tried, as many as a control message or a profile may name."""
 

@@ -15,8 +15,6 @@ from molink.transport.paths.choose import Path, PathChooser, PathPeriods
 from molink.transport.paths.direct import DIRECT_WITHIN_S, find_link_port
 from molink.transport.relay.client import RelayCaller, relay_tunnel
 
-__all__ = ["LinkEnd", "PathKeeper"]
-
 FIRST_WITHIN_S = 1.0
 """Seconds for the direct addresses at first, when a relay leads there too: what is reachable
 answers within a round trip or two, and a link that begins relayed moves later."""

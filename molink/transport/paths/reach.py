@@ -17,8 +17,6 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 import psutil
 
-__all__ = ["Reach"]
-
 SHARED = IPv4Network("100.64.0.0/10")
 """Network of providers and of overlay networks, whose devices have it whole without saying so."""
 

@@ -32,16 +32,6 @@ from molink.transport.peer.protocol import (
 from molink.transport.preamble import NONCE_BYTES, RefusedError, is_signed
 from molink.transport.sockets import abandon
 
-__all__ = [
-    "BULK_S",
-    "Arrivals",
-    "Asking",
-    "Measured",
-    "measure",
-    "measure_download",
-    "peer_handshake",
-]
-
 ECHOES = 9
 """Their median is what a message meets; a single lost packet or a busy moment does not move it."""
 

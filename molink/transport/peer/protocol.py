@@ -22,23 +22,6 @@ from dataclasses import dataclass
 
 from molink.transport.preamble import Frames, Hello, Signed
 
-__all__ = [
-    "BULK_BYTES_MAX",
-    "GIVE_BYTES_MAX",
-    "PEER_FRAMES",
-    "PEER_PORT_NAME",
-    "Bulk",
-    "Echo",
-    "Give",
-    "Measure",
-    "PeerFrame",
-    "Ready",
-    "Received",
-    "Reject",
-    "probe_key",
-    "probe_token",
-]
-
 PEER_PORT_NAME = "peer"
 """Name of the service's port at a relay."""
 

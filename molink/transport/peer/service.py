@@ -31,8 +31,6 @@ from molink.transport.peer.protocol import (
 from molink.transport.preamble import RefusedError, is_signed, sign
 from molink.transport.sockets import Listener, abandon
 
-__all__ = ["Allowance", "PeerService"]
-
 ECHOES_MAX = 32
 """Most echoes, more than a median needs."""
 

@@ -38,17 +38,6 @@ from molink.transport.relay.protocol import (
 from molink.transport.relay.splice import Splicer
 from molink.transport.sockets import accept_from, address_of, connect, listen
 
-__all__ = [
-    "CALLER_CONNECTIONS_MAX",
-    "CONNECTIONS_MAX",
-    "CallerPlaces",
-    "Pauses",
-    "RelayCaller",
-    "RelayReceiver",
-    "RelayTunnel",
-    "relay_tunnel",
-]
-
 JOINED_WITHIN_S = 20.0
 """The relay gives the far end ten seconds to come, each end its own round trips."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from molink.transport.preamble import RefusedError
 from molink.transport.relay.protocol import RELAY_FRAMES, Called, RelayFrame
 
-__all__ = ["DIALS_PER_NODE_MAX", "DIALS_PER_PAIR_MAX", "Members", "PendingDial"]
-
 DIALS_PER_NODE_MAX = 32
 """Connections that one node has dialled, open or waiting: a stage has two links that leave it, and
 a measurement one more; the rest is for several stages and for old ones that have not been noticed

@@ -26,25 +26,6 @@ from pathlib import Path
 from molink.errors import FrameError, UserError
 from molink.transport.preamble import Frames, Hello, Signed
 
-__all__ = [
-    "COORDINATOR",
-    "PING_PERIOD_S",
-    "RELAY_FRAMES",
-    "SECRET_CHARACTERS_MIN",
-    "SILENT_S",
-    "Answer",
-    "Called",
-    "Dial",
-    "Joined",
-    "Ping",
-    "Refused",
-    "Register",
-    "Registered",
-    "RelayFrame",
-    "read_secret",
-    "relay_token",
-]
-
 COORDINATOR = "coordinator"
 """Name in the place of a node id; no node id has eleven characters."""
 

@@ -37,8 +37,6 @@ from molink.transport.relay.protocol import (
 from molink.transport.relay.splice import Splicer
 from molink.transport.sockets import Listener, connect, raise_file_limit
 
-__all__ = ["CONNECTIONS_MAX", "UNIDENTIFIED_MAX", "RelayServer", "RelayStatistics"]
-
 CONNECTIONS_MAX = 8192
 """Registrations, joined pairs and unidentified connections together: a thousand nodes with seven
 links each, far more than the relay's own line could carry. At most twice a piece of `splice` is

@@ -16,8 +16,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["PIECE_BYTES", "Splicer"]
-
 PIECE_BYTES = 64 * 1024
 """Bytes read at a time, and the most that a direction ever holds: some five messages of a decode
 step. A larger piece would let a fast connection keep the others waiting, a smaller one costs more

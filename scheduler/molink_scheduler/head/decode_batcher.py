@@ -20,8 +20,6 @@ from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.timing.round_tracker import RoundTracker, StageStamp
 from molink_scheduler.timing.steps import DecodeClock, PrefillLoad
 
-__all__ = ["DecodeBatcher", "Departure", "must_leave_it"]
-
 OLDER_PER_BLOCK = 10
 """A sequence takes a block if one is left for each ten older ones that decode. They end first, so
 it is cheaper that it sits out for some rounds than that it is pushed out when they have none. One

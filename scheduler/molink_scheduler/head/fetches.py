@@ -21,8 +21,6 @@ from molink_scheduler.batch import CacheChange
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, PromptPace
 
-__all__ = ["FETCH_FACTOR", "FETCH_WAIT_MIN_S", "Fetch", "Fetches"]
-
 FETCH_FACTOR = 3.0
 """Multiple of the forecast until a fetch is answered: as patient as coordinators are with prompts.
 It is begun only where computing is forecast to take longer."""

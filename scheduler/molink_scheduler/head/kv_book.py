@@ -21,14 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 
-from molink_scheduler.batch import (
-    CACHE_RUNS_MAX,
-    CacheChange,
-    Fetched,
-    KeptBlocks,
-    KeptState,
-    Span,
-)
+from molink_scheduler.batch import CacheChange, Fetched, KeptBlocks, KeptState, Span
 from molink_scheduler.head.fetches import Fetch, Fetches
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import RingTerms
@@ -39,6 +32,7 @@ from molink_scheduler.kv.prefix_tree import CachedPrefix, common_blocks
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import (
+    CACHE_RUNS_MAX,
     DEVICE,
     FILE,
     HOST,
@@ -48,8 +42,6 @@ from molink_scheduler.kv.tiers import (
 )
 from molink_scheduler.resume import cached_runs
 from molink_scheduler.token_ids import TOKEN_BYTES
-
-__all__ = ["KvBook"]
 
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 

@@ -26,8 +26,6 @@ from itertools import pairwise
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["KvForecast"]
-
 ANSWER_BLOCKS_MAX = 256
 """Beyond it an answer is taken to be as likely to end as there: 4,096 tokens."""
 

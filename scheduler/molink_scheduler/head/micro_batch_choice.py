@@ -19,8 +19,6 @@ from molink_scheduler.timing.round_model import (
     best_micro_batch_count,
 )
 
-__all__ = ["MicroBatchChoice"]
-
 TRIPS_TO_SETTLE = 8
 """Trips after a change that are not judged, or one of each micro-batch if those are more: the
 pipeline fills, links probe."""

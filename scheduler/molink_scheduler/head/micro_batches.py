@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
 
-__all__ = ["MICRO_BATCH_COUNT_MAX", "MicroBatches"]
-
 UNEVEN_SHARE = 0.25
 """How far a micro-batch may grow over its even share rather than leave somebody behind."""
 

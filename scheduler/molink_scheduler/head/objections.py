@@ -20,8 +20,6 @@ from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.timing.round_tracker import stamps_objection
 
-__all__ = ["is_awaited", "request_objection", "return_objection", "token_objection"]
-
 
 def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None) -> str | None:
     """Why a request cannot be computed on this ring; None: it can, when there is room."""

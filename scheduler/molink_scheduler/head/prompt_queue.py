@@ -31,8 +31,6 @@ from molink_scheduler.timing.steps import (
     StepProfile,
 )
 
-__all__ = ["SPAN_TOKENS", "PromptQueue"]
-
 SPAN_TOKENS = 128
 """Prefill tokens per batch: hops overlap, and a decode step waits for little (docs/benchmarks)."""
 

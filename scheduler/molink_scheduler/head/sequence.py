@@ -10,8 +10,6 @@ from molink_scheduler.kv.owners import split_salt
 from molink_scheduler.request import Request
 from molink_scheduler.token_ids import TOKEN_BYTES
 
-__all__ = ["Sequence"]
-
 
 @dataclass(slots=True, eq=False)
 class Sequence:

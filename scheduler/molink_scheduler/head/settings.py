@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.prompt_order import OWN_WORK_TIMES

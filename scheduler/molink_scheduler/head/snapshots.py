@@ -24,8 +24,6 @@ from molink_scheduler.head.settings import STATE_CHUNK_TOKENS
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 
-__all__ = ["Snapshots"]
-
 
 @dataclass(slots=True)
 class Snapshots:

@@ -24,17 +24,6 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.kv.free_runs import FreeRuns
 
-__all__ = [
-    "BLOCK_TOKENS",
-    "KvBlocks",
-    "OutOfBlocks",
-    "blocks_for",
-    "cut_runs",
-    "join_runs",
-    "named_runs",
-    "number_runs",
-]
-
 BLOCK_TOKENS = 16
 """vLLM's default: small enough that half a block of waste per sequence does not matter, large
 enough for views."""

@@ -9,8 +9,6 @@ Only ends of chains are ever asked for: a block without those before it is worth
 
 from typing import Protocol
 
-__all__ = ["EVICTION_ORDERS", "CachedUse", "EvictionOrder"]
-
 
 class CachedUse(Protocol):
     """Use that was made of the last blocks of a chain."""

@@ -7,8 +7,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["FreeRuns"]
-
 
 @dataclass(slots=True)
 class FreeRuns:

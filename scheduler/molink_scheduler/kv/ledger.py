@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, OutOfBlocks, blocks_for
 
-__all__ = ["KvLedger"]
-
 
 @dataclass(slots=True)
 class _Holder:

@@ -15,8 +15,6 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["IDLE_TURNOVERS", "OWNER_MARK", "Owners", "owned_salt", "split_salt"]
-
 IDLE_TURNOVERS = 16
 """A ring with room for 32,000 tokens that is flooded with 1,000 a second is turned over so often in
 nine minutes, which is longer than most people take to ask on."""

@@ -31,9 +31,6 @@ from molink_scheduler.kv.owners import OWNER_MARK, Owners, split_salt
 from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.token_ids import TOKEN_BYTES
 
-__all__ = ["CachedPrefix", "Node", "PrefixTree", "common_blocks"]
-
-
 STALE_ENTRIES_MAX = 1024
 """New heap entries beside twice one for each node, before those that do not count are swept out."""
 

@@ -13,8 +13,6 @@ Pure: the head's half; the copies are the stages'.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["SNAPSHOTS_ONE_IN", "SnapshotDirectory", "snapshot_slots"]
-
 SNAPSHOTS_ONE_IN = 4
 """Slots for states among which one is for snapshots: a chat takes a snapshot while nobody is at it,
 and a slot while it is answered. Half was too many: it is room that fewer requests run in."""

@@ -15,8 +15,6 @@ from molink_scheduler.kv.blocks import cut_runs, join_runs
 from molink_scheduler.kv.prefix_tree import CachedPrefix, Node, PrefixTree
 from molink_scheduler.kv.tiers import DEVICE, FILE, CacheTiers
 
-__all__ = ["TieredTree"]
-
 
 @dataclass(slots=True)
 class TieredTree(PrefixTree):

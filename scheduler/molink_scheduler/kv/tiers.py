@@ -18,19 +18,6 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = [
-    "CACHE_RUNS_MAX",
-    "DEVICE",
-    "FETCHES_MAX",
-    "FILE",
-    "HOST",
-    "CacheTiers",
-    "FetchPace",
-    "PromptPace",
-    "answer_s",
-    "blocks_worth_fetching",
-]
-
 DEVICE, HOST, FILE = range(3)
 """Tiers of cached blocks, from the quickest to the slowest."""
 

@@ -5,20 +5,6 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = [
-    "CAUTIOUS",
-    "CHUNK_BYTES_MAX",
-    "CHUNK_BYTES_MIN",
-    "RATE_FLOOR_BYTES_PER_S",
-    "RATE_MAX_BYTES_PER_S",
-    "RATE_MIN_BYTES_PER_S",
-    "Departure",
-    "LinkMemory",
-    "LinkReport",
-    "Repeat",
-    "chunk_bytes_at",
-]
-
 RATE_MIN_BYTES_PER_S = 125_000.0
 """1 Mbps. The slowest link whose chunks we believe to be slow on the wire; below it their delay
 counts as queueing, or a starved sender would take its rivals' queue for its own slowness."""

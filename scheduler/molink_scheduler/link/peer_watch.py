@@ -19,8 +19,6 @@ Pure: times are arguments, in seconds on a clock that never jumps.
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["BEAT_PERIOD_S", "SILENT_MAX_S", "SILENT_MIN_S", "PeerWatch"]
-
 BEAT_PERIOD_S = 0.2
 """Longest pause of a sender between two frames: 150 bytes with all headers, 6 kbps of a link that
 is idle."""

@@ -21,8 +21,6 @@ from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.link.facts import CHUNK_BYTES_MIN
 from molink_scheduler.link.transmission import Chunk, LinkView, TransmissionQueue, Waiting
 
-__all__ = ["ChunkRule", "PriorityQueues", "StarvationLimits", "just_in_time", "quantum"]
-
 DECISIONS_MAX = 30
 """The paper's N. It bounds bursts of tiny messages, which neither bytes nor time see."""
 

@@ -27,8 +27,6 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.link.pacer import LinkPacer
 
-__all__ = ["LOST_S", "GiveUp", "LinkSilence", "Reconnect", "SilenceStep"]
-
 SILENT_ROUNDS = 4.0
 """Times what all that is in flight should take: as the pacer's stalls, a far end that computes or
 an access point that is changed stays within it."""

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["SpareTurn"]
-
 LOOK_AGAIN_S = 0.01
 """While others have something waiting: a line that was left for so long costs a shadow nothing."""
 

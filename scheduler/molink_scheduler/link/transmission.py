@@ -28,8 +28,6 @@ from typing import ClassVar, NamedTuple
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.upload_budget import UNLIMITED_BYTES
 
-__all__ = ["Chunk", "LinkView", "Transfer", "TransmissionQueue", "Waiting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Transfer:

@@ -14,8 +14,6 @@ seconds' worth within one second that begins in the middle.
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["UNLIMITED_BYTES", "UploadBudget", "check_cap"]
-
 BUCKET_S = 0.040
 """What may go at once, in time at the cap. The promise is 5 % in any second; the rest covers the
 frames' headers, which senders do not always count."""

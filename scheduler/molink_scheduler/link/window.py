@@ -16,8 +16,6 @@ from molink_scheduler.link.estimator import LinkEstimator
 from molink_scheduler.link.facts import CHUNK_S, Departure, chunk_bytes_at
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["LinkWindow"]
-
 PIECE_SHARE = 0.25
 """A window with so much of a chunk left is open. One that had to have a whole chunk left would
 leave a fast short link idle for a fifth of the time."""

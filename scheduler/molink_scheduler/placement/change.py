@@ -19,8 +19,6 @@ from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement.evaluate import Forecast, StageForecast
 from molink_scheduler.placement.plan import Plan
 
-__all__ = ["ChangeCost", "Decision", "change_cost", "worth_changing"]
-
 HORIZON_S = 1800.0
 """How long a plan counts: half an hour, about as long as a volunteer's PC stays as it is."""
 

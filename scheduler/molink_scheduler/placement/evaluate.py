@@ -20,8 +20,6 @@ from molink_scheduler.placement.problem import OrderCosts, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
 
-__all__ = ["Forecast", "StageForecast", "forecast"]
-
 BUSY_SHARE = 0.8
 """How busy a device or link is that is called the bottleneck; below it, delay is."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.link.facts import RATE_FLOOR_BYTES_PER_S, RATE_MAX_BYTES_PER_S
 
-__all__ = ["Goal", "LinkFacts", "Network", "NodeFacts"]
-
 TIME_MAX_S = 3600.0
 """Longest step or trip: as long as messages of the control plane allow."""
 

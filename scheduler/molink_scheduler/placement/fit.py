@@ -27,16 +27,6 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.problem import OrderCosts, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts, contiguous, fill
 
-__all__ = [
-    "MICRO_BATCHES_PER_STAGE",
-    "Fit",
-    "fit",
-    "fit_without_bound",
-    "stage_works",
-    "total_s",
-    "ttft_s",
-]
-
 MICRO_BATCHES_PER_STAGE = 2
 """Most micro-batches per stage, as in the head's own choice: it tries 1 to twice the stages."""
 

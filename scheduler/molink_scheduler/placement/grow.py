@@ -17,8 +17,6 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.neighbourhood import PairCosts, insertions
 from molink_scheduler.placement.problem import Order, Problem
 
-__all__ = ["Recipe", "grow", "memory_rooms", "recipes_for_users"]
-
 USERS_FACTOR = 1.5
 """Factor from one number of users to the next that is tried."""
 

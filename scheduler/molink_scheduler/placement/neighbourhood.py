@@ -12,8 +12,6 @@ from itertools import accumulate, pairwise
 
 from molink_scheduler.placement.problem import Order, Problem
 
-__all__ = ["PairCosts", "insertions", "reorders"]
-
 SEGMENT_MAX = 3
 """Longest run of nodes that is moved as one; longer runs are what 2-opt and rotation move."""
 

@@ -14,8 +14,6 @@ from molink_scheduler.placement.fit import Fit, fit, fit_without_bound, total_s,
 from molink_scheduler.placement.problem import Order, OrderCosts, Problem
 from molink_scheduler.placement.split import Counts
 
-__all__ = ["GAIN_MIN", "WORST", "Objective", "PlacedRing", "Score"]
-
 STAGE_TOLL = 0.01
 """Share of the time to first token that a further node must save: each of them can fail."""
 

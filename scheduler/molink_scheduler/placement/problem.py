@@ -16,8 +16,6 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement.facts import Goal, Network, NodeFacts
 
-__all__ = ["Order", "OrderCosts", "Problem"]
-
 Order = tuple[int, ...]
 """Numbers of nodes, head first."""
 

@@ -9,8 +9,6 @@ from molink_scheduler.placement.plan import Plan, even_plan, make_plan, plan_on_
 from molink_scheduler.placement.reserve import plan_with_reserve
 from molink_scheduler.placement.shortage import Shortage
 
-__all__ = ["SPLITS", "PlacementQuestion"]
-
 SPLITS = ("planned", "even")
 """How a model can be divided: by `make_plan`, or by `even_plan`."""
 

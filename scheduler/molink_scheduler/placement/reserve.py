@@ -16,8 +16,6 @@ from molink_scheduler.placement.facts import NodeFacts
 from molink_scheduler.placement.plan import Plan, Standby
 from molink_scheduler.placement.shortage import Shortage
 
-__all__ = ["plan_with_reserve"]
-
 TRIED_MAX = 8
 """Nodes without which a plan is made, the slowest first, to choose the one to hold back."""
 

@@ -27,8 +27,6 @@ from molink_scheduler.placement.objective import WORST, Objective, PlacedRing
 from molink_scheduler.placement.problem import Order
 from molink_scheduler.placement.shortage import fullest_order
 
-__all__ = ["EFFORT_MAX", "local_search", "search"]
-
 NODES_TRIED_ALL = 7
 """Most nodes of which every ring is tried; seven make 13,699 rings and take seconds."""
 

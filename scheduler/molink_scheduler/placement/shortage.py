@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from molink_scheduler.placement.problem import Order, Problem
 
-__all__ = ["GIB", "Shortage", "fullest_order", "shortage"]
-
 GIB = 2**30
 
 

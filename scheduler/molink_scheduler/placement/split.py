@@ -20,8 +20,6 @@ from collections import deque
 from collections.abc import Sequence
 from math import inf
 
-__all__ = ["ROUNDING", "Counts", "contiguous", "even", "fill"]
-
 Counts = tuple[int, ...]
 """Layers of each stage, in order of the ring; each at least 1."""
 

@@ -30,8 +30,6 @@ from molink_scheduler.events import (
 from molink_scheduler.recording.values import encode
 from molink_scheduler.stage.core import StageCore
 
-__all__ = ["FORMAT", "EventLog", "RecordedCore"]
-
 FORMAT = 6
 """Raised whenever older logs cannot be replayed any more."""
 

@@ -35,8 +35,6 @@ from molink_scheduler.kv import blocks, ledger, owners, prefix_tree, snapshots, 
 from molink_scheduler.stage import away, book, core, held_request, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
-__all__ = ["decode", "encode"]
-
 _MODULES: tuple[ModuleType, ...] = (
     *(
         batch,

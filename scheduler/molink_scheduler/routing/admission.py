@@ -28,18 +28,6 @@ from molink_scheduler.routing.ring_forecast import (
     if_idle,
 )
 
-__all__ = [
-    "NO_TARGETS",
-    "READMITTED_BELOW",
-    "RETRY_S_MAX",
-    "TPOT_TARGET_MS_MAX",
-    "TTFT_TARGET_S_MAX",
-    "AdmissionPolicy",
-    "RingAdmission",
-    "Targets",
-    "Verdict",
-]
-
 READMITTED_BELOW = 0.9
 """Share of a target below which a ring takes requests again after it has refused one: a tenth is
 more than one more request changes on a ring that is full, so two in a row are not answered

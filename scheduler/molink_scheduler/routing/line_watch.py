@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["LIES_AFTER_S", "LYING_MAX", "LYING_WITHIN_S", "STALLED_S", "LineWatch", "Waiting"]
-
 LIES_AFTER_S = 30.0
 """Patience beside what a prompt takes: a slow stage computes a span, a hop of a home line stalls,
 and a ring that was idle for long wakes, in less."""

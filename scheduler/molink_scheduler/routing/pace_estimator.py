@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 
 from molink_scheduler.routing.ring_forecast import ANSWER_TOKENS, RingPace, RingState
 
-__all__ = ["UNKNOWN_PACE", "PaceEstimator"]
-
 SAMPLES_REMEMBERED = 64
 """First tokens over which a pace is smoothed, as many as a ring of sixteen answers in some
 minutes."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.prefix_tree import PrefixTree
 
-__all__ = ["MIRROR_BLOCKS_MAX", "PrefixMirror"]
-
 MIRROR_BLOCKS_MAX = 2**18
 """4 million tokens of one ring, more than home PCs hold of any model; 20 MB."""
 

@@ -30,8 +30,6 @@ from molink_scheduler.routing.ring_forecast import (
     own_prefill_s,
 )
 
-__all__ = ["Routing", "choose_ring"]
-
 ALIKE = 1.05
 """Multiple of the least forecast that counts as no longer: forecasts are not more exact than that,
 and rings that would begin at about the same time should share the work."""

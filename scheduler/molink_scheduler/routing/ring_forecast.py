@@ -17,17 +17,6 @@ Pure.
 import math
 from dataclasses import dataclass, replace
 
-__all__ = [
-    "ANSWER_TOKENS",
-    "RingPace",
-    "RingState",
-    "decoding_then",
-    "forecast_tpot_s",
-    "forecast_ttft_s",
-    "if_idle",
-    "own_prefill_s",
-]
-
 ANSWER_TOKENS = 200.0
 """Mean length of answers before any has ended: about that of Mooncake's traces (182 to 343)."""
 

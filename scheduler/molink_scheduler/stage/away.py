@@ -15,8 +15,6 @@ from itertools import chain
 from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
 
-__all__ = ["AwayBook"]
-
 
 @dataclass(slots=True)
 class _Reading:

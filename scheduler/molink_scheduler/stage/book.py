@@ -38,8 +38,6 @@ from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.held_request import HeldRequest
 from molink_scheduler.timing.round_tracker import stamps_objection
 
-__all__ = ["MESSAGE_ROWS_MAX", "StageBook"]
-
 MESSAGE_ROWS_MAX = 4096
 """Rows of one message. The head has at most `PREFILL_TOKENS_IN_FLIGHT_MAX` prompt rows under way,
 2,048, and decodes one row for each of the 4,096 requests that a coordinator accepts."""

@@ -20,8 +20,6 @@ from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
 
-__all__ = ["Extension", "HasRows"]
-
 HasRows = Callable[[int, int], bool]
 """Whether the rows of a request's first tokens, that a stage has sent, are still there."""
 

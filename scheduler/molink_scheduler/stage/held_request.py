@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from molink_scheduler.batch import PREFILL, Admission, BatchClass, Span
 
-__all__ = ["HeldRequest"]
-
 
 @dataclass(slots=True)
 class HeldRequest:

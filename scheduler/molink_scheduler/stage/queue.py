@@ -50,8 +50,6 @@ from molink_scheduler.events import (
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.timing.steps import DecodeClock, PrefillBudget, StepProfile
 
-__all__ = ["DECODES_BEFORE_PREFILL_MAX", "StageOrder", "StageQueue", "cut_rows", "join_batches"]
-
 DECODES_BEFORE_PREFILL_MAX = 8
 """Decode batches that may pass a waiting span in a row."""
 

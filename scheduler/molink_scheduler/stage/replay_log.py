@@ -18,8 +18,6 @@ from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
 from molink_scheduler.resume import Resume
 
-__all__ = ["Lengths", "ReplayLog", "SentRows"]
-
 
 class Lengths(NamedTuple):
     """Length of a request's prompt, and how long it may become."""

@@ -22,8 +22,6 @@ from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
 
-__all__ = ["ShadowBatch", "ShadowFeed"]
-
 LEFT_SHARE, LEFT_AFTER_S = 0.5, 20.0
 """A request that lacks this share of its tokens for so long gains little: a prompt of 1,000 tokens
 of a 70B model takes 0.7 s of a line of 100 Mbps, 7 s of what a tenth of it leaves."""

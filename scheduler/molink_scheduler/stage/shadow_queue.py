@@ -25,8 +25,6 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.stage.queue import StageQueue
 
-__all__ = ["ShadowQueue"]
-
 
 @dataclass(slots=True)
 class ShadowQueue(StageQueue):

@@ -17,14 +17,6 @@ Pure: everything is an argument.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = [
-    "HopCost",
-    "RoundModel",
-    "StageCost",
-    "best_beside_prefill",
-    "best_micro_batch_count",
-]
-
 GAIN_MIN = 0.05
 """A change of the count must promise this much of the cycle: measurements are noisy, and a change
 costs the pipeline a round to settle."""

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
 from molink_scheduler.timing.steps import StepProfile
 
-__all__ = ["RoundTracker", "StageStamp", "stamps_objection"]
-
 WEIGHT_OF_NEWEST = 0.1
 """Weight of a trip's delay: prompts that pass now and then should not look like a slow ring."""
 

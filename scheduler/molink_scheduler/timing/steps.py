@@ -25,15 +25,6 @@ Pure: times and durations are arguments.
 import math
 from dataclasses import dataclass, field
 
-__all__ = [
-    "PREFILL_ROWS_MIN",
-    "REPLAY_ROWS_MAX",
-    "DecodeClock",
-    "PrefillBudget",
-    "PrefillLoad",
-    "StepProfile",
-]
-
 FORGET = 0.98
 """Weight of a step after one newer one: half is forgotten after 34 steps, four seconds of
 decode."""

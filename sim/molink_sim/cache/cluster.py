@@ -28,16 +28,6 @@ from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest
 from molink_sim.even_ring import even_ring
 from molink_sim.scenario import LinkSpec, RingSpec, StageSpec
 
-__all__ = [
-    "PAPER_CAPACITY_TOKENS",
-    "PAPER_NODES",
-    "KvcacheCentric",
-    "PaperNode",
-    "home_ring",
-    "paper_ring",
-    "paper_ring_spec",
-]
-
 PAPER_NODES = 8
 """Nodes of the paper's sixteen that compute prompts."""
 

@@ -23,8 +23,6 @@ from molink_sim.cache.serve import MOONCAKE, ROUTINGS, CacheOutcome, Rules, serv
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, rate_per_s, within
 from molink_sim.scenario import LinkSpec
 
-__all__ = ["SHOWN", "CacheSetting", "rows_of"]
-
 HOME_RINGS, HOME_STAGES = 4, 4
 
 RINGS_MAX = 64

@@ -13,8 +13,6 @@ from molink_scheduler.kv.prefix_tree import PrefixTree
 from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_sim.cache.trace import CacheRequest
 
-__all__ = ["HitRate", "brute_force_lru", "hit_rate"]
-
 HitRate = float
 """Share of all blocks asked for that were cached."""
 

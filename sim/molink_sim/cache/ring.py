@@ -25,8 +25,6 @@ from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_sim.cache.ring_cost import IDLE, DecodeLoad, PrefillWork, RingCost
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest
 
-__all__ = ["CacheRing", "Served"]
-
 SALT = ""
 """All requests of a trace share with each other."""
 

@@ -30,8 +30,6 @@ from molink_scheduler.timing.round_model import (
 from molink_sim.cache.trace import BLOCK_TOKENS
 from molink_sim.scenario import LinkSpec, RingSpec, StepCost
 
-__all__ = ["IDLE", "DecodeLoad", "PipelineCost", "PrefillWork", "RingCost"]
-
 BYTES_PER_MBIT = 125_000
 
 BUSY_ROWS = 8

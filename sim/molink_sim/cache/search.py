@@ -18,8 +18,6 @@ from molink_sim.cache.ring_cost import IDLE, RingCost
 from molink_sim.cache.serve import CacheOutcome
 from molink_sim.cache.trace import CacheRequest
 
-__all__ = ["TPOT_TIMES", "TTFT_TIMES", "HeldRate", "highest_rate", "p90", "quiet_targets"]
-
 TTFT_TIMES, TPOT_TIMES = 10.0, 5.0
 """Multiples of the quiet times (Mooncake, section 5.1)."""
 

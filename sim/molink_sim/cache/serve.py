@@ -19,8 +19,6 @@ from molink_sim.cache.ring import CacheRing, Served
 from molink_sim.cache.ring_cost import RingCost
 from molink_sim.cache.trace import CacheRequest
 
-__all__ = ["MOONCAKE", "ROUTINGS", "CacheOutcome", "Rules", "serve"]
-
 MOONCAKE = {
     "mooncake-cache-aware": KvcacheCentric(copies=False),
     "mooncake-kvcache-centric": KvcacheCentric(copies=True),

@@ -32,8 +32,6 @@ from molink.workload.trace import ROWS_MAX
 from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_sim.workload import BATCH_REQUESTS_MIN, BATCH_S
 
-__all__ = ["BLOCK_TOKENS", "CacheRequest", "at_rate", "rate_per_s", "read_cache_trace", "within"]
-
 BLOCK_TOKENS = 512
 """Tokens of one hash in Mooncake's traces."""
 

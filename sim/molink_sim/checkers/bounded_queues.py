@@ -8,8 +8,6 @@ from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.scenario import Scenario
 
-__all__ = ["MESSAGES_WAITING_MAX", "BoundedQueues"]
-
 MESSAGES_WAITING_MAX = 4096
 """Messages that may wait on one link: `TRANSFERS_WAITING_MAX` of
 `molink.transport.link.paced_link`, where reaching it is an error."""

@@ -14,8 +14,6 @@ from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.scenario import ConnectionReset, DuplicatedMessages, Scenario
 from molink_sim.simulate import World
 
-__all__ = ["BytesConserved"]
-
 
 class BytesConserved(Checker):
     """Count of every link's messages and bytes, and of the rows that every stage computed."""

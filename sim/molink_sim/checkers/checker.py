@@ -15,8 +15,6 @@ from molink_sim.ring.baselines import IterationHead
 from molink_sim.scenario import RingSpec, Scenario
 from molink_sim.simulate import World
 
-__all__ = ["MISTAKES_MAX", "Checker", "Place", "RingLife"]
-
 MISTAKES_MAX = 3
 """Kept of one invariant in one run: the first is the cause, the rest follows from it."""
 

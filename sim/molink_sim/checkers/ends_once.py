@@ -6,8 +6,6 @@ from molink_sim.ring.coordinator import request_number
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
-__all__ = ["EndsOnce"]
-
 
 class EndsOnce(Checker):
     """Count of the endings of each request."""

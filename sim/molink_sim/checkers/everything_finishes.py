@@ -6,8 +6,6 @@ from molink_sim.ring.coordinator import LOSSES_MAX
 from molink_sim.scenario import FaultSpec, HostSuspended, NodeLoss
 from molink_sim.simulate import World
 
-__all__ = ["EverythingFinishes"]
-
 
 class EverythingFinishes(Checker):
     """Rest at the end: no request waits, none failed without a lost node."""

@@ -14,8 +14,6 @@ from molink_sim.ring.coordinator import request_number
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
-__all__ = ["KvBlocksKept"]
-
 
 class KvBlocksKept(Checker):
     """The blocks of every stage, and whose they are."""

@@ -2,8 +2,6 @@
 
 from molink_sim.checkers.checker import Checker, Place
 
-__all__ = ["NothingRefused"]
-
 
 class NothingRefused(Checker):
     """Invariant that no stage drops a message of its neighbour."""

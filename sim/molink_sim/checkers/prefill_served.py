@@ -10,8 +10,6 @@ from molink_scheduler.stage.queue import DECODES_BEFORE_PREFILL_MAX
 from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.scenario import Scenario
 
-__all__ = ["DECODES_MAX", "PrefillServed"]
-
 DECODES_MAX = 3 * DECODES_BEFORE_PREFILL_MAX
 """Decode steps in a row while prefill waits for the device: a run of them between the layers of a
 step, one before the next, and one more while `PrefillBudget` waits for decode that is due."""

@@ -5,8 +5,6 @@ from molink_scheduler.resume import Resume
 from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.scenario import Scenario
 
-__all__ = ["SurvivorsStay"]
-
 
 class SurvivorsStay(Checker):
     """Limit on what a loss costs the stages that were not lost."""

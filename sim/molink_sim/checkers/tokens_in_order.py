@@ -19,8 +19,6 @@ from molink_sim.ring.coordinator import request_number
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
-__all__ = ["TokensInOrder"]
-
 
 class TokensInOrder(Checker):
     """Order of the positions that stages compute and the tail draws."""

@@ -28,8 +28,6 @@ from molink_sim.ring.baselines import IterationHead
 from molink_sim.ring.build import Ring
 from molink_sim.scenario import Scenario
 
-__all__ = ["Watchers"]
-
 Listeners = list[Callable[..., None]]
 
 

@@ -9,8 +9,6 @@ import click
 
 from molink.terminal.command_line import quiet_option
 
-__all__ = ["cache"]
-
 SHOWN = ("runs", "hit-rate", "held-rate", "overload")
 COLUMNS = {
     "rate_per_s": "req./s",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from molink_sim.validation.comparison import Comparison
     from molink_sim.validation.real import RealRound
 
-__all__ = ["compare"]
-
 
 @click.command()
 @click.option(

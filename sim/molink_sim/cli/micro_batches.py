@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from molink_sim.micro_batch_sweep import SweepSetting
     from molink_sim.report.summary import Sweep
 
-__all__ = ["micro_batches"]
-
 PICTURE_SUFFIX = ".png"
 
 

@@ -6,8 +6,6 @@ import click
 
 from molink.terminal.command_line import quiet_option
 
-__all__ = ["paper"]
-
 
 @click.command()
 @click.option(

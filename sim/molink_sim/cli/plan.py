@@ -4,8 +4,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["plan"]
-
 
 @click.command()
 @click.option("--model", required=True, help="A known model, or the path of any config.json.")

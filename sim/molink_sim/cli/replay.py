@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["replay"]
-
 
 @click.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))

@@ -8,8 +8,6 @@ import click
 from molink.terminal.command_line import quiet_option
 from molink_sim.network.policies import POLICIES
 
-__all__ = ["run"]
-
 MILLISECONDS = 1e-3
 
 

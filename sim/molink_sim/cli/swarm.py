@@ -10,8 +10,6 @@ from molink.terminal.command_line import quiet_option
 if TYPE_CHECKING:
     from molink_sim.swarm import SwarmReport
 
-__all__ = ["swarm"]
-
 FAILURES_SHOWN_MAX = 20
 """Failures that are shown. More would scroll the first away; the JSON has all."""
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 from molink_sim.scenario import FaultSpec, LinkChange, LinkCut, LinkSpec, RingSpec
 
-__all__ = ["cut_link", "cut_links"]
-
 
 def cut_links(rings: Sequence[RingSpec], faults: Sequence[FaultSpec]) -> list[RingSpec]:
     """The rings with all cuts among `faults` in their links' changes."""

@@ -27,8 +27,6 @@ from molink_sim.scenario import (
     StepCost,
 )
 
-__all__ = ["disturb", "disturb_link", "disturb_stage"]
-
 
 def disturb(ring: Ring, scenario: Scenario, clock: Clock) -> None:
     """Wrap the slow nodes and troubled wires of a ring; cuts are in its links already."""

@@ -16,8 +16,6 @@ from molink_sim.scenario import (
     SlowNode,
 )
 
-__all__ = ["FAULTS", "draw_faults"]
-
 FAULTS_PER_KIND_MAX = 2
 """Faults of one kind in a run: two may overlap, and there is calm in between."""
 

@@ -19,8 +19,6 @@ from typing import Protocol
 from molink_sim.clock import Clock
 from molink_sim.scenario import FaultSpec, HostSuspended, NodeLoss
 
-__all__ = ["LOST_AGAIN_S", "RECOVER_WITHIN_S", "Recovery", "RingHost"]
-
 RECOVER_WITHIN_S, LOST_AGAIN_S = 60.0, 60.0
 """Constants of `molink.coordinator.upkeep.recovery` (a test compares them)."""
 

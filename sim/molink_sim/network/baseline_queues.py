@@ -23,8 +23,6 @@ from molink_scheduler.link.transmission import (
     Waiting,
 )
 
-__all__ = ["FairQueue", "FifoQueue"]
-
 FIFO_PIECE_BYTES = 16 * 2**10
 """Bytes of a piece, as many as `quantum` sends at once: the two differ in order alone."""
 

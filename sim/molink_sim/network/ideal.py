@@ -20,8 +20,6 @@ from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver, ForecastIgnored
 
-__all__ = ["IdealLink", "WaitingPrefill"]
-
 
 @dataclass(slots=True)
 class WaitingPrefill:

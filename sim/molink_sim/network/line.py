@@ -17,16 +17,6 @@ from molink_scheduler.batch import BatchClass
 from molink_sim.outcome import Usage
 from molink_sim.scenario import LinkSpec
 
-__all__ = [
-    "BYTES_PER_MEGABIT",
-    "INITIAL_WINDOW_BYTES",
-    "Line",
-    "RateSchedule",
-    "Trouble",
-    "Uplink",
-    "Window",
-]
-
 BYTES_PER_MEGABIT = 1e6 / 8
 
 INITIAL_WINDOW_BYTES = 10 * 1460

@@ -4,8 +4,6 @@ from typing import Any, NamedTuple, Protocol
 
 from molink_scheduler.batch import BatchClass
 
-__all__ = ["Deliver", "ForecastIgnored", "Link", "Sent"]
-
 
 class Sent(NamedTuple):
     """Message of one epoch of a ring; whoever is in a later one drops it."""

@@ -9,8 +9,6 @@ from molink_sim.network.policies import make_queue
 from molink_sim.network.unpaced import FairLink, FifoLink, SerialLink
 from molink_sim.scenario import SystemSpec
 
-__all__ = ["LINK_MODELS", "make_link"]
-
 LINK_MODELS = ("paced", "ideal")
 
 

@@ -20,8 +20,6 @@ from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver
 
-__all__ = ["CHUNK_HEADER_BYTES", "PacedLink"]
-
 CHUNK_HEADER_BYTES = 23
 """Bytes of `molink.wire.chunks.ChunkHeader` once its numbers are large."""
 

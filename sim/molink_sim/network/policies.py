@@ -16,8 +16,6 @@ from molink_scheduler.link.priority_queues import (
 from molink_scheduler.link.transmission import LinkView, TransmissionQueue
 from molink_sim.network.baseline_queues import FairQueue, FifoQueue
 
-__all__ = ["PAPER_POLICY", "POLICIES", "fixed_quantum", "make_queue"]
-
 POLICIES = ("molink", "just_in_time", "quantum", "fifo", "fair")
 """Names that any link takes."""
 

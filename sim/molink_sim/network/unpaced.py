@@ -17,8 +17,6 @@ from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver, ForecastIgnored, Sent
 
-__all__ = ["FairLink", "FifoLink", "SerialLink"]
-
 RATE_MIN_BYTES_PER_S = 1.0
 """Rate of a link that is cut, for the chunk rules: theirs are above 0."""
 

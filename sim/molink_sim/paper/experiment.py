@@ -39,17 +39,6 @@ from molink_sim.simulate import simulate
 from molink_sim.systems import SYSTEMS, WHOLE_PROMPT_TOKENS
 from molink_sim.workload import generate, thin
 
-__all__ = [
-    "PUBLISHED",
-    "TABLES",
-    "Means",
-    "Row",
-    "Setting",
-    "row_count",
-    "rows_of",
-    "run_setting",
-]
-
 MODEL, GPU, STAGES = "qwen-7b", "rtx4090", 3
 MBPS, ONE_WAY_MS = 100.0, 30.0
 

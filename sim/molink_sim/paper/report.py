@@ -11,8 +11,6 @@ from molink_sim.report.summary import Run, Sweep
 from molink_sim.report.tables import Table
 from molink_sim.scenario import SystemSpec
 
-__all__ = ["draw_paper", "paper_json", "paper_tables"]
-
 FIGURES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency"}
 
 TITLES = {

@@ -10,8 +10,6 @@ from molink_sim.report.plots import colours, cumulative, legend, logarithmic, pi
 from molink_sim.report.summary import Point, Sweep, samples
 from molink_sim.report.tables import figure_label
 
-__all__ = ["plot_cdfs", "plot_curves"]
-
 AXIS_NAMES = {
     "bandwidth_mbps": "bandwidth, Mbps",
     "latency_ms": "one-way latency, ms",

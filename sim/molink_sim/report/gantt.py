@@ -13,8 +13,6 @@ from molink.errors import UserError
 from molink_sim.outcome import Activity
 from molink_sim.report.plots import DECODE_COLOUR, PREFILL_COLOUR, picture
 
-__all__ = ["in_pipeline_order", "plot_gantt"]
-
 BARS_MAX = 20_000
 LANES_MAX = 40
 """Lanes of a picture. More can be neither drawn in reasonable time nor told apart."""

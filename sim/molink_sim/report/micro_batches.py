@@ -19,8 +19,6 @@ from molink.errors import UserError
 from molink_sim.report.plots import colours, legend, logarithmic, picture
 from molink_sim.report.summary import Parameter, Point, Sweep
 
-__all__ = ["fewest_near_best", "plot_micro_batch_curves", "plot_micro_batches"]
-
 FIGURE = "tpot_s.mean"
 
 NOTHING_TO_DRAW = f"no run has rtt_ms, stage_ms, users, micro_batches and {FIGURE}"

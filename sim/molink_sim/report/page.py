@@ -20,8 +20,6 @@ from molink_sim.report.gantt import plot_gantt
 from molink_sim.report.summary import summary
 from molink_sim.report.tables import Table, busy_table, spread_table, totals
 
-__all__ = ["Picture", "Section", "write_page", "write_run_page"]
-
 WINDOW_S = 2.0
 """Seconds of the timeline in the Gantt picture: about ten rounds of a home ring."""
 

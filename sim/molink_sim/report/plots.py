@@ -10,17 +10,6 @@ from typing import Any
 
 from molink.errors import UserError
 
-__all__ = [
-    "DECODE_COLOUR",
-    "PREFILL_COLOUR",
-    "colour",
-    "colours",
-    "cumulative",
-    "legend",
-    "logarithmic",
-    "picture",
-]
-
 COLOURS = {"molink": "#0b6e4f", "fifo": "#c8553d", "fair": "#3d5a98"}
 MORE_COLOURS = ("#7d5ba6", "#d9a441", "#4f9da6", "#888888", "#222222")
 SYSTEM_COLOURS = {

@@ -26,8 +26,6 @@ from typing import Any
 from molink.workload.figures import spread
 from molink_sim.outcome import Outcome, RequestOutcome
 
-__all__ = ["Parameter", "Point", "Run", "Samples", "Sweep", "samples", "summary", "to_json"]
-
 GAPS_MAX = 1_000_000
 """Gaps that are sorted. Of more only those of every second (third, ...) request count. Their 99th
 percentile is as good as known, and 1,000 nodes make 14 million in ten minutes."""

@@ -10,16 +10,6 @@ from rich.table import Table as RichTable
 
 from molink.workload.figures import TIME_LABELS
 
-__all__ = [
-    "Table",
-    "busy_table",
-    "figure_label",
-    "print_summary",
-    "print_table",
-    "spread_table",
-    "totals",
-]
-
 COLUMNS = ("mean", "p50", "p95", "p99")
 
 BUSY_ROWS_MAX = 24

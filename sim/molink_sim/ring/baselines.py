@@ -28,8 +28,6 @@ from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.timing.steps import DecodeClock
 
-__all__ = ["STEP_TOKENS_MAX", "FifoQueue", "IterationHead"]
-
 STEP_TOKENS_MAX = 2048
 """The least that vLLM takes as `max_num_batched_tokens` without chunked prefill; a longer prompt
 goes alone. A model of 8,192 tokens gets as many unless told otherwise, which up to 0.3 requests per

@@ -4,10 +4,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import SPAN_TOKENS_MAX, STATE_CHUNK_TOKENS, RingTerms
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import (
+    SPAN_TOKENS_MAX,
+    STATE_CHUNK_TOKENS,
+    HeadSettings,
+    RingTerms,
+)
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits
@@ -31,8 +36,6 @@ from molink_sim.ring.stage import Stage
 from molink_sim.ring.tail import TOKEN_ID, Tail
 from molink_sim.scenario import RingSpec, StageSpec, SystemSpec
 from molink_sim.stage_profile import Curve
-
-__all__ = ["Ring", "RingMaker"]
 
 SAMPLES_COPY_BYTES = 40
 """Bytes that a copy of one token costs the tail's upload."""

@@ -21,8 +21,6 @@ from molink_sim.outcome import RequestOutcome
 from molink_sim.ring.tail import TOKEN_ID
 from molink_sim.scenario import Arrival
 
-__all__ = ["LOSSES_MAX", "Coordinator", "RingEndpoint", "request_number"]
-
 LOSSES_MAX = 8
 """Losses that a request survives, as in `ring_client`: after more it may be what ends the rings."""
 

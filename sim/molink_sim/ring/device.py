@@ -17,8 +17,6 @@ from molink_scheduler.events import RunBatch
 from molink_sim.clock import Clock
 from molink_sim.outcome import Usage
 
-__all__ = ["Device", "OwnDevice", "PrefillStep", "SharedDevice"]
-
 Action = Callable[[Any], None]
 
 

@@ -6,8 +6,6 @@ The sizes are those of `molink.wire.frames`, fitted to what it encodes for 1 to 
 from molink_scheduler.batch import Batch
 from molink_scheduler.events import BatchReturned
 
-__all__ = ["CODEC_RATIO", "FORGET_BYTES", "activations_bytes", "sampled_bytes"]
-
 HEADER_BYTES = 35
 SPAN_BYTES = 11
 STAMP_BYTES = 19

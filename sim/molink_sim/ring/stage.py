@@ -42,8 +42,6 @@ from molink_sim.ring.tail import Tail
 from molink_sim.scenario import StepCost
 from molink_sim.stage_profile import Curve
 
-__all__ = ["NewCore", "Stage"]
-
 NewCore = Callable[[Resume, frozenset[int]], StageCore]
 """Maker of a survivor's core from what it keeps, and what it cannot go on with."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from molink_scheduler.batch import Admission, Batch, Span
 from molink_scheduler.events import BatchReturned, SampledToken
 
-__all__ = ["TOKEN_ID", "Tail"]
-
 TOKEN_ID = 0
 """Id of every token."""
 

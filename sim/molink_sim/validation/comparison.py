@@ -11,16 +11,6 @@ from molink_sim.report.tables import Table
 from molink_sim.validation.real import RealRound
 from molink_sim.validation.simulated import SimulatedRun
 
-__all__ = [
-    "Comparison",
-    "Figure",
-    "compare_figures",
-    "comparison_json",
-    "comparison_table",
-    "disturbed",
-    "verdict",
-]
-
 ERROR_MAX = 0.15
 """Error of the means over all requests that a forecast may have for a decision about a ring. Two
 rounds on one machine differ by up to a third of it."""

@@ -16,8 +16,6 @@ from molink.errors import UserError
 from molink.workload.figures import SeenRequest
 from molink_sim.stage_profile import StageProfile, read_stage_profile
 
-__all__ = ["RealRound", "measured_profile", "real_rounds"]
-
 
 def measured_profile(path: Path, model: str) -> StageProfile:
     """The profile at `path`, measured and written there when there is none.

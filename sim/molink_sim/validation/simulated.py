@@ -32,8 +32,6 @@ from molink_sim.simulate import simulate
 from molink_sim.stage_profile import PcTimes, StageProfile
 from molink_sim.systems import system_named
 
-__all__ = ["SimulatedRun", "run_simulated"]
-
 API_S = 0.0015
 """Seconds of software between a user and the coordinator, both ways: HTTP, JSON, checks, an event.
 A service that answers at once took 1.4 to 1.8 ms on the machine of docs/benchmarks, for prompts of

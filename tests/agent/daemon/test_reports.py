@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.control.messages.payloads import ModelSize
+from molink.control.messages.base import ModelSize
 from molink.control.messages.topics import PROFILE, WISH
 from molink_agent.daemon.reports import AGAIN_MARGIN, CHECK_EVERY_S, CapacityCheck
 from molink_agent.daemon.status import status_of

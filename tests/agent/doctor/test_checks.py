@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from molink.control.messages.payloads import ModelSize, Profile
+from molink.control.messages.base import ModelSize
+from molink.control.messages.payloads import Profile
 from molink.control.versions import Protocols, own_protocols
 from molink_agent.data_files import Known
 from molink_agent.doctor import hardware, network

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from molink.control.certificate import own_certificate
-from molink.control.messages.payloads import ModelSize
+from molink.control.messages.base import ModelSize
 from molink_agent.data_files import Known
 from molink_agent.doctor import gather as gather_module
 from molink_agent.doctor.gather import (

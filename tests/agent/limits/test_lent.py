@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.control.messages.payloads import ModelSize
+from molink.control.messages.base import ModelSize
 from molink.hardware.card_memory import kept_free_bytes
 from molink_agent.limits.lent import (
     BESIDE_STAGE_BYTES,

@@ -2,8 +2,8 @@ from itertools import islice, product
 
 import pytest
 
-from molink.control.addresses import ServerTrust
-from molink.control.broker.broker import Credentials, open_broker
+from molink.control.addresses import Credentials, ServerTrust
+from molink.control.broker.broker import open_broker
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.errors import ControlError, JoinRefusedError, UserError
 

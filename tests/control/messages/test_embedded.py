@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from molink.control.messages.payloads import Assignment, NodeHealth, StageFact, Unreadable
+from molink.control.messages.base import Unreadable
+from molink.control.messages.payloads import Assignment, NodeHealth, StageFact
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.head.settings import RingTerms

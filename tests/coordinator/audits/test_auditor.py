@@ -22,7 +22,7 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
 from molink.serving.token_events import PromptLogprob, TokenEvent
-from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.progress import StageProgress
 from molink.tasks import background_tasks
 from molink_scheduler.audit import NUMBERS
 from molink_scheduler.request import SamplingParams

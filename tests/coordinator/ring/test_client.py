@@ -7,13 +7,16 @@ import pytest
 
 from molink.coordinator.ring import client as ring_client
 from molink.coordinator.ring import live_sequence
-from molink.coordinator.ring.client import RequestStalledError
 from molink.coordinator.ring.links import (
     HeadLost,
     RingClientLinks,
     TailRefused,
 )
-from molink.coordinator.ring.live_sequence import FIRST_TOKEN_WITHIN_S, TOKEN_WITHIN_S
+from molink.coordinator.ring.live_sequence import (
+    FIRST_TOKEN_WITHIN_S,
+    TOKEN_WITHIN_S,
+    RequestStalledError,
+)
 from molink.errors import (
     FrameError,
     InvalidRequestError,

@@ -20,7 +20,7 @@ from molink.coordinator.ring.stage_watch import (
     silences_s,
     stall_max_s,
 )
-from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.progress import StageProgress
 from tests.coordinator.examples import PROFILE, STEPS
 from tests.coordinator.upkeep.world import REPORT
 

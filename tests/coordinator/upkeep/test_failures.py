@@ -8,12 +8,12 @@ import pytest
 
 from molink.control.messages.payloads import NodeHealth
 from molink.coordinator.planning import cluster_plan
-from molink.coordinator.ring.client import RequestStalledError, Served
+from molink.coordinator.ring.live_sequence import RequestStalledError, Served
 from molink.coordinator.upkeep import manager as manager_module
 from molink.coordinator.upkeep import ring_progress, ring_supervisor
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.errors import RingError, RowsRefusedError, StageError
-from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.routing.line_watch import LYING_MAX
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.upkeep.world import CARD, HEALTH, REPORT, collect, request, world

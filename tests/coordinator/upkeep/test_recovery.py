@@ -4,12 +4,11 @@ import asyncio
 import time
 from dataclasses import asdict, replace
 
-from molink.control.messages.payloads import NodeHealth, StageFact
-from molink.coordinator.nodes.node_book import NodeState
+from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
 from molink.coordinator.upkeep import recovery, ring_supervisor
 from molink.coordinator.upkeep.recovery import Recovery
 from molink.coordinator.upkeep.ring_supervisor import SILENT_LOST_S, RingState, RingSupervisor
-from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.coordinator.ring.client import Served
+from molink.coordinator.ring.live_sequence import Served
 from molink.coordinator.upkeep.ring_progress import (
     IDLE_S,
     LATE_S,
@@ -17,7 +17,7 @@ from molink.coordinator.upkeep.ring_progress import (
     RingProgress,
     Stuck,
 )
-from molink.stage_protocol.messages import StageProgress
+from molink.stage_protocol.progress import StageProgress
 
 ROWS = 4
 """Of a micro-batch; one goes round each second."""

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-from molink.control.messages.payloads import NodeHealth, NodeWish, StageFact
-from molink.coordinator.nodes.node_book import NodeState
+from molink.control.messages.payloads import NodeHealth, NodeState, NodeWish, StageFact
 from molink.coordinator.upkeep import ring_supervisor
 from molink.coordinator.upkeep.ring_supervisor import SILENT_LOST_S, RingState
-from molink.stage_protocol.messages import StageProgress
-from molink.stage_protocol.progress import ShadowProgress
+from molink.stage_protocol.progress import ShadowProgress, StageProgress
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
 from tests.coordinator.upkeep.world import REPORT, world

@@ -19,7 +19,7 @@ from molink.coordinator.planning.cluster_plan import (
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.cache_use import CacheUse
-from molink.coordinator.ring.client import Served
+from molink.coordinator.ring.live_sequence import Served
 from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import JoinTerms
 from molink.coordinator.upkeep import manager as manager_module

@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
+from molink.checkpoint.stage_size import KV_TOKENS_MIN
 from molink.engine.device import devices
 from molink.engine.device.devices import (
     KV_SHARE_OF_FREE_TOGETHER,
     KV_TOKENS_MAX,
-    KV_TOKENS_MIN,
     STATE_SLOTS_MAX,
     choose_device,
     choose_dtype,

@@ -12,8 +12,8 @@ from molink_scheduler.events import (
     RequestSubmitted,
     SampledToken,
 )
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.timing.round_tracker import STAMPS_MAX, StageStamp
 from molink_scheduler.token_ids import token_bytes

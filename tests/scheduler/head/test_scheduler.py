@@ -12,8 +12,8 @@ from molink_scheduler.events import (
     RequestSubmitted,
     SampledToken,
 )
-from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, RingTerms
+from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler
+from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, RingTerms
 from molink_scheduler.request import (
     GRAMMAR_CHARS_MAX,
     LOGIT_BIAS_COUNT_MAX,

@@ -16,8 +16,8 @@ from molink_scheduler.events import (
     SendTokens,
     WaitUntil,
 )
-from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.book import StageBook

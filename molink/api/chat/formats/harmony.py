@@ -18,8 +18,6 @@ from molink.api.chat.formats.think import ThinkTags
 from molink.api.chat.parts import ReasoningDelta
 from molink.serving.text_stream import first_of
 
-__all__ = ["FINAL", "QUIET", "THOUGHTS", "HarmonyReader"]
-
 MESSAGE = "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
 

@@ -12,8 +12,6 @@ from molink.api.chat.formats.json_calls import OBJECTS, JsonCallsReader, is_no_c
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
 
-__all__ = ["HermesReader"]
-
 OPEN, CLOSE, FENCE = "<tool_call>", "</tool_call>", "```"
 
 _FENCED = re.compile(r"```(?:json)?\s*(?=\{)")

@@ -17,8 +17,6 @@ from molink.api.chat.conversation import read_json
 from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.serving.text_stream import first_of
 
-__all__ = ["OBJECTS", "JsonCallsReader", "JsonSpan", "is_no_call", "whole_call"]
-
 OBJECTS = ('{"name"', '{\n  "name"', '{\n    "name"')
 """How objects without marks begin."""
 

@@ -10,15 +10,6 @@ from molink.api.chat.formats.json_calls import JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
 
-__all__ = [
-    "GraniteReader",
-    "JambaReader",
-    "ListedCallsReader",
-    "MistralReader",
-    "NemotronReader",
-    "Phi4Reader",
-]
-
 _NAMED = re.compile(
     r"\s*(?P<name>[^\s\[\]{}]+)(?P<id>)(?:\[CALL_ID\][^\s\[\]{}]*)?\s*(?:\[ARGS\])?\s*(?=\{)"
 )

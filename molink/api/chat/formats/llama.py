@@ -8,8 +8,6 @@ from molink.api.chat.formats.json_calls import OBJECTS, JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
 from molink.api.chat.formats.shapes import NAME, JsonShape
 
-__all__ = ["LlamaReader"]
-
 TAG = "<|python_tag|>"
 
 BETWEEN_CALLS = " \t\r\n;,"

@@ -10,8 +10,6 @@ from molink.api.chat.formats.json_calls import JsonCallsReader
 from molink.api.chat.formats.shapes import NAME, JsonShape
 from molink.serving.text_stream import first_of
 
-__all__ = ["DeepseekV3Reader", "DeepseekV31Reader", "KimiReader", "NamedCallsReader"]
-
 
 class NamedCallsReader(JsonCallsReader):
     """Base of the readers of such sections; a subclass has the marks."""

@@ -17,8 +17,6 @@ from molink.api.chat.formats.reader import HoldingReader
 from molink.api.chat.formats.shapes import NAME, JsonShape
 from molink.serving.text_stream import first_of
 
-__all__ = ["Gemma4Reader", "Lfm2Reader", "NotedCallsReader"]
-
 
 class NotedCallsReader(HoldingReader):
     """Base of these readers; a subclass has the marks, and reads what is between them."""

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Parameters"]
-
 ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 
 ALTERNATIVES_MAX = 64

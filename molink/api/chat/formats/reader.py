@@ -16,16 +16,6 @@ from molink.api.chat.formats.shapes import CallShape
 from molink.api.chat.parts import Part, TextDelta, ToolCallDelta
 from molink.serving.text_stream import first_of
 
-__all__ = [
-    "CallWriter",
-    "HoldingReader",
-    "PlainText",
-    "SteppingReader",
-    "TextReader",
-    "call_id",
-    "nine_letters",
-]
-
 ID_LETTERS = string.ascii_letters + string.digits
 
 

@@ -6,8 +6,6 @@ is as the models write it; readers take calls with less or more of it, too.
 
 from dataclasses import dataclass
 
-__all__ = ["NAME", "CallShape", "JsonShape", "TagShape"]
-
 NAME = "$NAME"
 """Stands for the tool's name."""
 

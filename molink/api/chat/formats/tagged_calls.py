@@ -14,16 +14,6 @@ from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.api.chat.formats.shapes import TagShape
 from molink.serving.text_stream import first_of
 
-__all__ = [
-    "DeepseekV4Reader",
-    "DeepseekV32Reader",
-    "GlmReader",
-    "MiniMaxReader",
-    "QwenCoderReader",
-    "SeedReader",
-    "TaggedCallsReader",
-]
-
 NAME_CHARS_MAX = 256
 """Up to the end of a function's name; longer is text."""
 

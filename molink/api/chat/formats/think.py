@@ -6,8 +6,6 @@ from molink.api.chat.formats.reader import SteppingReader, TextReader
 from molink.api.chat.parts import Part, ReasoningDelta
 from molink.serving.text_stream import first_of
 
-__all__ = ["ThinkReader", "ThinkTags"]
-
 
 @dataclass(frozen=True, slots=True)
 class ThinkTags:

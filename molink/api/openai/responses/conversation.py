@@ -23,8 +23,6 @@ from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.tool_choice import chosen, joined_name
 from molink.api.schemas import LeftOut
 
-__all__ = ["conversation_of"]
-
 
 def conversation_of(body: ResponsesBody) -> Conversation:
     """The conversation of a checked body. Raises ApiError for a choice of tools that is none."""

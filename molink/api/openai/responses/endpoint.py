@@ -23,8 +23,6 @@ from molink.api.schemas import KEPT, MESSAGES_MAX
 from molink.serving.answers.kept_answer import KeptAnswer
 from molink.serving.model_card import SamplingDefaults
 
-__all__ = ["delete_response", "get_response", "post_input_tokens", "post_responses"]
-
 LOGPROBS = "message.output_text.logprobs"
 """Name that a request includes for log-probabilities; other names change nothing."""
 

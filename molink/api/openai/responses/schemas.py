@@ -31,18 +31,6 @@ from molink.api.schemas import (
 )
 from molink_scheduler.request import LOGPROBS_MAX
 
-__all__ = [
-    "CallItem",
-    "CallOutput",
-    "CustomTool",
-    "FunctionTool",
-    "InputMessage",
-    "Item",
-    "Namespace",
-    "ReasoningItem",
-    "ResponsesBody",
-]
-
 
 def _as_items(value: Any) -> Any:
     if value is None or isinstance(value, str):

@@ -13,8 +13,6 @@ from molink.api.chat.conversation import Tool, read_json
 from molink.api.openai.responses.schemas import CustomTool, FunctionTool, Namespace
 from molink.api.openai.tool_choice import joined_name
 
-__all__ = ["OfferedTool", "offered_tools", "text_of_arguments"]
-
 TEXT_PARAMETERS = {
     "type": "object",
     "properties": {"input": {"type": "string"}},

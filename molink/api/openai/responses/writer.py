@@ -19,8 +19,6 @@ from molink.api.headers.serving import cached_tokens
 from molink.api.openai.logprobs import TokenTexts, positions
 from molink.api.openai.responses.tools import OfferedTool, text_of_arguments
 
-__all__ = ["ResponseWriter"]
-
 ID_DIGITS = 24
 """Hexadecimal ones of an item's id."""
 

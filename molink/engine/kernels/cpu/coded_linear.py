@@ -41,8 +41,6 @@ from molink.engine.kernels.packed_weights import (
     QuantizedWeight,
 )
 
-__all__ = ["CodedLinear", "coded_linear"]
-
 PANEL_COLUMNS = 32
 """Outputs that the kernels compute together (PANEL_COLUMNS in native/coded.h)."""
 

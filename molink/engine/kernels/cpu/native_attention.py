@@ -24,20 +24,6 @@ from molink.engine.memory.kv_pool import LayerKv
 from molink.engine.memory.kv_rows import KvRows, quantize
 from molink.engine.memory.ragged_batch import RaggedBatch
 
-__all__ = [
-    "AttentionKernels",
-    "Batch",
-    "Kv",
-    "Shape",
-    "are_refused",
-    "batch_of",
-    "kernels_for",
-    "kv_of",
-    "refuse_kernels",
-    "run_kernels",
-    "shape_of",
-]
-
 KEY_STEP, VALUE_STEP = 32, 16
 """Head sizes must be multiples of these: what one instruction takes."""
 

@@ -23,8 +23,6 @@ from molink.engine.memory.kv_pool import LayerKv
 from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import RaggedBatch
 
-__all__ = ["DecodeKernel", "decode_kernel_for", "decode_kernel_of"]
-
 Call = tuple[LayerKv, RaggedBatch, int | None, AttentionVariant]
 """Layer's KV, batch, window and variant of one call of attention."""
 

@@ -24,14 +24,6 @@ from pathlib import Path
 
 from molink.engine.device.devices import cpu_capabilities
 
-__all__ = [
-    "AVX2",
-    "AVX512",
-    "FOLDER_VARIABLE",
-    "InstructionSet",
-    "native_library",
-]
-
 SOURCES = Path(__file__).parent / "native"
 
 FOLDER_VARIABLE = "MOLINK_KERNELS_DIR"

@@ -16,8 +16,6 @@ from torch import nn
 from molink.engine.device.fallbacks import first_line
 from molink.engine.proof import FP32_UNIT, only_reading, probe_rows, probe_weights, reference_of
 
-__all__ = ["MIRROR_ROWS_MAX", "RootMeanSquareNorm", "norm_trouble", "replacement_for"]
-
 MIRROR_ROWS_MAX = 48
 """Most rows for which the doubled input costs less than the operations saved (measured at widths 64
 and 768)."""

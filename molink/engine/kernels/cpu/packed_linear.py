@@ -36,24 +36,6 @@ from molink.engine.kernels.cpu.native_kernel import native_library
 from molink.engine.kernels.packed_weights import QuantizedWeight
 from molink.engine.proof import PROBE_ROWS, Reference, probe_rows, summed, wide_dtype
 
-__all__ = [
-    "NativeLinear",
-    "OnednnLinear",
-    "PackedLinear",
-    "SharedInput",
-    "SharedPart",
-    "distrust",
-    "is_product",
-    "joined_bias",
-    "joined_weight",
-    "large_pages",
-    "pack",
-    "pack_matrix",
-    "padded",
-    "product_trouble",
-    "shared_parts",
-]
-
 PANEL_ROWS = 32
 """Rows of W that our kernel stores together (PANEL in native/avx512/tile.h)."""
 

@@ -14,8 +14,6 @@ from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
 from molink.engine.proof import FP32_UNIT, Reference, summed
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
-__all__ = ["PROBE_SLOTS", "Attend", "agrees", "probe_numbers", "rows_trouble"]
-
 Attend = Callable[[torch.Tensor, LayerKv, RaggedBatch, int | None, AttentionVariant], torch.Tensor]
 """Attention [T, H, V] of queries [T, H, A] to a layer's keys, in a window."""
 

@@ -15,8 +15,6 @@ from molink.engine.kernels.cpu.coded_linear import coded_linear
 from molink.engine.kernels.cpu.packed_linear import PackedLinear, is_product
 from molink.engine.kernels.packed_weights import Int4Weight, QuantizedWeight
 
-__all__ = ["TorchInt4Linear", "quantized_linear"]
-
 TORCH_GROUPS = (32, 64, 128, 256)
 """Groups that torch's operator multiplies."""
 

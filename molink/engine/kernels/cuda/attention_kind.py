@@ -18,8 +18,6 @@ from molink.engine.memory.kv_pool import LayerKv
 from molink.engine.memory.ragged_batch import TileRows
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["FUSED", "AttentionKind", "Launch", "Tiling"]
-
 HEAD_SIZE_MIN = 16
 """Least head size that a matrix unit takes; smaller heads are padded."""
 

@@ -21,8 +21,6 @@ from molink.engine.kernels.cuda.fused_math import PAIRS_MAX, ExpertCall, Gate, R
 from molink.engine.kernels.cuda.ragged_attention import launched
 from molink.engine.memory.kv_pool import LayerKv
 
-__all__ = ["TritonFused", "expert_tiles", "head_warps", "norm_tiles"]
-
 NORM_COLUMNS_MAX = 2**14
 """Width of a row that one program keeps in its registers."""
 

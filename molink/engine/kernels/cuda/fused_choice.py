@@ -19,8 +19,6 @@ from molink.engine.memory.kv_pool import KvPool, LayerKv
 from molink.engine.proof import alike
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["INT8_STEP", "FusedChoice"]
-
 INT8_STEP = 4 / 127
 """A code is rounded to the other side where its number lies between two; beside a small channel
 that is some times its size."""

@@ -19,8 +19,6 @@ from molink.engine.kernels.cuda.fused_choice import FusedChoice
 from molink.engine.kernels.cuda.fused_math import ExpertCall, FusedOperators, Gate, PlainFused
 from molink.engine.proof import alike
 
-__all__ = ["FusedExperts", "fuse_experts", "gates_of"]
-
 PROBE_ROWS = 9
 PROBE_EXPERTS = 2
 

@@ -14,8 +14,6 @@ interpreter computes bfloat16 wrongly.
 import triton
 import triton.language as tl
 
-__all__ = ["gate_rows", "multiply_experts", "norm_rows", "turn_and_store"]
-
 LOG2E = tl.constexpr(1.4426950408889634)
 
 HALF_OF_BF16 = tl.constexpr(0x7FFF)

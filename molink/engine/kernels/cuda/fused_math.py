@@ -18,17 +18,6 @@ import torch
 
 from molink.engine.memory.kv_pool import LayerKv
 
-__all__ = [
-    "ACTIVATIONS",
-    "PAIRS_MAX",
-    "ExpertCall",
-    "FusedOperators",
-    "Gate",
-    "PlainFused",
-    "Rotation",
-    "Turn",
-]
-
 ACTIVATIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "silu": lambda x, slope: x * torch.sigmoid(x * slope),
     "gelu_tanh": lambda x, slope: torch.nn.functional.gelu(x, approximate="tanh"),

@@ -19,8 +19,6 @@ from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import LayerKv
 from molink.engine.memory.ragged_batch import RaggedBatch, Tiles
 
-__all__ = ["Attended", "RaggedAttention", "launched"]
-
 
 @dataclass(frozen=True, slots=True)
 class Attended:

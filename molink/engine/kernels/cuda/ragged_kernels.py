@@ -21,8 +21,6 @@ WIDEN, which only tests set, makes everything fp32 as it is loaded.
 import triton
 import triton.language as tl
 
-__all__ = ["attend_tiles", "merge_parts"]
-
 LOG2E = tl.constexpr(1.4426950408889634)
 
 GEOMETRY = [

@@ -26,8 +26,6 @@ from molink.engine.kernels.cuda.fused_math import PlainFused, Rotation, Turn
 from molink.engine.proof import alike, only_reading
 from molink.errors import UnsupportedModelError
 
-__all__ = ["PutOff", "RotaryCall", "put_off_rotations"]
-
 PARAMETERS = ["q", "k", "cos", "sin"]
 """Parameters of a rotation, by the library's convention."""
 

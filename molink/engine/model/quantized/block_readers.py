@@ -22,8 +22,6 @@ from molink.engine.kernels.packed_weights import (
     QuantizedWeight,
 )
 
-__all__ = ["read_blocks"]
-
 BLOCK_ROWS = 256
 """Rows that are taken apart at a time; what is in between stays small."""
 

@@ -29,8 +29,6 @@ from molink.engine.model.quantized.tensor_files import TensorFiles
 from molink.engine.model.tensor_names import TensorNames
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["StageWeights", "Target", "fill", "stage_weights", "with_shells"]
-
 Target = tuple[str, str]
 """Path of a module, and its attribute that is a weight."""
 

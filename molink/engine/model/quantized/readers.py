@@ -27,8 +27,6 @@ from molink.engine.model.quantized.block_readers import read_blocks
 from molink.engine.model.quantized.tensor_files import TensorFiles
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["read_weight"]
-
 AWQ_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The nibble of a word that holds column 0, 1, ... of its eight."""
 

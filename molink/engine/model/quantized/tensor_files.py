@@ -15,8 +15,6 @@ import torch
 from molink.checkpoint.safetensors_header import StoredTensor
 from molink.errors import CheckpointError
 
-__all__ = ["TensorFiles"]
-
 TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,

@@ -27,8 +27,6 @@ from molink.engine.step.runnable import RunnableStage
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
-__all__ = ["DecodeGraphs"]
-
 log = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release, S
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["DIFFERENCES_MAX", "Proof"]
-
 DIFFERENCES_MAX = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 """Largest difference of a row, relative to its largest number."""
 

@@ -14,8 +14,6 @@ from molink.engine.step.graphs.static_inputs import DecodeRow, StaticInputs
 from molink.engine.step.runnable import RunnableStage
 from molink_scheduler.batch import Batch
 
-__all__ = ["RecordedStep", "decode_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:

@@ -16,8 +16,6 @@ import torch
 
 from molink.engine.device.streams import FIRST
 
-__all__ = ["CudaRecorder", "Recorder", "Recording", "recorder_on"]
-
 SWITCH = "MOLINK_DECODE_GRAPHS"
 """Environment variable; with 0 nothing is recorded."""
 

@@ -17,8 +17,6 @@ from molink.engine.memory.ragged_batch import DecodeTables
 from molink.engine.memory.step_plan import StepPlan
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["BUCKETS", "DecodeRow", "StaticInputs"]
-
 BUCKETS = (64, 32, 16, 8, 4, 2, 1)
 """Rows of recorded steps, the largest first: the others fit into the memory that it took."""
 
