@@ -75,8 +75,8 @@ OPENS_AFTER_S = 0.5
 rings refuse within milliseconds."""
 
 SILENCE_S = 9.0
-"""Silence of a stream that a comment ends. Ten seconds are promised, and a busy PC is a second late;
-proxies wait for 60 s, some of them for 30."""
+"""Silence of a stream that a comment ends. Ten seconds are promised, and a busy PC is a second
+late; proxies wait for 60 s, some of them for 30."""
 
 COMMENT, PING = b": waiting\n\n", b'event: ping\ndata: {"type": "ping"}\n\n'
 """Keep-alive messages that clients ignore: those of OpenAI's dialects, and of Anthropic's."""

@@ -1,4 +1,4 @@
-"""Which nodes have fallen silent. Pure.
+"""Heartbeats: which nodes have fallen silent. Pure.
 
 A last will comes at once when a process dies, because its connection closes. A PC that freezes, or
 whose line is cut, closes nothing: the broker's own clock must run out, 1.5 keep-alives,

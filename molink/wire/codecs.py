@@ -1,4 +1,4 @@
-"""How the rows of a residual stream are packed for a slow link, and unpacked at the far end.
+"""Codecs: how rows of a residual stream are packed for a slow link, and unpacked at the far end.
 
     raw       the elements as they lie in memory; nothing is copied
     lossless  byte planes through zstd: 0.7 of the size, every bit back

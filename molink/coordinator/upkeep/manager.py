@@ -2,7 +2,7 @@
 
 One loop that evaluates the node book whenever something has changed. It decides little itself: what
 is best, and whether a change is worth its price, the planner knows; when it is time to plan,
-`readiness`; a supervisor runs each ring, and `failover` lets one follow another. What is decided
+`readiness`; a supervisor runs each ring, and `handover` lets one follow another. What is decided
 here is the order: nodes that want to leave are released before others are taken on.
 """
 
@@ -27,7 +27,7 @@ from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.ring.stage_watch import StageFailure
 from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.blame import Blame
-from molink.coordinator.upkeep.failover import Failover
+from molink.coordinator.upkeep.handover import Handover
 from molink.coordinator.upkeep.recovery import Recovery
 from molink.coordinator.upkeep.replacement import SlowReplacement
 from molink.coordinator.upkeep.ring_building import RingEndpoint
@@ -116,7 +116,7 @@ class ClusterManager:
     """...and who of these was known when all nodes were last planned for."""
     _restless: RestlessNodes = field(default_factory=RestlessNodes)
     _plans: PlanCache = field(init=False)
-    _failover: Failover = field(init=False)
+    _handover: Handover = field(init=False)
     _standbys: Standbys = field(init=False)
     _slowdowns: SlowdownMonitor = field(init=False)
     _replacement: SlowReplacement = field(init=False)
@@ -124,7 +124,7 @@ class ClusterManager:
 
     def __post_init__(self) -> None:
         self._plans = PlanCache(self.planner, self.book.changed, self.tasks)
-        self._failover = Failover(
+        self._handover = Handover(
             self.rings, self.book, self._plans, self.assigner, self.tasks, self._failed
         )
         self._standbys = Standbys(
@@ -178,16 +178,16 @@ class ClusterManager:
         self._note_restless(nodes, now)
         self.readiness.update(active, now)
         self._note_slow(self._slowdowns.slow_nodes(self.rings, nodes, now))
-        if not self._failover.under_way:
+        if not self._handover.under_way:
             self._unreplaced = self._replacement.update(self.rings, self._slow)
-        self._failover.release_leaving(self.free(now))
-        self._failover.pass_over_late(self.free(now))
+        self._handover.release_leaving(self.free(now))
+        self._handover.pass_over_late(self.free(now))
         first = not self._next_ring
         is_time = self.readiness.is_time(active, now, first=first, serving=serving)
         is_time = is_time and now >= self._not_before and not self._take_over.waiting
         if is_time and self._build(now):
-            self._failover.release_unused(self._standbys.holders)
-        if not self._failover.under_way:
+            self._handover.release_unused(self._standbys.holders)
+        if not self._handover.under_way:
             self._standbys.update(self.rings)
         self._show_progress(nodes, now)
 
@@ -219,7 +219,7 @@ class ClusterManager:
 
     def free(self, now: float) -> list[Node]:
         """Nodes that a plan may use now."""
-        members = self._failover.members | self._take_over.node_ids
+        members = self._handover.members | self._take_over.node_ids
         return [
             node
             for node in self.book
@@ -256,7 +256,7 @@ class ClusterManager:
     def _reap_ended(self, now: float) -> None:
         for ring in [ring for ring in self.rings if ring.state is RingState.ENDED]:
             self.rings.remove(ring)
-            self._failover.ended(ring)
+            self._handover.ended(ring)
             self.last_failure = str(ring.error or "")
             for stage in ring.stages:
                 self._blame(ring, stage, now)
@@ -324,7 +324,7 @@ class ClusterManager:
         is not risked for a node that has failed lately, nor while they are stopped by turns."""
         is_known = self._unreplaced <= self._known_slow
         period_s = CHANGE_PERIOD_S if is_known else SLOW_PERIOD_S
-        if now - self._improved_at < period_s or self._failover.under_way:
+        if now - self._improved_at < period_s or self._handover.under_way:
             return
         if is_known and self.blame.are_stopped(now):
             return
@@ -347,7 +347,7 @@ class ClusterManager:
         kept = [served[ring.number].held_tokens for ring in serving]
         if why := self.planner.is_worth([ring.plan for ring in serving], plan, nodes, kept):
             self.service.events.add("plan", f"the rings are to be replaced by better ones: {why}")
-            self._failover.improve(serving, plan)
+            self._handover.improve(serving, plan)
 
     def _take_over_due(self, now: float) -> None:
         """Take rings of an earlier coordinator over whose nodes are here; give others up."""

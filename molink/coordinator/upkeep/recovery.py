@@ -1,4 +1,4 @@
-"""Recovery of a ring that has lost stages: survivors stay, the hole is filled, the ring goes on.
+"""Failover of a ring that has lost stages: survivors stay, the hole is filled, the ring goes on.
 
 What is lost goes on on a standby that holds its layers, else it is loaded again on its own node if
 that is still there, else on another one, else beside what a neighbour holds. Then all stages join

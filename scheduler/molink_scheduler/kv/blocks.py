@@ -1,4 +1,4 @@
-"""Which KV block belongs to whom: bookkeeping only, the tensors live in the executor.
+"""KV blocks, and whose each is: bookkeeping only, the tensors live in the executor.
 
 Memory is cut into blocks of 16 tokens, as in vLLM, so that sequences grow without being moved.
 Our attention kernels read blocks wherever they are; torch on a CPU, where they do not suit, is

@@ -1,7 +1,7 @@
-"""Directory of cached KV blocks: which beginnings of prompts are held, and in which blocks?
+"""Radix tree of cached KV blocks: which beginnings of prompts are held, and in which blocks?
 
 A cached block is worth something only behind all blocks before it, so what is known are chains: a
-radix tree of whole blocks for each salt, as in SGLang. Requests that begin alike share nodes; where
+tree of whole blocks for each salt, as in SGLang. Requests that begin alike share nodes; where
 they part, a node is split. A prompt is looked up by comparing memory, a few comparisons for
 thousands of tokens, and two prompts can never be taken for each other. Keys that are hashed block
 by block (vLLM, Mooncake) were rejected: 125 hashes of a prompt of 2,000 tokens take 70 us, this

@@ -17,7 +17,7 @@ from tests.coordinator.upkeep.world import world
 
 def loads_within(w, **limits):
     w.manager.assigner = replace(w.manager.assigner, limits=replace(LoadLimits(), **limits))
-    w.manager._failover.assigner = w.manager.assigner
+    w.manager._handover.assigner = w.manager.assigner
 
 
 async def test_a_member_that_does_not_go_on_loading_rests(monkeypatch):
@@ -49,7 +49,7 @@ async def test_nobody_waits_for_a_member_without_which_the_others_suffice(monkey
         loads_within(w, lagging_s=0.0)
         w.slow.add("a")
         w.join("a", "b")
-        await w.until(lambda: any(one.without for one in w.manager._failover._late.values()))
+        await w.until(lambda: any(one.without for one in w.manager._handover._late.values()))
         assert w.manager.rings, "without it the other cannot serve"
         w.join("c", "d")
         await w.until(lambda: w.members() == [["c", "d"]])
@@ -114,7 +114,7 @@ async def test_a_better_ring_whose_newcomer_cannot_load_leaves_the_present_one(m
         w.join("b")
         await w.until(lambda: "b" in w.service.standbys)
         assert w.serving == [first]
-        assert not w.manager._failover.under_way
+        assert not w.manager._handover.under_way
 
 
 async def test_one_that_flips_its_wish_rests_and_the_others_serve(monkeypatch):

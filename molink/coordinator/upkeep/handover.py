@@ -1,4 +1,4 @@
-"""From rings that serve to the rings that replace them, so that users wait as little as can be.
+"""Handover from rings that serve to the rings that replace them; users wait as little as can be.
 
 Nodes that are new in the next plan load while the old rings still serve; then these are drained,
 and the manager plans with all nodes and finds the newcomers loaded. When that took too long or
@@ -49,7 +49,7 @@ class _Late:
 
 
 @dataclass(slots=True)
-class Failover:
+class Handover:
     """Replacement of rings, prepared while they serve."""
 
     rings: Sequence[RingSupervisor]
