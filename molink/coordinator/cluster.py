@@ -5,11 +5,15 @@ the planner, in the ends of links and in what runs beside.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from molink.config.settings import ServeSettings, UpSettings
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
@@ -34,6 +38,37 @@ from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
 from molink.coordinator.upkeep.take_over import RingKeeper
 from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard
+from molink.serving.served_model import ServedModel, read_served_model
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Files that a coordinator keeps in its folder."""
+
+    registry: Registry
+    ledger: Ledger
+    live: LiveState
+
+
+@contextmanager
+def open_stores(folder: Path, model_name: str) -> Iterator[Stores]:
+    """The stores of a folder, until the block ends. Raises UserError for what cannot be read."""
+    with (
+        closing(Registry.open(folder)) as registry,
+        closing(Ledger.open(folder)) as ledger,
+        closing(LiveState.open(folder, model_name, time.time())) as live,
+    ):
+        yield Stores(registry, ledger, live)
+
+
+def model_of(settings: ServeSettings | UpSettings) -> ServedModel:
+    """The model that is to be served. Raises UserError for one that cannot be."""
+    return read_served_model(
+        settings.model,
+        settings.model_len_max,
+        settings.served_model_names,
+        settings.generation_config,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,22 +25,20 @@ from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
 from molink.control.versions import own_protocols
 from molink.coordinator.audits.auditor import AuditSettings
-from molink.coordinator.cluster import Cluster, run_cluster
+from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, run_cluster
 from molink.coordinator.nodes.access import Suspensions
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
-from molink.coordinator.reports.ledger import Ledger
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.manager import ManagerSettings
-from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard
-from molink.serving.served_model import ServedModel, read_served_model
+from molink.serving.served_model import ServedModel
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
 
@@ -79,69 +77,66 @@ async def start_coordinator(
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
     # Before there is a broker, which gives up a client that is silent for seconds.
-    model = await asyncio.to_thread(
-        read_served_model,
-        settings.model,
-        settings.model_len_max,
-        settings.served_model_names,
-        settings.generation_config,
-    )
+    model = await asyncio.to_thread(model_of, settings)
     planner = await asyncio.to_thread(_planner, settings, model)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
-        registry = stack.enter_context(closing(Registry.open(settings.data_dir)))
-        ledger = stack.enter_context(closing(Ledger.open(settings.data_dir)))
-        live = LiveState.open(settings.data_dir, model.card.name, time.time())
-        stack.enter_context(closing(live))
+        stores = stack.enter_context(open_stores(settings.data_dir, model.card.name))
+        registry = stores.registry
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tls = await asyncio.to_thread(_certificate, settings)
         broker = await _started_broker(settings, registry, tls, stack)
         suspensions = Suspensions()
         book, size = NodeBook(), planner.facts.model_size(model.card.name)
-        config = model.checkpoint.config()
         services = await stack.enter_async_context(
-            NodeServices.open(settings, registry, book, size, config)
+            NodeServices.open(settings, registry, book, size, model.checkpoint.config())
         )
         hub = await stack.enter_async_context(
             ControlHub.open(broker, registry, book, services, suspensions)
         )
         registry.url = f"https://{settings.public_host}:{agents_port}"
         registry.api_url = settings.api_url(api_port)
-        relay = services.relay
-        cluster = run_cluster(
-            await stack.enter_async_context(background_tasks()),
-            card=model.card,
-            hub=hub,
-            ledger=ledger,
-            planner=planner,
-            readiness=Readiness(services.probing.asked_of),
-            blame=Blame(),
-            new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
-            settings=ManagerSettings(
-                settings.min_nodes, settings.codec, settings.standbys, settings.shadow
-            ),
-            intake=Intake.of(settings),
-            live=live,
-            ring_settings=_ring_settings(settings),
-            status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
-            audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
-        )
+        host = _host_for_agents(settings, broker)
+        tasks = await stack.enter_async_context(background_tasks())
         yield Coordinator(
-            cluster,
-            JoinService(
-                registry,
-                broker,
-                _host_for_agents(settings, broker),
-                tls.trust,
-                size,
-                suspensions,
-            ),
+            _cluster(tasks, settings, model, planner, hub, services, stores),
+            JoinService(registry, broker, host, tls.trust, size, suspensions),
             registry,
             model.checkpoint,
             tls.server_context(),
             lambda pc: book.make_wait(pc, time.monotonic()),
             lambda split: _best_plan(planner, book, split),
         )
+
+
+def _cluster(
+    tasks: asyncio.TaskGroup,
+    settings: UpSettings,
+    model: ServedModel,
+    planner: ModelPlanner,
+    hub: ControlHub,
+    services: NodeServices,
+    stores: Stores,
+) -> Cluster:
+    relay, config = services.relay, model.checkpoint.config()
+    return run_cluster(
+        tasks,
+        card=model.card,
+        hub=hub,
+        ledger=stores.ledger,
+        planner=planner,
+        readiness=Readiness(services.probing.asked_of),
+        blame=Blame(),
+        new_endpoint=_endpoints(settings, stores.registry.coordinator, model.card, relay),
+        settings=ManagerSettings(
+            settings.min_nodes, settings.codec, settings.standbys, settings.shadow
+        ),
+        intake=Intake.of(settings),
+        live=stores.live,
+        ring_settings=_ring_settings(settings),
+        status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+        audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
+    )
 
 
 def _ring_settings(settings: UpSettings) -> str:

@@ -97,7 +97,7 @@ def test_a_room_that_grows_or_shrinks_is_named():
 
 
 def test_functions_are_short():
-    """Those of the list are kernels, or are to become shorter."""
+    """Those of the list are kernels."""
     found = dict[str, int]()
     for path in PACKAGES.values():
         for file in sorted((ROOT / path).rglob("*.py")):

@@ -4,10 +4,11 @@ Everything of its control plane lies in a temporary folder and ends with it; the
 loopback and lets in only these nodes. Tokens and tensors never pass there.
 """
 
+import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
 from molink.coordinator.audits.auditor import AuditSettings
-from molink.coordinator.cluster import Cluster, run_cluster
+from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, run_cluster
 from molink.coordinator.local.fixed_plan import (
     LOCAL_ADDRESS,
     FixedPlanner,
@@ -34,14 +35,12 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
-from molink.coordinator.reports.ledger import Ledger
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.manager import ManagerSettings
 from molink.errors import UserError
 from molink.node.stage_handle import WarmStage
-from molink.serving.answers.live_state import LiveState
-from molink.serving.served_model import read_served_model
+from molink.serving.model_card import ModelCard
 from molink.tasks import background_tasks
 from molink.version import version
 
@@ -59,22 +58,14 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
     operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
-    model = read_served_model(
-        settings.model,
-        settings.model_len_max,
-        settings.served_model_names,
-        settings.generation_config,
-    )
+    model = model_of(settings)
     plan = fixed_plan(settings, model.path, model.description)
     free_bytes = psutil.virtual_memory().available
     check_memory(plan.works, model.path, free_bytes, settings.standbys)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
-        registry = stack.enter_context(closing(Registry.open(folder)))
-        ledger = stack.enter_context(closing(Ledger.open(folder)))
-        live = LiveState.open(folder, model.card.name, time.time())
-        stack.enter_context(closing(live))
-        warm, public_key = WarmStage(), registry.coordinator.public_z85
+        stores = stack.enter_context(open_stores(folder, model.card.name))
+        registry, warm = stores.registry, WarmStage()
         stack.push_async_callback(warm.drop)
         nodes = _admitted(registry, plan, warm)
         broker = await _started_broker(registry)
@@ -85,31 +76,38 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         tasks = await stack.enter_async_context(background_tasks())
         for node in nodes:
             tasks.create_task(node.run(broker.address))
-        yield run_cluster(
-            tasks,
-            card=model.card,
-            hub=hub,
-            ledger=ledger,
-            planner=FixedPlanner(
-                tuple(node.node_id for node in nodes[: len(plan.works)]),
-                plan.works,
-                settings.standbys,
-            ),
-            readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
-            blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
-            new_endpoint=partial(LocalEndpoint, model.card, plan, settings.ring, public_key, nodes),
-            settings=ManagerSettings(
-                len(plan.works),
-                settings.codec,
-                settings.standbys,
-                settings.shadow,
-                first_must_stand=True,
-            ),
-            intake=Intake.of(settings),
-            status=dict,
-            live=live,
-            audits=AuditSettings.of(0.0, folder, model.checkpoint.config()),
-        )
+        audits = AuditSettings.of(0.0, folder, model.checkpoint.config())
+        yield _cluster(tasks, settings, model.card, plan, nodes, hub, stores, audits)
+
+
+def _cluster(
+    tasks: asyncio.TaskGroup,
+    settings: ServeSettings,
+    card: ModelCard,
+    plan: RingPlan,
+    nodes: Sequence[LocalNode],
+    hub: ControlHub,
+    stores: Stores,
+    audits: AuditSettings,
+) -> Cluster:
+    public_key, stages = stores.registry.coordinator.public_z85, len(plan.works)
+    planned = tuple(node.node_id for node in nodes[:stages])
+    terms = settings.codec, settings.standbys, settings.shadow
+    return run_cluster(
+        tasks,
+        card=card,
+        hub=hub,
+        ledger=stores.ledger,
+        planner=FixedPlanner(planned, plan.works, settings.standbys),
+        readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
+        blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
+        new_endpoint=partial(LocalEndpoint, card, plan, settings.ring, public_key, nodes),
+        settings=ManagerSettings(stages, *terms, first_must_stand=True),
+        intake=Intake.of(settings),
+        status=dict,
+        live=stores.live,
+        audits=audits,
+    )
 
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":
