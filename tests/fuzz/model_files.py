@@ -286,8 +286,15 @@ def look_at(subject: str, first: int, count: int, seeds: Path, *, shows: bool = 
                 figures.found.append(f"{number}: {said}")
             elif took_s > SECONDS_MAX:
                 figures.found.append(f"{number}: took {took_s:.1f} s")
-    figures.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    figures.memory_mib = peak_mib()
     return figures
+
+
+def peak_mib() -> int:
+    """The most that was resident of this program. `ru_maxrss` would be that of the process which
+    has started it, where that had more."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) // 1024
 
 
 # -- all ------------------------------------------------------------------------------------------
