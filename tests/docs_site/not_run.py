@@ -17,6 +17,7 @@ NOT_RUN = {
     r"kubectl .*": "Kubernetes; tests/deploy/test_kubernetes.py checks files and commands",
     r"molink agent service .*": "systemd; tests/agent/service runs it with a stand-in",
     r"git (worktree|show) .*": "needs a checkout with an older commit",
+    r"git pull .*": "fetches from where the reader has cloned",
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
     r"\S*python -m tools\.trace .*": "goes on until Ctrl-C; tests/trace runs it",
