@@ -35,7 +35,7 @@ class RunnableStage(Protocol):
 
     @property
     def hidden_size(self) -> int:
-        """D."""
+        """Width D of the rows that it reads and gives."""
 
     @property
     def is_tail(self) -> bool:
@@ -52,7 +52,7 @@ class RunnableStage(Protocol):
     def step(
         self, batch: Batch, token_ids: Sequence[int] | None, hidden_TD: torch.Tensor | None
     ) -> StepOutput:
-        """Compute one batch."""
+        """Output of one batch of spans, whose rows are computed and kept."""
 
     def launched_rows(
         self,
@@ -68,7 +68,7 @@ class RunnableStage(Protocol):
         """Rows [R, ...] of a step that reads nothing but `inputs`."""
 
     def release(self, release: Release) -> None:
-        """Forget a request."""
+        """Forget a request, with its KV and its states."""
 
     def make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
         """Make room for so many tokens' KV, and for states within a budget."""
