@@ -28,6 +28,7 @@ NOT_RUN = {
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
     r"curl .* -X POST http://HOST:8000/cluster/cache/clear": "HOST is the reader's; "
     "tests/api/test_admin.py asks it",
+    r"curl .*/cluster/nodes/ID/resume": "ID is the reader's; tests/api/test_admin.py asks it",
     r"curl .*/(gen-ID|resp_ID)( .*)?": "the id is drawn; tests/api/test_kept.py reads some",
     r"molink cache clear --url http://HOST:8000": "HOST is the reader's; tests/cli/test_cache.py",
     r"molink import .*": "models of gigabytes; tests/importing imports small ones",
