@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from molink.control.messages.assignment import GoOn
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import AgentStage, Ring, tokens_asked
@@ -169,11 +170,16 @@ class Recovery:
         held = held_behind(dict(listed), shadowed, self._fresh)
         stays = self._chains_stay(stages, terms.ring)
         facts = await gathered(
-            stage.join(
-                terms.ring,
-                to_next,
-                routes.sampled if stage is stages[-1] else None,
-                replace(self._resume(place, len(stages), listed, held), chains_stay=stays),
+            stage.enter(
+                GoOn(
+                    work=stage.work,
+                    terms=terms.ring,
+                    next_link=to_next,
+                    coordinator_link=routes.sampled if stage is stages[-1] else None,
+                    resume=replace(
+                        self._resume(place, len(stages), listed, held), chains_stay=stays
+                    ),
+                )
             )
             for place, (stage, to_next) in enumerate(zip(stages, routes.next_of, strict=True))
         )
