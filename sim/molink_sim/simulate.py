@@ -228,7 +228,7 @@ class _RecoveringRing:
         listed = self.world.coordinator.to_resume(self.number)
         self.ring.epoch += 1
         held = held_behind(dict(listed), self._shadowed(dict(listed)), fresh)
-        joining = _Joining(self, self.ring.epoch, listed, fresh, held, joined)
+        joining = _Joining(self, self.ring.epoch, listed, held, joined)
         for place, stage in enumerate(list(self.ring.stages)):
             if stage.is_lost and place in fresh:
                 joining.enter(place)
@@ -266,7 +266,6 @@ class _Joining:
     host: _RecoveringRing
     epoch: int
     listed: Positions
-    fresh: frozenset[int]
     held: dict[int, Positions]
     joined: Callable[[Callable[[], None]], None]
     _entered: set[int] = field(init=False, default_factory=set)
@@ -278,10 +277,7 @@ class _Joining:
         if ring.epoch != self.epoch:
             return
         count = len(ring.stages)
-        next_fresh = place + 1 < count and place + 1 in self.fresh
-        fresh = place if place in self.fresh else place + 1
-        held = self.held[fresh] if place in self.fresh or next_fresh else ()
-        resume = Resume(self.listed, place in self.fresh, next_fresh, held)
+        resume = Resume(self.listed, self.held.get(place), self.held.get(place + 1))
         self._missing |= set(self.host.world.enter(ring, place, resume))
         self._entered.add(place)
         if len(self._entered) == count:
