@@ -10,8 +10,9 @@ from molink.config.parsers import AUTO, NONE, REASONING_PARSERS, TOOL_PARSERS
 from molink.errors import UserError
 from molink.terminal.command_line import shown_option
 from molink_scheduler.codec_choice import CODEC_CHOICES
-from molink_scheduler.head.settings import REPLAY_LOG_GB, RingTerms
+from molink_scheduler.head.settings import REPLAY_LOG_BYTES, RingTerms
 from molink_scheduler.routing.ring_choice import Routing
+from molink_scheduler.units import GB, bytes_of_gb
 from molink_scheduler.waiting_line import WAIT_S
 
 Command = Callable[..., Any]
@@ -26,6 +27,27 @@ def auto_or_count(option: str, value: str) -> int | None:
         return int(value)
     except ValueError:
         raise UserError(f"{option} takes auto or a whole number, got {value!r}.") from None
+
+
+def _bytes_of(option: str, size_gb: float) -> int:
+    """Bytes of a size in GB. Raises UserError for one that is no number."""
+    try:
+        return bytes_of_gb(size_gb)
+    except (ValueError, OverflowError):
+        raise UserError(f"{option} takes a size in GB, got {size_gb:g}.") from None
+
+
+def _size(name: str, parameter: str, default: int, purpose: str) -> Option:
+    """An option that takes GB and gives bytes."""
+    return shown_option(
+        name,
+        parameter,
+        type=float,
+        default=default / GB,
+        metavar="X",
+        callback=lambda context, option, value: _bytes_of(name, value),
+        help=purpose,
+    )
 
 
 def _auto_or_count(name: str, parameter: str, metavar: str, purpose: str) -> Option:
@@ -115,27 +137,24 @@ _RING_OPTIONS = (
     _auto_or_count(
         "--span-tokens", "span_tokens", "auto|T", "Prompt tokens computed and sent at a time."
     ),
-    shown_option(
+    _size(
         "--replay-log-gb",
-        type=float,
-        default=REPLAY_LOG_GB,
-        metavar="X",
-        help="Memory of each stage for rows that it has sent, from which a lost neighbour is "
+        "replay_log_bytes",
+        REPLAY_LOG_BYTES,
+        "Memory of each stage for rows that it has sent, from which a lost neighbour is "
         "replaced; requests beyond it are computed anew.",
     ),
-    shown_option(
+    _size(
         "--cache-ram-gb",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="Memory of the PC, all stages together, for cached KV that a device has no room for.",
+        "cache_ram_bytes",
+        0,
+        "Memory of the PC, all stages together, for cached KV that a device has no room for.",
     ),
-    shown_option(
+    _size(
         "--cache-disk-gb",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="Disk for what that memory has no room for, encrypted; it is gone with the stages.",
+        "cache_disk_bytes",
+        0,
+        "Disk for what that memory has no room for, encrypted; it is gone with the stages.",
     ),
     click.option(
         "--no-prefix-cache",
@@ -273,7 +292,7 @@ def _with_options(command: Command, options: Sequence[Option]) -> Command:
     return command
 
 
-TERMS = ("micro_batch_count", "span_tokens", "replay_log_gb")
+TERMS = ("micro_batch_count", "span_tokens", "replay_log_bytes")
 
 
 def _with_terms(command: Command) -> Command:

@@ -32,7 +32,7 @@ has joined stays a member.
 
 SHARED = (
     *("dtype", "kv_dtype", "model_len_max", "micro_batch_count"),
-    *("codec", "span_tokens", "replay_log_gb", "standbys", "shadow"),
+    *("codec", "span_tokens", "replay_log_bytes", "standbys", "shadow"),
     "no_prefix_cache",
 )
 """Options of `molink serve` that mean the same here."""

@@ -55,6 +55,7 @@ from molink_scheduler.placement import (
     even_plan,
     make_plan,
 )
+from molink_scheduler.units import GIB
 
 BYTES_PER_MBIT = 125_000.0
 
@@ -242,7 +243,7 @@ def _lent_bytes(where: str, table: Table, device: Gpu | None) -> int:
             f"{where} has lends_gib {lent_gib:g}, but its device has {device.memory_gib:g} GiB: "
             "give no more than that."
         )
-    return round(lent_gib * 2**30)
+    return round(lent_gib * GIB)
 
 
 def _pair(path: Path, names: set[str], table: Table) -> tuple[frozenset[str], _Pair]:

@@ -17,6 +17,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import SPLITS
 from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S_MAX, Targets
 from molink_scheduler.routing.ring_choice import Routing
+from molink_scheduler.units import GB
 from molink_scheduler.waiting_line import WAIT_S
 
 NODES_MAX = 64
@@ -41,7 +42,7 @@ TOKENS_MAX = 131_072
 QUEUE_S_MAX = 3600.0
 """No client waits longer; the number of sequences is bounded all the same."""
 
-CACHE_GB_MAX = 65_536.0
+CACHE_BYTES_MAX = 65_536 * GB
 """No PC has more memory, and cached KV needs no more disk."""
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
@@ -70,9 +71,9 @@ class ServeSettings:
     kv_tokens: int | None = None
     kv_dtype: KvDtype = "auto"
     ring: RingTerms = field(default_factory=RingTerms)
-    cache_ram_gb: float = 0.0
+    cache_ram_bytes: int = 0
     """Memory of this PC for cached KV that devices have no room for, of all stages together."""
-    cache_disk_gb: float = 0.0
+    cache_disk_bytes: int = 0
     """Disk for what that has no room for."""
     codec: str = "raw"
     """Codec of the activations between stages, or "auto"."""
@@ -129,8 +130,8 @@ class ServeSettings:
         _check_kv(self.kv_dtype)
         if self.kv_tokens is not None:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
-        _check_cache("--cache-ram-gb", self.cache_ram_gb)
-        _check_cache("--cache-disk-gb", self.cache_disk_gb)
+        _check_cache("--cache-ram-gb", self.cache_ram_bytes)
+        _check_cache("--cache-disk-gb", self.cache_disk_bytes)
         _check_api_tls(self.api_tls, self.api_tls_cert, self.api_tls_key)
         _check_names(self.served_model_names)
         _check_queue(self.queue_s)
@@ -294,9 +295,9 @@ def _check_api_tls(is_on: bool, certificate: str, key: str) -> None:
         )
 
 
-def _check_cache(option: str, size_gb: float) -> None:
-    if not 0 <= size_gb <= CACHE_GB_MAX:
-        raise UserError(f"{option} must be 0 to {CACHE_GB_MAX:g}, got {size_gb:g}.")
+def _check_cache(option: str, size: int) -> None:
+    if not 0 <= size <= CACHE_BYTES_MAX:
+        raise UserError(f"{option} must be 0 to {CACHE_BYTES_MAX / GB:g}, got {size / GB:g}.")
 
 
 def _check_queue(queue_s: float) -> None:

@@ -10,6 +10,7 @@ from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule, LinkShape
 from molink.config.settings import ServeSettings, UpSettings
 from molink.errors import UserError
+from molink_scheduler.units import GB
 
 
 def test_a_link_is_rate_and_delay():
@@ -91,8 +92,8 @@ def test_layers_that_do_not_fit_are_refused(text, says):
         {"threads": 0},
         {"model_len_max": 1},
         {"kv_tokens": 3},
-        {"cache_ram_gb": -1.0},
-        {"cache_disk_gb": float("nan")},
+        {"cache_ram_bytes": -1},
+        {"cache_disk_bytes": 65_537 * GB},
         {"device": "gpu"},
         {"device": "cuda:x"},
         {"ttft_target_s": 0.0},

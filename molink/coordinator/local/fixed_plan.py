@@ -172,7 +172,7 @@ def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[
 
 def _cache_room(settings: ServeSettings) -> CacheRoom | None:
     """None: nothing is lent, or nothing cached. Raises UserError for a file that has no place."""
-    ram, disk = (int(size * 1e9) for size in (settings.cache_ram_gb, settings.cache_disk_gb))
+    ram, disk = settings.cache_ram_bytes, settings.cache_disk_bytes
     if not settings.ring.prefix_cache or not (ram or disk):
         return None
     try:

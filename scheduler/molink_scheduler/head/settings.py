@@ -7,10 +7,11 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.prompt_order import OWN_WORK_TIMES
 from molink_scheduler.request import ModelLimits
+from molink_scheduler.units import GB
 
 __all__ = [
     "PREFILL_TOKENS_IN_FLIGHT_MAX",
-    "REPLAY_LOG_GB",
+    "REPLAY_LOG_BYTES",
     "SPAN_TOKENS_MAX",
     "STATE_CHUNK_TOKENS",
     "HeadSettings",
@@ -25,7 +26,7 @@ PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 on what can stand in front of a decode batch in a queue that knows no priority."""
 
 
-REPLAY_LOG_GB, REPLAY_LOG_GB_MAX = 0.5, 1024.0
+REPLAY_LOG_BYTES, REPLAY_LOG_BYTES_MAX = GB // 2, 1024 * GB
 """16 users of 4,000 tokens each on a 4,096-wide model; what more is for a larger ring to ask."""
 
 STATE_CHUNK_TOKENS = 64
@@ -51,7 +52,7 @@ class RingTerms:
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
     state_slots: int | None = None
     """The fewest on the ring, of those stages whose layers keep states; None: none does."""
-    replay_log_gb: float = REPLAY_LOG_GB
+    replay_log_bytes: int = REPLAY_LOG_BYTES
     """Memory of each stage's PC for rows that it has sent, from which a replaced neighbour is
     fed."""
     audited: bool = False
@@ -74,9 +75,10 @@ class RingTerms:
         ):
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{option} must be 1 to {most}, got {value}")
-        if not 0 <= self.replay_log_gb <= REPLAY_LOG_GB_MAX:
+        if not 0 <= self.replay_log_bytes <= REPLAY_LOG_BYTES_MAX:
             raise ValueError(
-                f"replay-log-gb must be 0 to {REPLAY_LOG_GB_MAX:g}, got {self.replay_log_gb:g}"
+                f"replay-log-gb must be 0 to {REPLAY_LOG_BYTES_MAX / GB:g}, "
+                f"got {self.replay_log_bytes / GB:g}"
             )
 
     @property

@@ -15,6 +15,7 @@ from molink.coordinator.nodes.node_book import Node
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.units import GB
 from tests.node.test_stage_manager import JOIN
 
 
@@ -81,10 +82,10 @@ def test_stages_share_the_memory_of_this_pc():
     assert plan.profile(1).addresses == ("127.0.0.1:0",)
 
 
-@pytest.mark.parametrize(("is_cached", "told"), [(True, (2 * 10**9, 4 * 10**9)), (False, None)])
+@pytest.mark.parametrize(("is_cached", "told"), [(True, (2 * GB, 4 * GB)), (False, None)])
 def test_stages_share_what_is_lent_for_cached_kv_where_any_is(is_cached, told):
     ring = RingTerms(prefix_cache=is_cached)
-    plan = plan_of(nodes=2, ring=ring, cache_ram_gb=4.0, cache_disk_gb=8.0)
+    plan = plan_of(nodes=2, ring=ring, cache_ram_bytes=4 * GB, cache_disk_bytes=8 * GB)
     for place in range(2):
         assert plan.works[place].prefix_cache is is_cached
         room = plan.load(place, plan.works[place]).cache_room
