@@ -63,10 +63,11 @@ NODES_MAX = 256
 """The longest ring that the simulator takes; a plan of so many takes about two seconds."""
 
 ONE_WAY_MS = 15.0
-"""Of a PC that does not say: 30 ms between two homes."""
+"""Delay of a PC that does not say: 30 ms between two homes."""
 
 LENT_SHARE = 0.9
-"""Of a device's memory where nothing is said; the rest is for activations, driver and display."""
+"""Share of a device's memory where nothing is said; the rest is for activations, driver and
+display."""
 
 GPU_KEYS = ("memory_gib", "bandwidth_gb_per_s", "tflops")
 DEVICE_KEYS = {"gpu", *GPU_KEYS}

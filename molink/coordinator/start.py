@@ -77,7 +77,7 @@ async def start_coordinator(
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
     # Before there is a broker, which gives up a client that is silent for seconds.
-    model = await asyncio.to_thread(model_of, settings)
+    model = await asyncio.to_thread(model_of, settings.served)
     planner = await asyncio.to_thread(_planner, settings, model)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
@@ -118,7 +118,7 @@ def _cluster(
     services: NodeServices,
     stores: Stores,
 ) -> Cluster:
-    relay, config = services.relay, model.checkpoint.config()
+    relay, config, ring = services.relay, model.checkpoint.config(), settings.ring
     return run_cluster(
         tasks,
         card=model.card,
@@ -128,10 +128,8 @@ def _cluster(
         readiness=Readiness(services.probing.asked_of),
         blame=Blame(),
         new_endpoint=_endpoints(settings, stores.registry.coordinator, model.card, relay),
-        settings=ManagerSettings(
-            settings.min_nodes, settings.codec, settings.standbys, settings.shadow
-        ),
-        intake=Intake.of(settings),
+        settings=ManagerSettings(settings.min_nodes, ring.codec, ring.standbys, ring.shadow),
+        intake=Intake.of(settings.api),
         live=stores.live,
         ring_settings=_ring_settings(settings),
         status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
@@ -142,8 +140,9 @@ def _cluster(
 def _ring_settings(settings: UpSettings) -> str:
     """What a ring's stages were loaded with, and what they speak: a coordinator of other settings,
     or of another protocol, does not take them over."""
-    speaks = own_protocols().newest
-    return repr((speaks, settings.model, settings.dtype, settings.kv_dtype, settings.ring))
+    speaks, served = own_protocols().newest, settings.served
+    terms = settings.ring.terms(settings.api)
+    return repr((speaks, served.model, served.dtype, served.kv_dtype, terms))
 
 
 def _best_plan(
@@ -195,7 +194,7 @@ def _endpoints(
     settings: UpSettings, keys: KeyPair, card: ModelCard, relay: CoordinatorRelay
 ) -> Callable[[int], CoordinatorEndpoint]:
     """Maker of the endpoint of each ring, by its epoch."""
-    terms = replace(settings.ring, audited=settings.audit_share > 0)
+    terms = replace(settings.ring.terms(settings.api), audited=settings.audit_share > 0)
     return lambda epoch: CoordinatorEndpoint(
         keys=keys,
         card=card,
