@@ -7,7 +7,6 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.prompt_order import OWN_WORK_TIMES
 from molink_scheduler.request import ModelLimits
-from molink_scheduler.units import GB
 
 __all__ = [
     "PREFILL_TOKENS_IN_FLIGHT_MAX",
@@ -26,7 +25,7 @@ PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 on what can stand in front of a decode batch in a queue that knows no priority."""
 
 
-REPLAY_LOG_BYTES, REPLAY_LOG_BYTES_MAX = GB // 2, 1024 * GB
+REPLAY_LOG_BYTES, REPLAY_LOG_BYTES_MAX = 500_000_000, 1_024_000_000_000
 """16 users of 4,000 tokens each on a 4,096-wide model; what more is for a larger ring to ask."""
 
 STATE_CHUNK_TOKENS = 64
@@ -39,7 +38,7 @@ and the library pads what is no multiple."""
 class RingTerms:
     """Settings that all stages of a ring share, one value from the command line to the head.
 
-    Raises ValueError for values out of range, with the name of the option before it.
+    Raises ValueError for values out of range.
     """
 
     kv_tokens_capacity: int = 0
@@ -69,16 +68,15 @@ class RingTerms:
     token is promised: short ones that pass would make others miss it."""
 
     def __post_init__(self) -> None:
-        for option, value, most in (
-            ("span-tokens", self.span_tokens, SPAN_TOKENS_MAX),
-            ("micro-batches", self.micro_batch_count, MICRO_BATCH_COUNT_MAX),
+        for name, value, most in (
+            ("span_tokens", self.span_tokens, SPAN_TOKENS_MAX),
+            ("micro_batch_count", self.micro_batch_count, MICRO_BATCH_COUNT_MAX),
         ):
             if value is not None and not 1 <= value <= most:
-                raise ValueError(f"{option} must be 1 to {most}, got {value}")
+                raise ValueError(f"{name} must be 1 to {most}, got {value}")
         if not 0 <= self.replay_log_bytes <= REPLAY_LOG_BYTES_MAX:
             raise ValueError(
-                f"replay-log-gb must be 0 to {REPLAY_LOG_BYTES_MAX / GB:g}, "
-                f"got {self.replay_log_bytes / GB:g}"
+                f"replay_log_bytes must be 0 to {REPLAY_LOG_BYTES_MAX}, got {self.replay_log_bytes}"
             )
 
     @property
