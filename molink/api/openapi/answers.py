@@ -4,9 +4,17 @@ Answers themselves are plain dicts, because hundreds a second are written; a tes
 stands here. A field may always be joined by others.
 """
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from molink.report.cluster import ClusterReport
+from molink.report.events import EventsReport
+from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeHeld, NodeRemoved
+from molink.report.plain import json_name
+from molink.report.requests import RequestsReport
+
+T = TypeVar("T")
 
 
 class _Answer(BaseModel):
@@ -288,18 +296,38 @@ class PlanAnswer(_Answer):
     shortage: str | None = None
 
 
-class RequestsAnswer(_Answer):
-    """Timelines of requests: those that are live, then the last that have ended."""
+class _Reported(RootModel[T], Generic[T]):
+    """Report of the coordinator, as `report.plain` writes it."""
 
-    requests: list[dict[str, Any]]
+    model_config = ConfigDict(alias_generator=json_name, use_attribute_docstrings=True)
 
 
-class EventsAnswer(_Answer):
-    """Events of the cluster."""
+class ClusterAnswer(_Reported[ClusterReport]):
+    """Answer of `GET /cluster`; the first ring's fields stand at the top, too."""
 
-    events: list[dict[str, Any]]
-    next: int = Field(ge=0)
-    """Number to send as `after` for the events that come next."""
+
+class RequestsAnswer(_Reported[RequestsReport]):
+    """Answer of `GET /cluster/requests`."""
+
+
+class EventsAnswer(_Reported[EventsReport]):
+    """Answer of `GET /cluster/events`."""
+
+
+class NodeAnswer(_Reported[NodeHeld | NodeRemoved]):
+    """Node that an order was about, as it is now."""
+
+
+class InviteAnswer(_Reported[InviteMade]):
+    """Answer of `POST /cluster/invites`."""
+
+
+class IntakeAnswer(_Reported[IntakeChanged]):
+    """Answer of `POST /cluster/intake`."""
+
+
+class CachesAnswer(_Reported[CachesCleared]):
+    """Answer of `POST /cluster/cache/clear`."""
 
 
 class ResponsesAnswer(_Answer):

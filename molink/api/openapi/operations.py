@@ -176,7 +176,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/docs"): Operation(
         SERVER, "A page to try the API", errors=(), is_open=True, content_type="text/html"
     ),
-    ("GET", "/cluster"): Operation(CLUSTER, "Stages, links and load of the rings"),
+    ("GET", "/cluster"): Operation(
+        CLUSTER, "Stages, links and load of the rings", answers.ClusterAnswer
+    ),
     ("GET", "/cluster/requests"): Operation(
         CLUSTER, "Timelines of requests", answers.RequestsAnswer
     ),
@@ -191,12 +193,14 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/cluster/nodes/{id}/{order}"): Operation(
         CLUSTER,
         "Drain, resume or remove a node",
+        answers.NodeAnswer,
         errors=(*OF_ORDERS, 404),
         orders=("drain", "resume", "remove"),
     ),
     ("POST", "/cluster/invites"): Operation(
         CLUSTER,
         "Make an invite",
+        answers.InviteAnswer,
         errors=OF_ORDERS,
         fields={
             "expires_s": {"type": "number", "default": 86400},
@@ -208,12 +212,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/cluster/intake"): Operation(
         CLUSTER,
         "Refuse new requests, or take them again",
+        answers.IntakeAnswer,
         errors=OF_ORDERS,
         fields={"paused": {"type": "boolean"}},
         example={"paused": True},
     ),
     ("POST", "/cluster/cache/clear"): Operation(
-        CLUSTER, "Forget what all rings have cached of prompts and answers", errors=OF_ORDERS
+        CLUSTER,
+        "Forget what all rings have cached of prompts and answers",
+        answers.CachesAnswer,
+        errors=OF_ORDERS,
     ),
     ("GET", "/plan"): Operation(
         CLUSTER,

@@ -104,7 +104,7 @@ def _cluster(
         new_endpoint=partial(LocalEndpoint, card, plan, settings.ring, public_key, nodes),
         settings=ManagerSettings(stages, *terms, first_must_stand=True),
         intake=Intake.of(settings),
-        status=dict,
+        relay=lambda: None,
         live=stores.live,
         audits=audits,
     )

@@ -16,11 +16,17 @@ line.
 from collections.abc import Iterator, Sequence
 
 from molink.dashboard.model.circling import Circling, circling
-from molink.dashboard.model.cluster import COORDINATOR, Link, Ring, Stage
 from molink.dashboard.model.figures import data, mbps, percent, seconds
 from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
 from molink.dashboard.model.history import History, stage_key
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line, text_of
+from molink.report.cluster import (
+    COORDINATOR,
+    CacheReport,
+    RingLink,
+    RingReport,
+    StageReport,
+)
 
 BUSY_BAD = 0.9
 """A stage so busy has nothing to spare."""
@@ -67,7 +73,7 @@ def _without_rings(history: History) -> list[Row]:
     return rows
 
 
-def _title(ring: Ring, width: int, glyphs: Glyphs) -> Line:
+def _title(ring: RingReport, width: int, glyphs: Glyphs) -> Line:
     """Title of a ring, as far as it fits; what the cache saves goes before the rest."""
     parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
@@ -75,35 +81,39 @@ def _title(ring: Ring, width: int, glyphs: Glyphs) -> Line:
         parts.append(f"{_under_way(ring)}{ring.micro_batches} {noun}")
     if ring.round_s is not None:
         parts.append(f", round {seconds(ring.round_s)}")
-    parts += ["  ", Span(f"{ring.running} running, {ring.waiting} waiting", "bold")]
+    requests = ring.requests
+    parts += ["  ", Span(f"{requests.running} running, {requests.waiting} waiting", "bold")]
     wire: list[Span | str] = []
-    if ring.codec:
-        wire = ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
-    if ring.hit_rate is None:
+    if ring.wire.codec:
+        wire = ["  ", Span(f"wire {glyphs.text(ring.wire.codec)}", "dim")]
+    cache = ring.prefix_cache
+    if cache is None or cache.recent_hit_rate is None:
         return line(*parts, *wire)
-    hits: list[Span | str] = ["  ", Span(f"cached {percent(ring.hit_rate)}", "dim")]
-    held = Span(f", {_cached(ring)}", "dim")
+    hits: list[Span | str] = ["  ", Span(f"cached {percent(cache.recent_hit_rate)}", "dim")]
+    held = Span(f", {_cached(cache)}", "dim")
     titles = [line(*parts, *end) for end in ([*wire, *hits, held], [*hits, held], hits)]
     return next((one for one in titles if len(text_of(one)) <= width), titles[-1])
 
 
-def _cached(ring: Ring) -> str:
+def _cached(cache: CacheReport) -> str:
     """Tokens that are cached, in the devices and below."""
-    below = ((ring.host_tokens, "in host memory"), (ring.file_tokens, "on disk"))
-    found = [f"{_thousands(tokens)} {where}" for tokens, where in below if tokens]
-    return ", ".join([f"{_thousands(ring.cached_tokens)} tokens", *found])
+    found = [f"{_thousands(cache.tokens or 0)} tokens"]
+    if cache.tiers is not None:
+        below = ((cache.tiers.host_tokens, "in host memory"), (cache.tiers.file_tokens, "on disk"))
+        found += [f"{_thousands(tokens)} {where}" for tokens, where in below if tokens]
+    return ", ".join(found)
 
 
 def _thousands(tokens: int) -> str:
     return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens}"
 
 
-def _under_way(ring: Ring) -> str:
+def _under_way(ring: RingReport) -> str:
     """How many of the micro-batches that may circle do."""
     return "" if ring.circling is None else f"{ring.circling:.1f} of "
 
 
-def _entrance(history: History, ring: Ring, width: int, glyphs: Glyphs) -> Iterator[Row]:
+def _entrance(history: History, ring: RingReport, width: int, glyphs: Glyphs) -> Iterator[Row]:
     link = ring.link(COORDINATOR, ring.stages[0].node) if ring.stages else None
     if link is not None:
         spans = _link_figures(history, link, glyphs)
@@ -116,10 +126,10 @@ class _StageRows:
     def __init__(
         self,
         history: History,
-        ring: Ring,
+        ring: RingReport,
         index: int,
         slow: dict[tuple[int, str], SlowStage],
-        pace: Stage | None,
+        pace: StageReport | None,
         circles: Circling | None,
         width: int,
         glyphs: Glyphs,
@@ -153,7 +163,7 @@ class _StageRows:
     def _stage_line(self, micro_batches: int) -> Line:
         stage, glyphs = self._stage, self._glyphs
         name_width = 13 + min(14, max(0, self._width - 80) // 3)
-        layers = f"{stage.layers[0]}-{stage.layers[1]}" if stage.layers else "-"
+        layers = f"{stage.layers[0]}-{stage.layers[1]}"
         style = self._style()
         kv_style: Style = "warning" if (stage.kv_share or 0.0) >= BUSY_BAD else ""
         return line(
@@ -198,7 +208,7 @@ class _StageRows:
     def _bar_width(self) -> int:
         return 10 + min(20, max(0, self._width - 80) // 3)
 
-    def _link_lines(self, link: Link, detail: int) -> list[Line]:
+    def _link_lines(self, link: RingLink, detail: int) -> list[Line]:
         glyphs = self._glyphs
         side = " " if self._is_last else glyphs.side
         arrow = glyphs.up if self._is_last else glyphs.down
@@ -218,12 +228,11 @@ class _StageRows:
         return (Span(f"  {self._glyphs.down} {mbps(self._link.rate_mbps)}", "dim"),)
 
 
-def _link_figures(history: History, link: Link, glyphs: Glyphs) -> Line:
+def _link_figures(history: History, link: RingLink, glyphs: Glyphs) -> Line:
     busy = history.link_busy(link.ends)
     style: Style = "warning" if (busy or 0.0) >= BUSY_BAD else "dim"
-    rtt = None if link.rtt_ms is None else link.rtt_ms / 1000
     return (
-        Span(f"{mbps(link.rate_mbps):>10} {seconds(rtt):>7}  "),
+        Span(f"{mbps(link.rate_mbps):>10} {seconds(link.rtt_s):>7}  "),
         Span(glyphs.bar_of(busy, 6), style),
         Span(f"{percent(busy):>6}", style if style == "warning" else ""),
     )

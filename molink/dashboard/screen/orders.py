@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from molink.dashboard.actions import Actions
-from molink.dashboard.model.cluster import Node
 from molink.dashboard.pages.lines import Row, Span, line
+from molink.report.nodes import NodeReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Order:
     """Function that carries the order out; the sentence that it ends with."""
 
 
-def node_order(kind: str, node: Node, actions: Actions) -> Order | str:
+def node_order(kind: str, node: NodeReport, actions: Actions) -> Order | str:
     """Order about a node; a sentence where it makes no sense."""
     if kind == "drain":
         if node.drained:
@@ -44,9 +44,9 @@ def invite_order(actions: Actions, made: Callable[[str], object]) -> Order:
     """Order to make an invite; `made` gets the command."""
 
     async def give() -> str:
-        command, uses = await actions.invite()
-        made(command)
-        return f"An invite for {uses} PCs, good for a day. c copies it."
+        invite = await actions.invite()
+        made(invite.command)
+        return f"An invite for {invite.uses} PCs, good for a day. c copies it."
 
     return Order("Make an invite? Whoever has it can join. y/n", "y", give)
 

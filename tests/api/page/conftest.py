@@ -11,8 +11,10 @@ import pytest_asyncio
 
 from molink.api import create_app, start_api
 from molink.api.access import Access
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
+from molink.report.requests import StageLayers
 from molink.serving.service import GenerationRequest
-from molink.serving.timeline import StageLayers
 from molink.serving.token_events import TokenEvent
 from tests.api.conftest import FakeService
 
@@ -109,8 +111,8 @@ class ToldService(FakeService):
         finally:
             self.closed.release()
 
-    def cluster(self) -> dict[str, Any]:
-        return {"model": self.card.name, "rings": self.rings}
+    def cluster(self) -> ClusterReport:
+        return from_plain(ClusterReport, {"model": self.card.name, "rings": self.rings})
 
     def put(self, *pieces: Piece) -> None:
         for piece in pieces:
