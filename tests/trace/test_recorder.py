@@ -143,7 +143,7 @@ def test_requests_that_run_are_told_at_the_end_and_one_that_ended_is_not_told_ag
 def test_events_bear_their_node_and_their_own_time(world):
     world.news.clock = lambda: UNIX_S + 4.0
     world.news.add("node_lost", "ben is gone", node="ben")
-    world.recorder.events(world.news.report(0)["events"])
+    world.recorder.events(to_plain(world.news.report(0))["events"])
     (event,) = [e for e in world.events() if e["name"] == "ben is gone"]
     assert (event["args"]["node"], event["ts"] / 1e6) == ("ben", 4.0)
 

@@ -68,7 +68,7 @@ class Usage(_Answer):
     prompt_tokens_details: PromptTokens
 
 
-class StagePart(_Answer):
+class ServedStage(_Answer):
     """A node that served, and the layers that it held: [first, behind the last]."""
 
     node: str
@@ -79,7 +79,7 @@ class RingPart(_Answer):
     """Part of a sequence that one ring computed."""
 
     ring: int
-    stages: list[StagePart]
+    stages: list[ServedStage]
     tokens: int
     """Tokens that this ring generated."""
     moved_because: str

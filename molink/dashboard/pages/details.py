@@ -13,7 +13,7 @@ from molink.dashboard.model.figures import (
     seconds,
 )
 from molink.dashboard.model.history import History
-from molink.dashboard.pages.lines import Glyphs, Line, Span, field_line, line
+from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, field_line, line
 from molink.dashboard.pages.request_page import request_lines
 from molink.report.cluster import RingLink
 from molink.report.events import ClusterEvent
@@ -43,11 +43,13 @@ def details(
     else:
         nodes = [node for node in history.state.nodes if node.id == key]
         lines = [one for node in nodes[:1] for one in _node(history, node)]
-    return [tuple(Span(glyphs.text(span.text), span.style) for span in one) for one in lines]
+    return [tuple(TextSpan(glyphs.text(span.text), span.style) for span in one) for one in lines]
 
 
 def _event(event: ClusterEvent, zone: tzinfo | None) -> Iterator[Line]:
-    yield line(Span(day_and_clock(event.unix_s, zone), "title"), Span(f"  {event.kind}", "accent"))
+    yield line(
+        TextSpan(day_and_clock(event.unix_s, zone), "title"), TextSpan(f"  {event.kind}", "accent")
+    )
     if event.node:
         yield field_line("node", event.node)
     if event.ring is not None:
@@ -57,7 +59,7 @@ def _event(event: ClusterEvent, zone: tzinfo | None) -> Iterator[Line]:
 
 
 def _node(history: History, node: NodeReport) -> Iterator[Line]:
-    yield line(Span(node.name, "title"), Span(f"  {node.id}", "dim"))
+    yield line(TextSpan(node.name, "title"), TextSpan(f"  {node.id}", "dim"))
     yield field_line("state", f"{node.state}{' (drained by the operator)' if node.drained else ''}")
     if node.reason:
         yield field_line("why", node.reason, "warning")
@@ -114,7 +116,7 @@ def _stage(history: History, node: NodeReport) -> Iterator[Line]:
 
 
 def _link(history: History, link: RingLink) -> Iterator[Line]:
-    yield line(Span(f"{link.source} to {link.target}", "title"))
+    yield line(TextSpan(f"{link.source} to {link.target}", "title"))
     yield field_line(
         "rate", f"{mbps(link.rate_mbps)}, {percent(history.link_busy(link.ends))} used"
     )

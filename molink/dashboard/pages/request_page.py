@@ -18,7 +18,7 @@ from datetime import tzinfo
 from itertools import pairwise
 
 from molink.dashboard.model.figures import day_and_clock, seconds
-from molink.dashboard.pages.lines import Glyphs, Line, Span, Style, field_line, line
+from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, field_line, line
 from molink.report.requests import AttemptReport, PieceReport, RequestReport
 
 AXIS_CELLS = 36
@@ -35,7 +35,7 @@ Stretch = tuple[float, float]
 def request_lines(request: RequestReport, glyphs: Glyphs, zone: tzinfo | None) -> Iterator[Line]:
     """All that is known of a request."""
     choice = f", choice {request.choice}" if request.choice else ""
-    yield line(Span(f"{request.id}{choice}", "title"), Span(f"  {request.state}", "accent"))
+    yield line(TextSpan(f"{request.id}{choice}", "title"), TextSpan(f"  {request.state}", "accent"))
     came = day_and_clock(request.received_unix_s, zone)
     yield field_line("received", f"{came}, {request.key_id or 'without a key'}")
     yield field_line("prompt", _prompt(request))
@@ -81,7 +81,7 @@ class _Axis:
             for at in range(first, max(first + 1, self._cell(ends_s))):
                 cells[min(at, AXIS_CELLS - 1)] = self.glyphs.bar
         length = seconds(sum(ends_s - begins_s for begins_s, ends_s in stretches))
-        yield line(f"{name:<9}", Span("".join(cells), style), f"{length:>9}  {note}")
+        yield line(f"{name:<9}", TextSpan("".join(cells), style), f"{length:>9}  {note}")
 
     def marks(self, name: str, style: Style, times_s: Sequence[float]) -> Iterator[Line]:
         """A line with a mark for each of these times; none without one."""
@@ -90,7 +90,7 @@ class _Axis:
         cells = [" "] * AXIS_CELLS
         for at_s in times_s:
             cells[min(self._cell(at_s), AXIS_CELLS - 1)] = self.glyphs.dot
-        yield line(f"{name:<9}", Span("".join(cells), style))
+        yield line(f"{name:<9}", TextSpan("".join(cells), style))
 
     def _cell(self, at_s: float) -> int:
         share = at_s / self.whole_s if self.whole_s > 0 else 0.0
@@ -144,7 +144,7 @@ def _attempt(attempt: AttemptReport) -> Iterator[Line]:
     held = ", ".join(
         f"{stage.node} {stage.layers[0]}-{stage.layers[1]}" for stage in attempt.stages
     )
-    yield line(Span(f"ring {attempt.number}", "bold"), f"  {held}")
+    yield line(TextSpan(f"ring {attempt.number}", "bold"), f"  {held}")
     steps = (
         ("submitted", attempt.submitted_s),
         ("started", attempt.started_s),
@@ -156,7 +156,7 @@ def _attempt(attempt: AttemptReport) -> Iterator[Line]:
     yield from _pieces(attempt.pieces)
     yield from _rounds_of(attempt)
     if attempt.moved_because:
-        yield line(Span(f"{INDENT}moved on: {attempt.moved_because}", "warning"))
+        yield line(TextSpan(f"{INDENT}moved on: {attempt.moved_because}", "warning"))
 
 
 def _pieces(pieces: Sequence[PieceReport]) -> Iterator[Line]:
@@ -179,4 +179,4 @@ def _rounds_of(attempt: AttemptReport) -> Iterator[Line]:
     yield line(f"{INDENT}{rounds.count} rounds: {usual}, longest {seconds(rounds.longest_s)}")
     for one in rounds.pauses:
         what = f"pause of {seconds(one.length_s)} at {one.began_s:.2f} s, after {one.tokens} tokens"
-        yield line(Span(f"{INDENT}{what}", "warning"))
+        yield line(TextSpan(f"{INDENT}{what}", "warning"))

@@ -19,7 +19,7 @@ from molink.dashboard.model.circling import Circling, circling
 from molink.dashboard.model.figures import data, mbps, percent, seconds
 from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
 from molink.dashboard.model.history import History, stage_key
-from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line, text_of
+from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line, text_of
 from molink.report.cluster import (
     COORDINATOR,
     CacheReport,
@@ -65,32 +65,32 @@ def ring_rows(history: History, width: int, height: int, glyphs: Glyphs) -> list
 def _without_rings(history: History) -> list[Row]:
     """Rows that tell what each node does, when nothing serves."""
     counts = ", ".join(f"{n} {state}" for state, n in sorted(history.state.counts().items()))
-    rows = [Row(line(Span("No ring serves.", "bad"), f"  {counts or 'No PC has joined.'}"))]
+    rows = [Row(line(TextSpan("No ring serves.", "bad"), f"  {counts or 'No PC has joined.'}"))]
     for node in history.state.nodes:
         if node.state == "loading":
             done = f"{percent(node.loaded)} loaded" if node.loaded is not None else "loads"
-            rows.append(Row(line(f"  {fitted(node.name, 20)} ", Span(done, "accent")), node.id))
+            rows.append(Row(line(f"  {fitted(node.name, 20)} ", TextSpan(done, "accent")), node.id))
     return rows
 
 
 def _title(ring: RingReport, width: int, glyphs: Glyphs) -> Line:
     """Title of a ring, as far as it fits; what the cache saves goes before the rest."""
-    parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
+    parts: list[TextSpan | str] = [TextSpan(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
         noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
         parts.append(f"{_under_way(ring)}{ring.micro_batches} {noun}")
     if ring.round_s is not None:
         parts.append(f", round {seconds(ring.round_s)}")
     requests = ring.requests
-    parts += ["  ", Span(f"{requests.running} running, {requests.waiting} waiting", "bold")]
-    wire: list[Span | str] = []
+    parts += ["  ", TextSpan(f"{requests.running} running, {requests.waiting} waiting", "bold")]
+    wire: list[TextSpan | str] = []
     if ring.wire.codec:
-        wire = ["  ", Span(f"wire {glyphs.text(ring.wire.codec)}", "dim")]
+        wire = ["  ", TextSpan(f"wire {glyphs.text(ring.wire.codec)}", "dim")]
     cache = ring.prefix_cache
     if cache is None or cache.recent_hit_rate is None:
         return line(*parts, *wire)
-    hits: list[Span | str] = ["  ", Span(f"cached {percent(cache.recent_hit_rate)}", "dim")]
-    held = Span(f", {_cached(cache)}", "dim")
+    hits: list[TextSpan | str] = ["  ", TextSpan(f"cached {percent(cache.recent_hit_rate)}", "dim")]
+    held = TextSpan(f", {_cached(cache)}", "dim")
     titles = [line(*parts, *end) for end in ([*wire, *hits, held], [*hits, held], hits)]
     return next((one for one in titles if len(text_of(one)) <= width), titles[-1])
 
@@ -117,7 +117,7 @@ def _entrance(history: History, ring: RingReport, width: int, glyphs: Glyphs) ->
     link = ring.link(COORDINATOR, ring.stages[0].node) if ring.stages else None
     if link is not None:
         spans = _link_figures(history, link, glyphs)
-        yield Row(line(Span(f"  {COORDINATOR} {glyphs.down} ", "dim"), *spans))
+        yield Row(line(TextSpan(f"  {COORDINATOR} {glyphs.down} ", "dim"), *spans))
 
 
 class _StageRows:
@@ -167,17 +167,17 @@ class _StageRows:
         style = self._style()
         kv_style: Style = "warning" if (stage.kv_share or 0.0) >= BUSY_BAD else ""
         return line(
-            Span(self._side(), "dim"),
+            TextSpan(self._side(), "dim"),
             self._dots(micro_batches),
             " ",
-            Span(fitted(glyphs.text(stage.node), name_width), style or "bold"),
+            TextSpan(fitted(glyphs.text(stage.node), name_width), style or "bold"),
             f" {fitted(layers, 7)} ",
-            Span(glyphs.bar_of(stage.busy_share, self._bar_width()), style or "good"),
-            Span(f"{percent(stage.busy_share):>6}", style),
+            TextSpan(glyphs.bar_of(stage.busy_share, self._bar_width()), style or "good"),
+            TextSpan(f"{percent(stage.busy_share):>6}", style),
             " step ",
-            Span(f"{seconds(self._step_s):>7}", style),
+            TextSpan(f"{seconds(self._step_s):>7}", style),
             " KV ",
-            Span(f"{percent(stage.kv_share):>5}", kv_style),
+            TextSpan(f"{percent(stage.kv_share):>5}", kv_style),
             *self._mark(),
         )
 
@@ -189,9 +189,9 @@ class _StageRows:
     def _mark(self) -> Line:
         mark = self._glyphs.mark
         if self._slow is not None:
-            return (Span(f"  {mark} {self._slow.times:.1f}x slower", "bad"),)
+            return (TextSpan(f"  {mark} {self._slow.times:.1f}x slower", "bad"),)
         if self._sets_pace:
-            return (Span(f"  {mark} sets pace", "warning"),)
+            return (TextSpan(f"  {mark} sets pace", "warning"),)
         return ()
 
     def _side(self) -> str:
@@ -200,10 +200,10 @@ class _StageRows:
             return glyphs.corner_top
         return glyphs.corner_bottom if self._is_last else glyphs.side
 
-    def _dots(self, micro_batches: int) -> Span:
+    def _dots(self, micro_batches: int) -> TextSpan:
         dot = self._glyphs.dot
         shown = dot * micro_batches if micro_batches <= CIRCLING_CELLS else f"{micro_batches}{dot}"
-        return Span(shown.ljust(CIRCLING_CELLS), "decode")
+        return TextSpan(shown.ljust(CIRCLING_CELLS), "decode")
 
     def _bar_width(self) -> int:
         return 10 + min(20, max(0, self._width - 80) // 3)
@@ -216,30 +216,32 @@ class _StageRows:
         decode = _queue("decode", link.decode_queued_bytes, link.decode_waiting, glyphs)
         prefill = _queue("prefill", link.prefill_queued_bytes, link.prefill_waiting, glyphs)
         dots = self._dots(self._on_link)
-        first = line(Span(side, "dim"), dots, Span(f" {arrow} ", "dim"), *figures, "   ", *decode)
+        first = line(
+            TextSpan(side, "dim"), dots, TextSpan(f" {arrow} ", "dim"), *figures, "   ", *decode
+        )
         if detail == COMPACT or self._is_last:
-            return [(*first, Span("  "), *prefill) if link.prefill_queued_bytes else first]
+            return [(*first, TextSpan("  "), *prefill) if link.prefill_queued_bytes else first]
         indent = 1 + CIRCLING_CELLS + 3 + len(text_of(figures)) + 3
-        return [first, line(Span(side, "dim"), " " * (indent - 1), *prefill)]
+        return [first, line(TextSpan(side, "dim"), " " * (indent - 1), *prefill)]
 
     def _short_link(self) -> Line:
         if self._link is None:
             return ()
-        return (Span(f"  {self._glyphs.down} {mbps(self._link.rate_mbps)}", "dim"),)
+        return (TextSpan(f"  {self._glyphs.down} {mbps(self._link.rate_mbps)}", "dim"),)
 
 
 def _link_figures(history: History, link: RingLink, glyphs: Glyphs) -> Line:
     busy = history.link_busy(link.ends)
     style: Style = "warning" if (busy or 0.0) >= BUSY_BAD else "dim"
     return (
-        Span(f"{mbps(link.rate_mbps):>10} {seconds(link.rtt_s):>7}  "),
-        Span(glyphs.bar_of(busy, 6), style),
-        Span(f"{percent(busy):>6}", style if style == "warning" else ""),
+        TextSpan(f"{mbps(link.rate_mbps):>10} {seconds(link.rtt_s):>7}  "),
+        TextSpan(glyphs.bar_of(busy, 6), style),
+        TextSpan(f"{percent(busy):>6}", style if style == "warning" else ""),
     )
 
 
-def _queue(kind: Style, queued_bytes: int, transfers: int, glyphs: Glyphs) -> Sequence[Span]:
+def _queue(kind: Style, queued_bytes: int, transfers: int, glyphs: Glyphs) -> Sequence[TextSpan]:
     """Bytes of one class that wait; the dots are messages."""
     dots = glyphs.dot * min(transfers, QUEUE_DOTS_MAX)
     style: Style = kind if queued_bytes else "dim"
-    return (Span(f"{kind:<7} {data(queued_bytes):>7} {dots:<2}", style),)
+    return (TextSpan(f"{kind:<7} {data(queued_bytes):>7} {dots:<2}", style),)

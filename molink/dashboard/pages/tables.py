@@ -11,7 +11,7 @@ from functools import lru_cache
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.dashboard.model.findings import findings, slow_stages
 from molink.dashboard.model.history import History, percentile, stage_key
-from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
+from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
 from molink.report.cluster import RingLink, RingReport
 from molink.report.nodes import NodeReport
@@ -106,19 +106,19 @@ COLUMNS = {
 def header_of(view: str, width: int) -> Line:
     """The titles of a view's columns."""
     columns = COLUMNS[view]
-    return _line(columns, [Span(one.title, "dim") for one in columns], width)
+    return _line(columns, [TextSpan(one.title, "dim") for one in columns], width)
 
 
-def _line(columns: Sequence[Column], cells: Sequence[Span | str], width: int) -> Line:
+def _line(columns: Sequence[Column], cells: Sequence[TextSpan | str], width: int) -> Line:
     shown = [one for one in zip(columns, cells, strict=True) if width >= one[0].from_columns]
     taken = sum(column.width for column, _ in shown) + len(shown) - 1
-    spans: list[Span] = []
+    spans: list[TextSpan] = []
     for column, cell in shown:
-        span = Span(cell) if isinstance(cell, str) else cell
+        span = TextSpan(cell) if isinstance(cell, str) else cell
         room = column.width or max(8, width - taken)
         if spans:
-            spans.append(Span(" "))
-        spans.append(Span(fitted(span.text, room, right=column.right), span.style))
+            spans.append(TextSpan(" "))
+        spans.append(TextSpan(fitted(span.text, room, right=column.right), span.style))
     return tuple(spans)
 
 
@@ -150,20 +150,20 @@ def _node_cells(
     is_slow: bool,
     covered_by: str,
     glyphs: Glyphs,
-) -> list[Span | str]:
+) -> list[TextSpan | str]:
     style: Style = "bad" if is_slow else ""
     layers = f"{node.layers[0]}-{node.layers[1]}" if node.layers else "-"
     note, note_style = _node_note(node, is_slow, covered_by, glyphs)
     return [
-        Span(glyphs.text(node.name), style or "bold"),
-        Span(node.state, STATES.get(node.state, "")),
+        TextSpan(glyphs.text(node.name), style or "bold"),
+        TextSpan(node.state, STATES.get(node.state, "")),
         str(node.ring) if node.ring is not None else "-",
         layers,
-        Span(percent(busy), style),
-        Span(seconds(step_s), style),
+        TextSpan(percent(busy), style),
+        TextSpan(seconds(step_s), style),
         mbps((node.profile and node.profile.upload_mbps) or None),
         data(node.contribution.bytes_sent),
-        Span(glyphs.text(note), note_style),
+        TextSpan(glyphs.text(note), note_style),
     ]
 
 
@@ -203,7 +203,7 @@ def _request_row(request: RequestReport, width: int, glyphs: Glyphs) -> Row:
     return Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
 
 
-def _request_cells(request: RequestReport, glyphs: Glyphs) -> list[Span | str]:
+def _request_cells(request: RequestReport, glyphs: Glyphs) -> list[TextSpan | str]:
     done, whole = request.prompt_tokens_done, request.prompt_tokens
     prompt = f"{done}/{whole}" if done < whole else str(whole)
     age_s = request.age_s if request.is_live else request.total_s
@@ -214,14 +214,14 @@ def _request_cells(request: RequestReport, glyphs: Glyphs) -> list[Span | str]:
     ring = request.attempts[-1].number if request.attempts else None
     return [
         glyphs.text(request.id),
-        Span(state, STATES.get(state, "dim")),
+        TextSpan(state, STATES.get(state, "dim")),
         seconds(age_s) if age_s is not None and age_s < 10 else duration(age_s),
-        Span(prompt, "prefill" if request.state == "prefill" else ""),
+        TextSpan(prompt, "prefill" if request.state == "prefill" else ""),
         f"{request.tokens}/{request.answer_tokens_max}",
         seconds(request.first_token_s),
         seconds(request.tpot_s),
         str(ring) if ring is not None else "-",
-        Span(glyphs.text(note), "bad" if failed else "warning" if moved else ""),
+        TextSpan(glyphs.text(note), "bad" if failed else "warning" if moved else ""),
     ]
 
 
@@ -234,7 +234,7 @@ def link_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
             yield Row(_line(LINKS, cells, width), key, f"{link.source} {link.target}")
 
 
-def _link_cells(history: History, link: RingLink, glyphs: Glyphs) -> list[Span | str]:
+def _link_cells(history: History, link: RingLink, glyphs: Glyphs) -> list[TextSpan | str]:
     busy = history.link_busy(link.ends)
     saved = f", saved {data(link.bytes_saved)}" if (link.bytes_saved or 0) > 0 else ""
     shares = f"{link.wire or ''}{saved}{' shares its line' if link.foreign_upload else ''}"
@@ -243,9 +243,11 @@ def _link_cells(history: History, link: RingLink, glyphs: Glyphs) -> list[Span |
         glyphs.text(link.target),
         mbps(link.rate_mbps),
         seconds(link.rtt_s),
-        Span(percent(busy), "warning" if (busy or 0.0) >= 0.9 else ""),
-        Span(data(link.decode_queued_bytes), "decode" if link.decode_queued_bytes else "dim"),
-        Span(data(link.prefill_queued_bytes), "prefill" if link.prefill_queued_bytes else "dim"),
+        TextSpan(percent(busy), "warning" if (busy or 0.0) >= 0.9 else ""),
+        TextSpan(data(link.decode_queued_bytes), "decode" if link.decode_queued_bytes else "dim"),
+        TextSpan(
+            data(link.prefill_queued_bytes), "prefill" if link.prefill_queued_bytes else "dim"
+        ),
         glyphs.text(shares),
     ]
 
@@ -255,9 +257,9 @@ def event_rows(
 ) -> Iterator[Row]:
     """The ledger, newest first."""
     for event in reversed(history.events):
-        cells: list[Span | str] = [
+        cells: list[TextSpan | str] = [
             clock(event.unix_s, zone),
-            Span(event.kind, "accent"),
+            TextSpan(event.kind, "accent"),
             glyphs.text(event.node),
             glyphs.text(event.text),
         ]
@@ -280,7 +282,7 @@ def _ring_forecast(history: History, ring: RingReport, width: int) -> Iterator[R
     forecast = ring.forecast
     if forecast is None:
         what = f"Ring {ring.number} has no forecast: its nodes were not measured."
-        yield Row(line(Span(what, "dim")))
+        yield Row(line(TextSpan(what, "dim")))
         return
     served = [
         one
@@ -292,7 +294,7 @@ def _ring_forecast(history: History, ring: RingReport, width: int) -> Iterator[R
     rate = percentile(history.tokens_per_s(), 0.5) if len(history.state.rings) == 1 else None
     yield _compared(ring, "time per token, p50", forecast.tpot_s, tpot_s, width)
     yield _compared(ring, "time to first token, p50", forecast.ttft_s, ttft_s, width)
-    cells: list[Span | str] = [
+    cells: list[TextSpan | str] = [
         str(ring.number),
         "tokens per second",
         per_s(forecast.tokens_per_s),
@@ -303,7 +305,7 @@ def _ring_forecast(history: History, ring: RingReport, width: int) -> Iterator[R
     yield Row(_line(FORECAST, cells, width))
     if forecast.bottleneck:
         what = f"  The plan expects as its bottleneck: {forecast.bottleneck}"
-        yield Row(line(Span(fitted(what, width), "dim")))
+        yield Row(line(TextSpan(fitted(what, width), "dim")))
 
 
 def _compared(
@@ -316,12 +318,12 @@ def _compared(
 ) -> Row:
     times = seen_s / planned_s if planned_s and seen_s is not None else None
     style: Style = "bad" if (times or 0.0) >= FAR_OFF else ""
-    cells: list[Span | str] = [
+    cells: list[TextSpan | str] = [
         str(ring.number),
         name,
         seconds(planned_s),
-        Span(seconds(seen_s), style),
-        Span("-" if times is None else f"{times:.1f}x", style),
+        TextSpan(seconds(seen_s), style),
+        TextSpan("-" if times is None else f"{times:.1f}x", style),
         "",
     ]
     return Row(_line(FORECAST, cells, width), key)
@@ -332,4 +334,6 @@ def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     for one in findings(history):
         node = history.state.nodes_by_name.get(one.subject)
         text = fitted(glyphs.text(one.sentence), width)
-        yield Row(line(Span(text, SEVERITIES[one.severity])), node.id if node else "", one.sentence)
+        yield Row(
+            line(TextSpan(text, SEVERITIES[one.severity])), node.id if node else "", one.sentence
+        )

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from molink.dashboard.actions import Actions
-from molink.dashboard.pages.lines import Row, Span, line
+from molink.dashboard.pages.lines import Row, TextSpan, line
 from molink.report.nodes import NodeReport
 
 
@@ -53,8 +53,12 @@ def invite_order(actions: Actions, made: Callable[[str], object]) -> Order:
 
 def invite_rows(command: str, width: int) -> list[Row]:
     """The page of a new invite: the command over as many lines as it takes."""
-    rows = [Row(line(Span("Type this line, whole, on each PC that shall help:", "title")))]
+    rows = [Row(line(TextSpan("Type this line, whole, on each PC that shall help:", "title")))]
     pieces = [command[at : at + width] for at in range(0, len(command), max(1, width))]
-    rows += [Row(line("")), *(Row(line(Span(piece, "accent"))) for piece in pieces), Row(line(""))]
+    rows += [
+        Row(line("")),
+        *(Row(line(TextSpan(piece, "accent"))) for piece in pieces),
+        Row(line("")),
+    ]
     rows.append(Row(line("Send it as you would a password. c copies it, Esc goes back.")))
     return rows
