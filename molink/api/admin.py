@@ -22,7 +22,7 @@ from molink.api.callers import caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError, unknown_field
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.errors import ControlError, UserError
-from molink.report.orders import InviteMade, NodeHeld, NodeRemoved
+from molink.report.orders import InviteMade, NodeOrdered
 from molink.report.plain import to_plain
 
 NODE_PATH = "/cluster/nodes/{id}/{order}"
@@ -30,9 +30,9 @@ INVITES_PATH = "/cluster/invites"
 INTAKE_PATH = "/cluster/intake"
 CLEAR_CACHE_PATH = "/cluster/cache/clear"
 
-Done = NodeHeld | NodeRemoved | InviteMade
+Done = NodeOrdered | InviteMade
 
-NodeOrder = Callable[[str, str], Awaitable[NodeHeld | NodeRemoved]]
+NodeOrder = Callable[[str, str], Awaitable[NodeOrdered]]
 
 ORDER_BYTES_MAX = 4096
 """Most bytes of an order's body, which has three short fields."""

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from molink.api.answers import json_text
 from molink.api.errors import NAME_CHARS_SHOWN, RETRY_AFTER_S, ApiError
+from molink.api.openapi.answers import ModelEntry
 from molink.api.requests import check_model
 from molink.report.cluster import ClusterReport
 from molink.report.plain import to_plain
@@ -76,7 +77,7 @@ def cluster_body(report: ClusterReport) -> dict[str, Any]:
     return first | body
 
 
-def _entry(card: ModelCard, name: str) -> dict[str, Any]:
+def _entry(card: ModelCard, name: str) -> ModelEntry:
     """OpenAI's model object with vLLM's fields. The length stands under the names of vLLM and of
     OpenRouter, as clients look for either; the vocabulary's size is for clients of token ids."""
     return {

@@ -23,8 +23,7 @@ from molink.report.orders import (
     CachesCleared,
     IntakeChanged,
     InviteMade,
-    NodeHeld,
-    NodeRemoved,
+    NodeOrdered,
 )
 
 DRAINED = "drained_nodes"
@@ -55,15 +54,15 @@ class ClusterAdmin:
         self.book.drained |= _drained_before(self.registry)
         self.quarantine = Quarantine(self.book, self.registry)
 
-    async def drain(self, node_id: str, by: str) -> NodeHeld:
+    async def drain(self, node_id: str, by: str) -> NodeOrdered:
         """Let a node hand over what it does, and give it nothing more until it is resumed."""
         return await self._hold(node_id, by, is_held=True)
 
-    async def resume(self, node_id: str, by: str) -> NodeHeld:
+    async def resume(self, node_id: str, by: str) -> NodeOrdered:
         """Let a node serve again that was drained, or quarantined."""
         return await self._hold(node_id, by, is_held=False)
 
-    async def remove(self, node_id: str, by: str) -> NodeRemoved:
+    async def remove(self, node_id: str, by: str) -> NodeOrdered:
         """Throw a PC out with all its devices, for good; names the invite with which it came and
         could come again."""
         self._check_agents()
@@ -75,7 +74,7 @@ class ClusterAdmin:
         devices = [one for one in self.registry.list_nodes() if one.pc == gone.node_id]
         invites = [one for one in self.registry.list_invites() if one.invite_id == gone.invite_id]
         self._note(f"{gone.name} is removed", by, gone.name)
-        return NodeRemoved(
+        return NodeOrdered(
             id=gone.node_id,
             name=gone.name,
             devices=len(devices),
@@ -111,7 +110,7 @@ class ClusterAdmin:
         self._note("The prefix caches are cleared", by)
         return CachesCleared(rings)
 
-    async def _hold(self, node_id: str, by: str, *, is_held: bool) -> NodeHeld:
+    async def _hold(self, node_id: str, by: str, *, is_held: bool) -> NodeOrdered:
         self._check_agents()
         async with self._holding:
             node = self._member(node_id)
@@ -121,7 +120,7 @@ class ClusterAdmin:
             if not is_held:
                 await self.quarantine.release(node_id)
         self._note(f"{node.name} is {'drained' if is_held else 'resumed'}", by, node.name)
-        return NodeHeld(node_id, node.name, str(node.state))
+        return NodeOrdered(node_id, node.name, str(node.state))
 
     def _member(self, node_id: str) -> Node:
         node = self.book.nodes.get(node_id)

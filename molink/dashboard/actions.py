@@ -4,7 +4,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from molink.client.api_client import ApiClient
-from molink.report.orders import IntakeChanged, InviteMade, NodeHeld, NodeRemoved
+from molink.report.orders import IntakeChanged, InviteMade, NodeOrdered
 from molink.report.plain import Json, from_plain
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Actions:
 
     async def remove(self, node_id: str) -> str:
         """Throw a PC out for good."""
-        gone = await self._post(_node_path(node_id, "remove"), {}, NodeRemoved)
+        gone = await self._post(_node_path(node_id, "remove"), {}, NodeOrdered)
         sentence = f"{gone.name} is removed."
         if gone.invite_usable:
             ending = f"molink invite revoke {gone.invite} prevents that."
@@ -45,7 +45,7 @@ class Actions:
         return "New requests are refused." if paused else "Requests are taken again."
 
     async def _node(self, node_id: str, order: str) -> str:
-        done = await self._post(_node_path(node_id, order), {}, NodeHeld)
+        done = await self._post(_node_path(node_id, order), {}, NodeOrdered)
         return f"{done.name} {NODE_STATES[order]}."
 
     async def _post(self, path: str, body: Json, answer: type[T]) -> T:

@@ -4,26 +4,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class NodeHeld:
-    """Node that was drained, or may serve again."""
+class NodeOrdered:
+    """Node that was drained, resumed or removed."""
 
     id: str
     name: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRemoved:
-    """PC that was thrown out with all its devices."""
-
-    id: str
-    name: str
-    devices: int
-    """Devices that it had."""
-    invite: str
-    """Id of the invite with which it came."""
-    invite_usable: bool
-    """Whether it could come again with it."""
+    state: str | None = None
+    """Its state now; left out of a PC that was removed."""
+    devices: int | None = None
+    """Devices of a PC that was removed with it; else left out."""
+    invite: str | None = None
+    """Id of the invite with which a PC came that was removed; else left out."""
+    invite_usable: bool | None = None
+    """Whether a PC that was removed could come again with it; else left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from molink.api.keys.store import KeyStore
 from molink.control.registry.rules import check_wishes
 from molink.coordinator.admin import UnknownNodeError
 from molink.errors import ControlError, UserError
-from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeHeld, NodeRemoved
+from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
 from tests.api.conftest import FakeService
 
 NODE = "a" * 16
@@ -36,15 +36,15 @@ class FakeAdmin:
 
     async def drain(self, node_id, by):
         await self._note("drain", node_id, by)
-        return NodeHeld(node_id, "anna", "drain")
+        return NodeOrdered(node_id, "anna", "drain")
 
     async def resume(self, node_id, by):
         await self._note("resume", node_id, by)
-        return NodeHeld(node_id, "anna", "resume")
+        return NodeOrdered(node_id, "anna", "resume")
 
     async def remove(self, node_id, by):
         await self._note("remove", node_id, by)
-        return NodeRemoved(node_id, "anna", 1, "i7", True)
+        return NodeOrdered(node_id, "anna", devices=1, invite="i7", invite_usable=True)
 
     async def invite(self, expires_s, uses, name, by):
         check_wishes(expires_s, uses, name)

@@ -16,7 +16,7 @@ from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import RingError, UserError
-from molink.report.orders import CachesCleared, IntakeChanged, NodeHeld
+from molink.report.orders import CachesCleared, IntakeChanged, NodeOrdered
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.upkeep.world import CARD, collect, request
 
@@ -53,7 +53,7 @@ async def test_a_drained_node_may_not_serve_until_it_is_resumed(admin, node):
     entry = admin.book.nodes[node.node_id]
     assert entry.may_serve
     done = await admin.drain(node.node_id, "k1")
-    assert done == NodeHeld(node.node_id, "anna", "paused")
+    assert done == NodeOrdered(node.node_id, "anna", "paused")
     assert not entry.may_serve and entry.state is NodeState.PAUSED
     (told,) = nodes_report([entry], {}, {}, {})
     assert told.drained and "operator has drained it" in told.reason

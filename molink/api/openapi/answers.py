@@ -1,81 +1,83 @@
-"""What endpoints answer, as models of which `/openapi.json` is made.
+"""What endpoints answer, as types of which `/openapi.json` is made.
 
-Answers themselves are plain dicts, because hundreds a second are written; a test holds them to what
-stands here. A field may always be joined by others.
+Where an answer is written as one dict, its type is a `TypedDict`, which a type checker holds the
+writer to; what the coordinator reports is in `molink.report`. Answers that are merged of parts are
+models here and dicts there: a test holds one to the other. A field may always be joined by others.
 """
 
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
-from molink.report.cluster import ClusterReport
-from molink.report.events import EventsReport
-from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeHeld, NodeRemoved
-from molink.report.plain import json_name
-from molink.report.requests import RequestsReport
+Count = Annotated[int, Field(ge=0)]
+Length = Annotated[int, Field(ge=1)]
+Logprob = Annotated[float, Field(le=0)]
 
-T = TypeVar("T")
+ErrorKind = Literal["invalid_request_error", "requests", "server_error"]
+
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class _Answer(BaseModel):
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
 
-class Error(_Answer):
+class Error(TypedDict):
     """Mistake in a request, or failure of the server, with what to do about it."""
 
     message: str
     """One sentence that says what to do."""
-    type: Literal["invalid_request_error", "requests", "server_error"]
+    type: ErrorKind
     param: str | None
     """Path of the field that is wrong, such as `messages.0.role`."""
     code: str | None
     """Name of the mistake, for programs."""
 
 
-class ErrorAnswer(_Answer):
+class ErrorAnswer(TypedDict):
     """An error in OpenAI's shape."""
 
     error: Error
 
 
-class AnthropicErrorDetail(_Answer):
+class AnthropicErrorDetail(TypedDict):
     """Failure in Anthropic's words."""
 
     type: str
     message: str
 
 
-class AnthropicError(_Answer):
+class AnthropicError(TypedDict):
     """An error in Anthropic's shape."""
 
     type: Literal["error"]
     error: AnthropicErrorDetail
 
 
-class PromptTokens(_Answer):
+class PromptTokens(TypedDict):
     """Prompt tokens that a request did not cost."""
 
-    cached_tokens: int = Field(ge=0)
+    cached_tokens: Count
 
 
-class Usage(_Answer):
+class Usage(TypedDict):
     """Tokens that a request cost."""
 
-    prompt_tokens: int = Field(ge=0)
-    completion_tokens: int = Field(ge=0)
-    total_tokens: int = Field(ge=0)
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
     prompt_tokens_details: PromptTokens
 
 
-class ServedStage(_Answer):
+class ServedStage(TypedDict):
     """A node that served, and the layers that it held: [first, behind the last]."""
 
     node: str
     layers: list[int]
 
 
-class RingPart(_Answer):
+class RingPart(TypedDict):
     """Part of a sequence that one ring computed."""
 
     ring: int
@@ -86,7 +88,7 @@ class RingPart(_Answer):
     """Why the sequence left it for another ring; empty: it did not."""
 
 
-class ServedBy(_Answer):
+class ServedBy(TypedDict):
     """The rings that served a request, and what each part took; in a stream's last event."""
 
     request_id: str | None
@@ -102,9 +104,8 @@ class ServedBy(_Answer):
     attempts: list[RingPart]
     """Parts that the rings computed: more than one where a ring was lost meanwhile. Empty where
     several sequences were asked for."""
-
-
-FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+    audited: NotRequired[str]
+    """How the request's audit is; only of one that was chosen for an audit."""
 
 
 class _Choice(_Answer):
@@ -115,7 +116,7 @@ class _Choice(_Answer):
     it."""
 
 
-class CompletionLogprobs(_Answer):
+class CompletionLogprobs(TypedDict):
     """Log-probabilities as four lists of one entry for each token."""
 
     tokens: list[str]
@@ -125,11 +126,11 @@ class CompletionLogprobs(_Answer):
     text_offset: list[int]
 
 
-class PromptAlternative(_Answer):
+class PromptAlternative(TypedDict):
     """How likely a token was at a place of the prompt."""
 
-    logprob: float = Field(le=0)
-    rank: int = Field(ge=1)
+    logprob: Logprob
+    rank: Length
     decoded_token: str
 
 
@@ -162,11 +163,11 @@ class CompletionAnswer(_OpenAiAnswer):
     usage: Usage
 
 
-class TokenAlternative(_Answer):
+class TokenAlternative(TypedDict):
     """A token and how likely it was."""
 
     token: str
-    logprob: float = Field(le=0)
+    logprob: Logprob
     bytes: list[int] | None
     """Bytes of the token's text in UTF-8; null where the token is part of a character."""
 
@@ -183,11 +184,35 @@ class ChatLogprobs(_Answer):
     content: list[TokenPosition] | None
 
 
-class ChatMessage(_Answer):
+class FunctionShape(TypedDict):
+    """Function that the model calls."""
+
+    name: str
+    arguments: str
+    """JSON of its arguments."""
+
+
+class ToolCallShape(TypedDict):
+    """Call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionShape
+
+
+class ChatMessage(TypedDict):
     """Message with which the model answers: text, calls of tools, or both."""
 
     role: Literal["assistant"]
     content: str | None
+    refusal: None
+    reasoning: NotRequired[str]
+    """What the model thought before it answered."""
+    reasoning_content: NotRequired[str]
+    """The same, under its former name."""
+    tool_calls: NotRequired[list[ToolCallShape]]
+    function_call: NotRequired[FunctionShape]
+    """The one call, in OpenAI's former words."""
 
 
 class ChatChoice(_Choice):
@@ -207,7 +232,7 @@ class ChatAnswer(_OpenAiAnswer):
     """Log-probabilities of the prompt's tokens, those of the chat template too, where asked for."""
 
 
-class Timing(_Answer):
+class Timing(TypedDict):
     """Seconds of one answer by the server's clock."""
 
     ttft_s: float | None
@@ -217,11 +242,11 @@ class Timing(_Answer):
     total_s: float | None
 
 
-class TokenIdAlternative(_Answer):
+class TokenIdAlternative(TypedDict):
     """A token by its id, and how likely it was."""
 
-    token_id: int = Field(ge=0)
-    logprob: float = Field(le=0)
+    token_id: Count
+    logprob: Logprob
 
 
 class TokenIdPosition(TokenIdAlternative):
@@ -254,7 +279,7 @@ class GeneratedAnswer(GenerateAnswer):
     """Error of an answer that has failed: its `message` is a sentence."""
 
 
-class ModelEntry(_Answer):
+class ModelEntry(TypedDict):
     """One name of the served model."""
 
     id: str
@@ -264,27 +289,27 @@ class ModelEntry(_Answer):
     root: str
     """The model's own name."""
     parent: str | None
-    max_model_len: int = Field(ge=1)
+    max_model_len: Length
     """Most tokens of prompt and answer together."""
-    context_length: int = Field(ge=1)
+    context_length: Length
     """Most tokens of prompt and answer together."""
-    vocabulary_size: int = Field(ge=1)
+    vocabulary_size: Length
     default_sampling_params: dict[str, float]
     """How tokens are drawn where a request does not say."""
 
 
-class ModelList(_Answer):
+class ModelList(TypedDict):
     """The names of the served model."""
 
     object: Literal["list"]
     data: list[ModelEntry]
 
 
-class Health(_Answer):
+class Health(TypedDict):
     """Whether requests are accepted."""
 
     status: Literal["ok", "unready"]
-    reason: str | None = None
+    reason: NotRequired[str | None]
     """Why not."""
 
 
@@ -294,40 +319,6 @@ class PlanAnswer(_Answer):
     model: str
     plan: dict[str, Any] | None = None
     shortage: str | None = None
-
-
-class _Reported(RootModel[T], Generic[T]):
-    """Report of the coordinator, as `report.plain` writes it."""
-
-    model_config = ConfigDict(alias_generator=json_name, use_attribute_docstrings=True)
-
-
-class ClusterAnswer(_Reported[ClusterReport]):
-    """Answer of `GET /cluster`; the first ring's fields stand at the top, too."""
-
-
-class RequestsAnswer(_Reported[RequestsReport]):
-    """Answer of `GET /cluster/requests`."""
-
-
-class EventsAnswer(_Reported[EventsReport]):
-    """Answer of `GET /cluster/events`."""
-
-
-class NodeAnswer(_Reported[NodeHeld | NodeRemoved]):
-    """Node that an order was about, as it is now."""
-
-
-class InviteAnswer(_Reported[InviteMade]):
-    """Answer of `POST /cluster/invites`."""
-
-
-class IntakeAnswer(_Reported[IntakeChanged]):
-    """Answer of `POST /cluster/intake`."""
-
-
-class CachesAnswer(_Reported[CachesCleared]):
-    """Answer of `POST /cluster/cache/clear`."""
 
 
 class ResponsesAnswer(_Answer):
@@ -353,22 +344,22 @@ class MessagesAnswer(_Answer):
     usage: dict[str, Any]
 
 
-class TokenCount(_Answer):
+class TokenCount(TypedDict):
     """Answer of `POST /v1/messages/count_tokens`."""
 
-    input_tokens: int = Field(ge=0)
+    input_tokens: Count
 
 
-class TokenizeAnswer(_Answer):
+class TokenizeAnswer(TypedDict):
     """Answer of `POST /tokenize`."""
 
-    count: int = Field(ge=0)
-    max_model_len: int = Field(ge=1)
+    count: Count
+    max_model_len: Length
     tokens: list[int]
-    token_strs: list[str] | None = None
+    token_strs: NotRequired[list[str] | None]
 
 
-class DetokenizeAnswer(_Answer):
+class DetokenizeAnswer(TypedDict):
     """Answer of `POST /detokenize`."""
 
     prompt: str

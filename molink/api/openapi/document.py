@@ -8,16 +8,19 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, RootModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from molink import __version__
 from molink.api.headers.cors import OUR_HEADERS
 from molink.api.openapi.answers import ServedBy
 from molink.api.openapi.operations import OPERATIONS, STATUSES, Operation
+from molink.report.plain import json_name
+
+T = TypeVar("T")
 
 DESCRIPTION = """\
 Bodies are JSON. A field that would change the answer and cannot be honoured is refused (400); any
@@ -98,14 +101,24 @@ def openapi_document(app: web.Application) -> dict[str, Any]:
 
 def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     """Schemas of all models that occur, by name."""
-    models: list[type[BaseModel]] = [ServedBy]
+    models: list[type] = [ServedBy]
     for operation in operations:
         parts = (operation.body, operation.answer, operation.error)
         models += [one for one in parts if one is not None]
-    wanted = [(model, _VALIDATION) for model in dict.fromkeys(models)]
+    wanted = [(_described(model), _VALIDATION) for model in dict.fromkeys(models)]
     _, whole = models_json_schema(wanted, ref_template=_REF)
     found: dict[str, Any] = whole["$defs"]
-    return found
+    return {name: one for name, one in found.items() if not name.startswith(_Described.__name__)}
+
+
+class _Described(RootModel[T], Generic[T]):
+    """Answer that is no model itself, with the words beneath its fields."""
+
+    model_config = ConfigDict(alias_generator=json_name, use_attribute_docstrings=True)
+
+
+def _described(answer: type) -> type[BaseModel]:
+    return answer if issubclass(answer, BaseModel) else _Described[answer]  # type: ignore[valid-type]
 
 
 def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> dict[str, Any]:
@@ -191,13 +204,13 @@ def _answer_schema(operation: Operation) -> dict[str, Any]:
     return {"type": "object" if operation.content_type == "application/json" else "string"}
 
 
-def _error(why: str, shape: type[BaseModel]) -> dict[str, Any]:
+def _error(why: str, shape: type) -> dict[str, Any]:
     headers = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
     content = {"application/json": {"schema": _ref(shape)}}
     return {"description": why, "headers": headers, "content": content}
 
 
-def _ref(model: type[BaseModel]) -> dict[str, Any]:
+def _ref(model: type) -> dict[str, Any]:
     return {"$ref": _REF.format(model=model.__name__)}
 
 
