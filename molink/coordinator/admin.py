@@ -19,12 +19,7 @@ from molink.coordinator.audits.quarantine import Quarantine
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.errors import UserError
-from molink.report.orders import (
-    CachesCleared,
-    IntakeChanged,
-    InviteMade,
-    NodeOrdered,
-)
+from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
 
 DRAINED = "drained_nodes"
 """Name of the registry's setting that keeps them, as a JSON list of ids."""

@@ -88,12 +88,7 @@ class PlannedRing:
         if one is None:
             return None
         return RingForecast(
-            one.users,
-            one.tpot_s,
-            one.tpot_alone_s,
-            one.ttft_s,
-            one.tokens_per_s,
-            one.bottleneck,
+            one.users, one.tpot_s, one.tpot_alone_s, one.ttft_s, one.tokens_per_s, one.bottleneck
         )
 
 

@@ -138,7 +138,7 @@ NO_MEANS = Means(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentRow:
+class PaperRow:
     """Run beside what the paper reports of it; without a number of its own, None."""
 
     section: str
@@ -167,7 +167,7 @@ def rows_of(
     *,
     duration_s: float = DURATION_S,
     only: str | None = None,
-) -> Iterator[ExperimentRow]:
+) -> Iterator[PaperRow]:
     """The rows of a table, each as soon as its run has ended; `only` one section of them."""
     for row in TABLES[table]():
         if only in (None, row.section):
@@ -180,36 +180,34 @@ def row_count(table: int, only: str | None = None) -> int:
     return sum(only in (None, row.section) for row in TABLES[table]())
 
 
-def _table_2() -> Iterator[ExperimentRow]:
+def _table_2() -> Iterator[PaperRow]:
     for rate in RATES_PER_S:
         for name in ("vllm", "helix", "paper"):
-            yield ExperimentRow("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
+            yield PaperRow("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
         yield _molink("rate", Setting(SYSTEMS["molink"], rate), PUBLISHED["paper", rate])
     yield _molink("rate", Setting(SYSTEMS["molink"], SUSTAINED_RATE_PER_S), NO_MEANS)
     int8 = replace(SYSTEMS["molink"], codec="int8")
-    yield ExperimentRow("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
+    yield PaperRow("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
     for name in SYSTEMS:
         for mbps in SWEEP_MBPS:
-            yield ExperimentRow(
+            yield PaperRow(
                 "bandwidth", name, Setting(SYSTEMS[name], ABLATION_RATE_PER_S, mbps=mbps)
             )
         for one_way_ms in SWEEP_ONE_WAY_MS:
             setting = Setting(SYSTEMS[name], ABLATION_RATE_PER_S, one_way_ms=one_way_ms)
-            yield ExperimentRow("latency", name, setting)
+            yield PaperRow("latency", name, setting)
 
 
-def _molink(section: str, setting: Setting, published: Means) -> ExperimentRow:
-    return ExperimentRow(
-        section, "molink", setting, published, "" if published is NO_MEANS else "paper"
-    )
+def _molink(section: str, setting: Setting, published: Means) -> PaperRow:
+    return PaperRow(section, "molink", setting, published, "" if published is NO_MEANS else "paper")
 
 
-def _table_5() -> Iterator[ExperimentRow]:
+def _table_5() -> Iterator[PaperRow]:
     for name, published in PUBLISHED_ABLATION.items():
         setting = Setting(_PAPER_PARTS[name], ABLATION_RATE_PER_S)
-        yield ExperimentRow("paper's mechanisms", name, setting, published)
+        yield PaperRow("paper's mechanisms", name, setting, published)
     for name, system in _MOLINK_PARTS.items():
-        yield ExperimentRow("MoLink today", name, Setting(system, ABLATION_RATE_PER_S))
+        yield PaperRow("MoLink today", name, Setting(system, ABLATION_RATE_PER_S))
 
 
 _PAPER, _VLLM, _MOLINK = SYSTEMS["paper"], SYSTEMS["vllm"], SYSTEMS["molink"]
