@@ -7,16 +7,18 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from molink.errors import UserError
+from molink.report.plain import to_plain
 from molink.terminal.command_line import quiet_option, shown_option
 from molink.terminal.tables import json_option
 
 if TYPE_CHECKING:
     from molink.config.settings import ServeSettings
+    from molink.report.cluster import RingLink
     from molink.serving.model_card import ModelCard
     from molink.serving.service import GenerationRequest, GenerationService
 
@@ -79,10 +81,11 @@ async def _one_answer(service: "GenerationService", prompt: str, *, as_json: boo
     speed = _speed(started, arrivals)
     tell(f"\n\n{_speed_line(speed)}\n")
     await asyncio.sleep(HEALTH_WITHIN_S)
-    links = service.cluster()["links"]
+    links = [link for ring in service.cluster().rings for link in ring.links]
     tell(f"Bytes per hop:\n{''.join(map(_hop_line, links))}")
     if as_json:
-        print(json.dumps({"prompt": prompt, "answer": answer, **speed, "links": links}))
+        told = {"prompt": prompt, "answer": answer, **speed, "links": [*map(to_plain, links)]}
+        print(json.dumps(told))
 
 
 def _untold(text: str) -> None:
@@ -127,9 +130,9 @@ def _speed_line(speed: dict[str, float]) -> str:
     )
 
 
-def _hop_line(link: dict[str, Any]) -> str:
-    hop = f"{link['from']} -> {link['to']}"
-    return f"  {hop:26} {link['bytes_sent']:>9,} bytes in {link['messages_sent']:,} messages\n"
+def _hop_line(link: "RingLink") -> str:
+    hop = f"{link.source} -> {link.target}"
+    return f"  {hop:26} {link.bytes_sent:>9,} bytes in {link.messages_sent:,} messages\n"
 
 
 async def _chat(service: "GenerationService") -> None:

@@ -38,6 +38,7 @@ from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
+from molink.report.cluster import RelayReport
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel
 from molink.tasks import background_tasks
@@ -139,7 +140,7 @@ def _cluster(
         intake=Intake.of(settings.api),
         live=stores.live,
         ring_settings=_ring_settings(settings),
-        status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+        relay=lambda: RelayReport(relay.address, relay.trouble),
         audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
     )
 

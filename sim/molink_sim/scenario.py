@@ -15,7 +15,6 @@ __all__ = [
     "DETECT_S",
     "LOAD_S",
     "AcksCut",
-    "Arrival",
     "ConnectionReset",
     "DuplicatedMessages",
     "FaultSpec",
@@ -26,6 +25,7 @@ __all__ = [
     "LinkSpec",
     "NodeLoss",
     "OnePc",
+    "RequestArrival",
     "RingSpec",
     "Scenario",
     "SlowNode",
@@ -44,7 +44,7 @@ the demo model, 4.1 to 4.3 s in a new one (docs/decisions/0041-survivors-stay.md
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class RequestArrival:
     """Time and lengths of one request of the workload."""
 
     at_s: float
@@ -244,7 +244,7 @@ class Scenario:
     """
 
     rings: tuple[RingSpec, ...]
-    arrivals: Sequence[Arrival]
+    arrivals: Sequence[RequestArrival]
     system: SystemSpec = field(default_factory=SystemSpec)
     duration_s: float = 1800.0
     """Requests arrive until then."""

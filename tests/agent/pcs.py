@@ -1,12 +1,12 @@
 """PCs that tests imagine."""
 
-from molink_agent.probe.gpus import Gpu, GpuReport
+from molink_agent.probe.gpus import DriverGpu, GpuReport
 from molink_agent.probe.machine import Machine
 from molink_scheduler.units import GIB
 
 __all__ = ["CARD", "ONE_CARD", "pc"]
 
-CARD = Gpu(0, "RTX 3060", memory_bytes=12 * GIB, free_bytes=10 * GIB)
+CARD = DriverGpu(0, "RTX 3060", memory_bytes=12 * GIB, free_bytes=10 * GIB)
 ONE_CARD = GpuReport((CARD,), driver="570.86.10", cuda=(12, 8))
 
 

@@ -16,7 +16,7 @@ from molink.control.messages.sealing import open_answer, seal
 from molink.control.registry.registry import Registry
 from molink.coordinator.services import JoinService, RelayElsewhere, RelayHere, open_relay
 from molink.errors import ControlError, UserError
-from molink.transport.preamble import RefusedError
+from molink.transport.preamble import PreambleRefusedError
 from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR, relay_token
 from molink.transport.relay.server import RelayServer
@@ -76,10 +76,10 @@ async def test_a_node_reaches_a_port_of_the_coordinator(kind, tmp_path):
                 try:
                     assert await heard(caller, "sampled-1") == b"tokens"
                     break
-                except RefusedError:
+                except PreambleRefusedError:
                     await asyncio.sleep(0.02)
         relay.forward_no_more("sampled-1")
-        with pytest.raises(RefusedError):
+        with pytest.raises(PreambleRefusedError):
             await heard(caller, "sampled-1")
 
 

@@ -81,10 +81,10 @@ async def streams_beside(model, bad: GenerationRequest):
         again = await answer_to(service, stream(0))
         assert (answers, again) == (expected, expected[0])
         assert len(cluster.rings) == 1
-        events = service.events.report(0)["events"]
-        stages = service.cluster()["rings"][0]["stages"]
-        assert not any(stage["frames_refused"] for stage in stages)
-        return str(caught.value), [one["kind"] for one in events], [one["text"] for one in events]
+        events = service.events.report(0).events
+        stages = service.cluster().rings[0].stages
+        assert not any(stage.frames_refused for stage in stages)
+        return str(caught.value), [one.kind for one in events], [one.text for one in events]
 
 
 async def test_a_prompt_that_overflows_ends_alone_and_nobody_is_blamed(

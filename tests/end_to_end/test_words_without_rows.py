@@ -61,8 +61,8 @@ async def test_they_end_their_request_and_eight_streams_go_on(is_checked, tiny_l
                 with pytest.raises(InvalidRequestError, match=said):
                     await answer_to(service, request)
             assert await asyncio.gather(*streams) == [TOKENS] * STREAMS
-        kinds = {one["kind"] for one in service.events.report(0)["events"]}
+        kinds = {one.kind for one in service.events.report(0).events}
         assert not kinds & {"ring_ended", "ring_resumed", "stage_lost", "request_moved"}, kinds
-        (report,) = service.cluster()["rings"]
-        assert [stage["frames_refused"] for stage in report["stages"]] == [0, 0]
+        (report,) = service.cluster().rings
+        assert [stage.frames_refused for stage in report.stages] == [0, 0]
         assert len(cluster.rings) == 1

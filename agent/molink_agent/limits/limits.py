@@ -37,8 +37,8 @@ NO = frozenset({"no", "false", "off", "0"})
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one owner, valid once built by `limits_of` or `with_value`; None: no cap."""
+class OwnerLimits:
+    """OwnerLimits of one owner, valid once built by `limits_of` or `with_value`; None: no cap."""
 
     vram_bytes: int | None = None
     memory_bytes: int | None = None
@@ -199,10 +199,10 @@ class Key:
 
     @property
     def field(self) -> str:
-        """Name of the field of `Limits` that holds it: what is typed in GB is kept in bytes."""
+        """Name of the field that holds it: what is typed in GB is kept in bytes."""
         return f"{self.name.removesuffix('_gb')}_bytes" if self.name.endswith("_gb") else self.name
 
-    def value_in(self, limits: Limits) -> Any:
+    def value_in(self, limits: OwnerLimits) -> Any:
         """The value that is set, or what applies without one."""
         return getattr(limits, self.field)
 
@@ -279,7 +279,7 @@ KEYS = (
 _BY_NAME = {key.name: key for key in KEYS}
 
 
-def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
+def limits_of(fields: Mapping[str, Any], source: str) -> OwnerLimits:
     """The limits in parsed TOML; `source` names the file in errors. Raises UserError."""
     read = {}
     for name, value in fields.items():
@@ -288,21 +288,21 @@ def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
             read[key.field] = key.kind.of_toml(value)
         except ValueError as error:
             raise _mistake(key, error, source) from None
-    return Limits(**read)
+    return OwnerLimits(**read)
 
 
-def with_value(limits: Limits, name: str, text: str) -> Limits:
+def with_value(limits: OwnerLimits, name: str, text: str) -> OwnerLimits:
     """The same limits but for one key, as typed; `none` takes it back. Raises UserError."""
     key = _key(name, "molink agent set")
     if text.strip().lower() in UNSET:
-        return replace(limits, **{key.field: key.value_in(Limits())})
+        return replace(limits, **{key.field: key.value_in(OwnerLimits())})
     try:
         return replace(limits, **{key.field: key.kind.of_text(text.strip())})
     except ValueError as error:
         raise _mistake(key, error, "molink agent set") from None
 
 
-def plain_limits(limits: Limits) -> dict[str, Any]:
+def plain_limits(limits: OwnerLimits) -> dict[str, Any]:
     """The limits by key as JSON holds them: as they were written, sizes in GB."""
     return {key.name: key.kind.to_json(key.value_in(limits)) for key in KEYS}
 

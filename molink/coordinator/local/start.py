@@ -113,7 +113,7 @@ def _cluster(
             recoveries=_recoveries(),
         ),
         intake=Intake.of(settings.api),
-        status=dict,
+        relay=lambda: None,
         live=stores.live,
         audits=audits,
     )

@@ -171,8 +171,8 @@ async def test_another_node_takes_a_slow_one_s_place_only_where_users_wait_less(
 async def test_a_ring_is_served_with_what_was_promised_of_it():
     (ring,) = (await PLANNER.plan(list(cluster(ANNA, BERT)))).rings
     forecast = ring.forecast
-    assert ring.promised["users"] == forecast.users > 0
-    assert (ring.promised["tpot_s"], ring.promised["tokens_per_s"]) == (
+    assert ring.promised.users == forecast.users > 0
+    assert (ring.promised.tpot_s, ring.promised.tokens_per_s) == (
         forecast.tpot_s,
         forecast.tokens_per_s,
     )
