@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.config.layer_split import check_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.parsers import AUTO

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from molink.engine.device.devices import host_is_short
-from molink.engine.step.extended_stage import Executor
+from molink.engine_protocol.engine import Engine
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.recent_work import RecentWork
+from molink.stage.recent_work import RecentWork, recent_sketches
 from molink.stage.shadowing import Shadowing
 from molink.stage_protocol.health import CacheTiersHealth, StageHealth
 from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress, StageProgress
@@ -41,12 +40,14 @@ class HealthReports:
     """Reporter of one stage's health to its supervisor."""
 
     core: StageCore
-    executor: Executor
+    engine: Engine
     links: StageLinks
     packing: Packing
     report: Callable[[StageHealth], None]
     recent: RecentWork
     shadowing: Shadowing
+    audited: bool = False
+    """Whether sketches of rows are told, by which other rings' nodes are compared."""
     _busy_reported_s: float = field(init=False, default=0.0)
     _reported_at: float = field(init=False, default_factory=time.monotonic)
     _is_kv_freed: bool = field(init=False, default=False)
@@ -68,12 +69,9 @@ class HealthReports:
         """Report of another core from now on: the ring is in its next epoch."""
         self.core, self._busy_reported_s = core, 0.0
 
-    def extended(
-        self, executor: Executor, links: StageLinks, recent: RecentWork, shadowing: Shadowing
-    ) -> None:
+    def extended(self, links: StageLinks, recent: RecentWork, shadowing: Shadowing) -> None:
         """Report of a stage of more layers from now on."""
-        self.executor, self.links, self.recent = executor, links, recent
-        self.shadowing = shadowing
+        self.links, self.recent, self.shadowing = links, recent, shadowing
 
     def end(self) -> None:
         """End the thread that repeats reports."""
@@ -150,12 +148,12 @@ class HealthReports:
         )
 
     def _health(self, now: float) -> StageHealth:
-        core, packing, executor = self.core, self.packing, self.executor
+        core, packing, held = self.core, self.packing, self.engine.report(sketched=self.audited)
         head = core.source if isinstance(core.source, HeadScheduler) else None
-        held, circling = self.recent.micro_batches(now)
+        present, circling = self.recent.micro_batches(now)
         busy_share = (core.busy_s - self._busy_reported_s) / max(1e-6, now - self._reported_at)
         return StageHealth(
-            kv_tokens_used=executor.kv.tokens_used,
+            kv_tokens_used=held.kv_tokens_used,
             busy_s=core.busy_s,
             busy_share=round(busy_share, 3),
             steps=core.steps_count,
@@ -173,14 +171,14 @@ class HealthReports:
             progress=self._progress(head, now),
             recent_prompts=self.recent.prompts(now),
             recent_pieces=self.recent.pieces(now),
-            micro_batches_held=held,
+            micro_batches_held=present,
             micro_batches_circling=circling,
             shadow=self._shadow(),
             shadow_lag=self.shadowing.lag(now),
-            recent_sketches=self.recent.recent_sketches(now),
-            state_slots_used=None if executor.state_slots is None else executor.states.slots_used,
-            host_is_short=host_is_short(),
-            kv_tokens_cached=executor.kv.tokens_cached,
+            recent_sketches=recent_sketches(held.sketches, now),
+            state_slots_used=held.state_slots_used,
+            host_is_short=held.host_is_short,
+            kv_tokens_cached=held.kv_tokens_cached,
             cache_tiers=None if head is None else _cache_tiers(head.book),
             recent_refused=self.recent.refusals(now),
             rows_refused=packing.complaints,

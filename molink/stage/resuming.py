@@ -7,11 +7,12 @@ themselves, of which a stage keeps a log for the one behind it (`molink_schedule
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 
-from molink.engine.step.extended_stage import Executor
+from molink.engine_protocol.values import Prepared
 from molink.stage.packing import Packing
 from molink.stage_protocol.messages import JoinRing
+from molink.wire.elements import ELEMENT_BYTES, Elements, TensorHeader, as_elements
 from molink.wire.frames import TOKEN_ID, Activations
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
@@ -19,7 +20,6 @@ from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
-from molink_scheduler.request import ModelLimits
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
@@ -31,37 +31,38 @@ from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 
 
 def new_core(
-    executor: Executor,
+    layers: Prepared,
     join: JoinRing,
     missing: Collection[int] = (),
     before: WorkSource | None = None,
+    cached: frozenset[int] = frozenset(),
 ) -> StageCore:
     """Decision maker of a stage from the moment at which it joins. Of the requests listed in
     `resume` it cannot go on with those that are `missing`. `before`: that of the ring's epoch
-    before, if what was cached may stay."""
+    before, if what was `cached` may stay."""
     resume = (join.resume or Resume()).without(missing)
-    return StageCore(_source(executor, join, resume, missing, before), executor.is_tail, resume)
+    source = _source(layers, join, resume, missing, before, cached)
+    return StageCore(source, layers.is_tail, resume)
 
 
 def _source(
-    executor: Executor,
+    layers: Prepared,
     join: JoinRing,
     resume: Resume,
     missing: Collection[int],
     before: WorkSource | None,
+    cached: frozenset[int],
 ) -> WorkSource:
-    model = executor.description
-    limits = ModelLimits(model.model_len_max, model.vocabulary_size)
-    if executor.is_head:
-        row_bytes = executor.hidden_size * executor.dtype.itemsize
-        row_bytes += TOKEN_ID.itemsize * executor.takes_token_ids
-        settings = HeadSettings(join.ring, row_bytes, limits=limits)
+    if layers.is_head:
+        row_bytes = layers.hidden_size * ELEMENT_BYTES[layers.dtype]
+        row_bytes += TOKEN_ID.itemsize * layers.takes_token_ids
+        settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
         directory = before.book.directory if isinstance(before, HeadScheduler) else None
         return HeadScheduler(settings, resume, frozenset(missing), directory)
     away = AwayBook(join.ring.tiers or CacheTiers())
-    ledger = KvLedger(executor.kv.blocks_total, executor.state_slots)
-    book = StageBook(ledger, limits, away, join.ring.state_snapshots)
-    book.resume(resume, frozenset() if before is None else executor.kv.cached_numbers())
+    ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
+    book = StageBook(ledger, layers.limits, away, join.ring.state_snapshots)
+    book.resume(resume, cached)
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX
     rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens
@@ -75,7 +76,8 @@ class SentLog:
     """Rows that a stage has sent of live requests, and the messages that send them again."""
 
     packing: Packing
-    dtype: torch.dtype
+    dtype: str
+    """Format of the rows, by its name on the wire."""
     bytes_max: float
     log: ReplayLog = field(init=False)
     codec: str = field(init=False, default="raw")
@@ -84,12 +86,11 @@ class SentLog:
     def __post_init__(self) -> None:
         self.log = ReplayLog(self.bytes_max)
 
-    def keep(self, batch: Batch, hidden_TD: torch.Tensor, token_ids: tuple[int, ...]) -> None:
-        """Keep the [T, D] rows of a batch, which are on the host, and their ids where layers read
-        them."""
+    def keep(self, batch: Batch, rows_TD: Elements, token_ids: tuple[int, ...]) -> None:
+        """Keep the rows [T, D] of a batch, and their ids where layers read them."""
         self.codec = batch.codec
         self.log.admit(batch.admissions)
-        raw_TB = hidden_TD.detach().contiguous().view(torch.uint8).numpy()
+        raw_TB = rows_TD.view(np.uint8)
         row = 0
         for span in batch.spans:
             end = row + span.tokens
@@ -106,5 +107,11 @@ class SentLog:
         """The message of a batch whose spans have these rows."""
         rows = b"".join(one.rows for one in sent)
         token_ids = tuple(token_id for one in sent for token_id in one.token_ids)
-        packed = self.packing.pack(self.packing.rows_of(rows, self.dtype), batch.codec)
+        packed = self.packing.pack(self._rows_of(rows), batch.codec)
         return Activations(batch, *packed, token_ids or None)
+
+    def _rows_of(self, raw: bytes) -> Elements:
+        """Rows [T, D] that were kept as bytes."""
+        width = self.packing.hidden_size
+        row_bytes = width * ELEMENT_BYTES[self.dtype]
+        return as_elements(TensorHeader(self.dtype, len(raw) // row_bytes, width), raw)
