@@ -107,6 +107,6 @@ class Engine(CachedBlocks, Protocol):
         """Go on in the ring's next epoch with KV of the rows that `resume` lists, and no more of
         each request. `computed` and `has_rows` as for `Resume.missing`."""
 
-    def report(self, *, sketched: bool) -> EngineReport:
+    def report(self, *, watched: bool) -> EngineReport:
         """What it holds. To a PC that is short of memory it gives back what nothing is in.
-        `sketched`: rows are sketched from the first such report on."""
+        `watched`: others compare its rows, which it sketches from the first such report on."""

@@ -136,5 +136,5 @@ class EngineReport:
     host_is_short: bool
     """Whether the PC has so little memory left that what can be done without is to go."""
     sketches: Sequence[Sketch] = ()
-    """Sketches of prompts that were computed lately, the newest first; none unless they are
+    """Sketches of prompts that were computed lately, the newest first; none before they are
     wanted."""

@@ -14,7 +14,7 @@ from molink.engine_protocol.values import Held, Prepared
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.links import StageLinks
 from molink.stage.recent_work import RecentWork
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
     Fact,
@@ -66,7 +66,7 @@ class Extender:
         more = replace(present, layers=layers, recent=RecentWork(layers.is_head))
         if layers.layers.stop > present.layers.layers.stop:
             old = present.sent
-            more = replace(more, sent=SentLog(old.packing, old.dtype, old.bytes_max))
+            more = replace(more, sent=SentLog(old.packing, old.dtype, old.bytes_max, old.rows_max))
         if layers.is_head and not present.layers.is_head:
             name = f"layers {layers.layers.start}-{layers.layers.stop}"
             links = StageLinks.bind(name, load.address, True, self.report, load.keys)

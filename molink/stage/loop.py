@@ -10,13 +10,13 @@ during a step anyway.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
-from molink.engine_protocol.drawn import DrawnToken, LateToken
+from molink.engine_protocol.drawn import LateToken
 from molink.engine_protocol.engine import Engine
-from molink.engine_protocol.values import Prepared, StepInputs, StepResult
+from molink.engine_protocol.values import Prepared, RowsKept, StepInputs, StepResult
 from molink.errors import FrameError
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
@@ -24,7 +24,7 @@ from molink.stage.extending import Extend, StageWorkings
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog, new_core
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import Fact, JoinRing, LoadStage, StageReady
@@ -35,7 +35,6 @@ from molink.wire.frames import (
     ChangeCache,
     Forget,
     Message,
-    PromptScore,
 )
 from molink.wire.stage_events import REFUSALS, stage_event
 from molink_scheduler.batch import PREFILL, Batch, CacheChange, Release
@@ -58,6 +57,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.recording.event_log import RecordedCore
 from molink_scheduler.resume import Resume
+from molink_scheduler.stage.core import StageCore, WorkSource
 
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
@@ -68,6 +68,19 @@ LATE_WAIT_S = 0.002
 
 SHADOW_MESSAGES_MAX = 256
 """Messages that a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
+
+
+class NewCore(Protocol):
+    """Maker of the core with which a stage goes on; `joining.new_core` explains it."""
+
+    def __call__(
+        self,
+        layers: Prepared,
+        join: JoinRing,
+        kept: RowsKept,
+        before: WorkSource | None,
+    ) -> StageCore:
+        """The core; `before`: the source of work of the epoch before, if its cache stays."""
 
 
 @dataclass(slots=True)
@@ -86,6 +99,8 @@ class StageLoop:
     shadowing: Shadowing
     next_command: Callable[[], JoinRing | LoadStage | None]
     """The next one about the ring's next epoch, if there is one."""
+    new_core: NewCore
+    """Makes the core of the ring's next epoch."""
     extend: Extend
     """Loads a lost stage's layers beside these."""
     report: Callable[[Fact], None]
@@ -136,7 +151,7 @@ class StageLoop:
         self.layers, self.links, self.sent = more.layers, more.links, more.sent
         self.end_rules = more.end_rules
         self.shadowing = Shadowing(more.sent, more.links)
-        self.reports.extended(more.links, more.recent, self.shadowing)
+        self.reports.follow_stage(more.links, more.recent, self.shadowing)
         if more.links is not present.links:
             present.links.close()
 
@@ -144,20 +159,17 @@ class StageLoop:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
         resume, source, log = command.resume or Resume(), self.core.core.source, self.sent.log
         kept = self.engine.rows_kept(resume, source.computed_tokens(), log.has)
-        stays = kept.chains_stay and self.cache.store is None
-        if not stays:
-            self.cache.clear(self.layers.block_bytes)
+        stays = self.cache.go_on(kept, self.layers.block_bytes)
         for request_id in kept.gone:
             self._forget(Release(request_id))
         log.go_on(resume.without(kept.missing))
         for waiting in (self._rows, self._token_ids, self._late):
             waiting.clear()
-        before = (source, kept.cached) if stays else ()
-        core = new_core(self.layers, command, kept.missing, *before)
+        core = self.new_core(self.layers, command, kept, source if stays else None)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)
         if self.links.connect(command):
-            offered = log.offered(resume, kept.cached) if stays else ()
+            offered = self.sent.offered(resume, kept) if stays else ()
             self.report(StageReady(command.epoch, kept.missing, offered))
 
     def _forget(self, release: Release) -> None:
@@ -303,13 +315,12 @@ class StageLoop:
         if rows_TD is not None:
             planned, rows_TD = self.packing.fit(planned, rows_TD, element_name(rows_TD))
         match decision:
-            case SendRows(_, next_decode_due_at, replays):
+            case SendRows(_, next_decode_due_at):
                 batch = self.reports.recent.with_waits(planned)
                 assert rows_TD is not None, "every stage but the tail has rows"
                 self.links.set_next_decode_due(next_decode_due_at)
-                for admission in replays:
-                    for replayed in self.sent.messages(batch, admission):
-                        self.links.send_next(replayed, PREFILL)
+                for again in self.sent.messages(batch, decision.replays):
+                    self.links.send_next(again, PREFILL)
                 header, buffer = self.packing.pack(rows_TD, batch.codec)
                 message = Activations(batch, header, buffer, result.token_ids or None)
                 self.links.send_next(message, batch.batch_class)
@@ -320,7 +331,7 @@ class StageLoop:
             case SendTokens():
                 batch = self.reports.recent.with_waits(planned)
                 self._late |= {late.request_id: late for late in result.late}
-                self._send_tokens(batch, result.drawn, result.scores)
+                self._send_tokens(batch, result)
             case _:
                 assert_never(decision)
 
@@ -331,12 +342,10 @@ class StageLoop:
         for token in drawn:
             del self._late[token.request_id]
         if drawn:
-            self._send_tokens(Batch(0, PREFILL, -1, ()), drawn)
+            self._send_tokens(Batch(0, PREFILL, -1, ()), StepResult(None, tuple(drawn)))
 
-    def _send_tokens(
-        self, batch: Batch, drawn: Sequence[DrawnToken], scores: Sequence[PromptScore] = ()
-    ) -> None:
-        returned, copies = self.end_rules.sampled(batch, drawn, scores)
+    def _send_tokens(self, batch: Batch, result: StepResult) -> None:
+        returned, copies = self.end_rules.sampled(batch, result.drawn, result.scores)
         self.packing.refused |= {
             one.request_id for one in returned.tokens if one.finish in REFUSALS
         }

@@ -6,18 +6,13 @@ clock.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
-from molink.engine_protocol.values import Sketch
 from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,
     REASON_CHARS_MAX,
     REFUSED_MAX,
-    SKETCH_NUMBERS_MAX,
-    SKETCHES_MAX,
 )
 from molink_scheduler.batch import DECODE, MICRO_BATCH_COUNT_MAX, Batch, BatchClass, Span
 from molink_scheduler.events import (
@@ -190,16 +185,3 @@ class RecentWork:
         None elsewhere."""
         circling = self._circling.mean(now)
         return self._held.mean(now), circling if self.is_head else None
-
-
-def recent_sketches(
-    done: Iterable[Sketch], now: float
-) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
-    """Value of `StageHealth.recent_sketches` as of now: of the newest as many as find room."""
-    told = list[tuple[int, int, tuple[float, ...]]]()
-    recent = (one for one in done if one[0] >= now - REPORTED_S)
-    for _, request_id, tokens, numbers in islice(recent, SKETCHES_MAX):
-        if sum(len(one[2]) for one in told) + len(numbers) > SKETCH_NUMBERS_MAX:
-            break
-        told.append((request_id, tokens, numbers))
-    return tuple(told)

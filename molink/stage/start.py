@@ -12,12 +12,14 @@ from molink.engine_protocol.values import Prepared
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, progress_to
+from molink.stage.head_health import with_head
 from molink.stage.health_reports import HealthReports
+from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
-from molink.stage.resuming import SentLog, new_core
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
@@ -27,6 +29,7 @@ from molink.stage_protocol.messages import (
     StageReady,
     Steering,
 )
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 
 SWITCH_INTERVAL_S = 0.0005
@@ -72,12 +75,21 @@ def start_stage(
         packing=sent.packing,
         end_rules=EndRules(layers.tokenizer),
         reports=HealthReports(
-            core, engine, links, sent.packing, report, recent, shadowing, join.ring.audited
+            core,
+            engine,
+            links,
+            sent.packing,
+            report,
+            recent,
+            shadowing,
+            with_head,
+            join.ring.audited,
         ),
         events=events,
         sent=sent,
         shadowing=shadowing,
         next_command=next_command,
+        new_core=new_core,
         extend=Extender(engine, stage_cache, report, steer),
         report=report,
         cache=stage_cache,
@@ -97,7 +109,7 @@ def _sent_log(layers: Prepared, join: JoinRing) -> SentLog:
     """Log of the rows that the stage will have sent."""
     ids_below = layers.limits.vocabulary_size if layers.takes_token_ids else None
     packing = Packing(layers.hidden_size, token_ids_below=ids_below)
-    return SentLog(packing, layers.dtype, join.ring.replay_log_gb * 1e9)
+    return SentLog(packing, layers.dtype, join.ring.replay_log_gb * 1e9, SPAN_TOKENS)
 
 
 def _yield_to_links() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 from molink.errors import UserError
 from molink_scheduler.events import Refuse, RunBatch
 from molink_scheduler.recording.event_log import FORMAT
-from molink_scheduler.recording.values import decode, encode
+from molink_scheduler.recording.values import decode
+from molink_scheduler.recording.writing import encode
 from molink_scheduler.stage.core import StageCore
 
 __all__ = ["Finding", "Replay", "replay"]

@@ -122,10 +122,10 @@ def test_blocks_leave_and_come_back_as_they_were(tiny):
     keep = CacheChange(keep=(KeptBlocks(1, 0, 70, 1),))
     assert not engine.blocks_out(keep, copied=True)
     engine.release(Release(1), wiped=False)
-    assert engine.report(sketched=False).kv_tokens_cached == 16
+    assert engine.report(watched=False).kv_tokens_cached == 16
     (out,) = engine.blocks_out(CacheChange(to_host=((70, 2),)), copied=True)
     assert (out.tier, out.numbers, out.lower) == (HOST, (70,), (71,))
-    assert engine.report(sketched=False).kv_tokens_cached == 0
+    assert engine.report(watched=False).kv_tokens_cached == 0
     arriving = engine.blocks_in((70,))
     assert arriving.only(1) and not arriving.is_there
     arriving.fill(list(out.packed_BW))
@@ -134,7 +134,7 @@ def test_blocks_leave_and_come_back_as_they_were(tiny):
     rows_TD = engine.step(StepInputs(behind, PROMPT[16:]), nothing, nothing).rows_TD
     assert np.allclose(rows_TD, wanted_TD[16:], rtol=1e-5, atol=1e-6)
     engine.blocks_out(CacheChange(retain=()), copied=False)
-    assert engine.report(sketched=False).kv_tokens_cached == 0
+    assert engine.report(watched=False).kv_tokens_cached == 0
 
 
 def test_in_the_next_epoch_it_keeps_what_goes_on(tiny):
@@ -145,7 +145,7 @@ def test_in_the_next_epoch_it_keeps_what_goes_on(tiny):
     resume = Resume(((1, 5), (2, len(PROMPT) + 1)), chains_stay=True)
     kept = engine.rows_kept(resume, computed, lambda *given: True)
     assert (kept.missing, kept.gone, kept.chains_stay) == ((2,), {2, 3}, True)
-    assert engine.report(sketched=False).kv_tokens_used == 16 + 2 * 32
+    assert engine.report(watched=False).kv_tokens_used == 16 + 2 * 32
 
 
 def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
@@ -191,9 +191,9 @@ def test_a_pc_that_is_short_of_memory_gets_back_what_nothing_is_in(tiny, monkeyp
     engine, given_back = prepared(tiny[0], 0, 2), []
     pool = type(engine.executor.kv_memory)
     monkeypatch.setattr(pool, "give_back", lambda pool, runs: given_back.append(runs))
-    assert not engine.report(sketched=False).host_is_short and not given_back
+    assert not engine.report(watched=False).host_is_short and not given_back
     monkeypatch.setattr(local_engine, "host_is_short", lambda: True)
-    assert engine.report(sketched=False).host_is_short
+    assert engine.report(watched=False).host_is_short
     assert given_back == [[(0, engine.executor.kv.blocks_total)]]
 
 
@@ -201,8 +201,8 @@ def test_rows_are_sketched_from_the_first_report_that_wants_it(tiny):
     """Decode between two layers of a prompt changes nothing."""
     engine = prepared(tiny[0], 0, 2)
     engine.step(StepInputs(prompt(1), PROMPT), nothing, nothing)
-    assert engine.report(sketched=False).sketches == ()
-    assert engine.report(sketched=True).sketches == []
+    assert engine.report(watched=False).sketches == ()
+    assert engine.report(watched=True).sketches == []
     engine.step(StepInputs(prompt(2), PROMPT), nothing, nothing)
     decoded = Batch(0, DECODE, 0, (Span(1, len(PROMPT), len(PROMPT) + 1, True),))
     waiting = [decoded]
@@ -212,7 +212,7 @@ def test_rows_are_sketched_from_the_first_report_that_wants_it(tiny):
             engine.step(StepInputs(waiting.pop(), [5]), nothing, nothing)
 
     engine.step(StepInputs(prompt(3), PROMPT), interrupt, nothing)
-    third, second = engine.report(sketched=True).sketches
+    third, second = engine.report(watched=True).sketches
     assert not waiting and (second[1:3], third[1:3]) == ((2, len(PROMPT)), (3, len(PROMPT)))
     assert third[3] == pytest.approx(second[3], abs=1e-3)
 

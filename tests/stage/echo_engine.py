@@ -77,7 +77,7 @@ class EchoTail:
     def blocks_out(self, change, *, copied):
         return ()
 
-    def report(self, *, sketched):
+    def report(self, *, watched):
         return EngineReport(self.kv_tokens_used, 0, None, self.host_is_short)
 
 
@@ -97,5 +97,5 @@ class EchoHead:
     def release(self, release, *, wiped):
         raise Ended
 
-    def report(self, *, sketched):
+    def report(self, *, watched):
         return EngineReport(0, 0, None, host_is_short=False)

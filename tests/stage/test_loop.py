@@ -10,12 +10,14 @@ import pytest
 from molink.stage import health_reports
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
+from molink.stage.head_health import with_head
 from molink.stage.health_reports import HealthReports
+from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.health import StageHealth
@@ -66,17 +68,17 @@ class Neighbours:
         book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
         core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
         recent = RecentWork(is_head=False)
-        sent = SentLog(packing, "float32", 1e9)
+        sent = SentLog(packing, "float32", 1e9, 128)
         shadowing = Shadowing(sent, self.stage)
         reports = HealthReports(
-            core, self.engine, self.stage, packing, self.reports.put, recent, shadowing
+            core, self.engine, self.stage, packing, self.reports.put, recent, shadowing, with_head
         )
         events = EventFiles(EventLog(), "layers 0-4")
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
         loop = StageLoop(
             *(recorded, self.engine, layers(is_tail=True), self.stage, packing, rules, reports),
-            *(events, sent, shadowing, self.next_command, no_more_layers, self.facts.put),
+            *(events, sent, shadowing, self.next_command, new_core, no_more_layers, self.facts.put),
             StageCache(self.engine),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
@@ -228,7 +230,7 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     neighbours.engine.kv_tokens_used = 16
     while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used != 16:
         pass
-    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
+    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9, 128)
     monkeypatch.setattr(health_reports, "REPEAT_S", 1e6)
     neighbours.peer.send_next(Forget(Release(1)))
     used = [16]
@@ -252,7 +254,7 @@ def test_a_stage_whose_pc_has_too_little_memory_says_so_and_gives_up_what_it_can
 
 def test_a_neighbour_that_falls_silent_is_reported_at_once(neighbours, monkeypatch):
     """With the usual reports switched off; the loop may be within a step."""
-    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
+    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9, 128)
     monkeypatch.setattr(health_reports, "REPEAT_S", 1e6)
     assert neighbours.reports.get(timeout=ANSWERS_WITHIN_S).progress.next_silent_s == 0
     monkeypatch.setattr(StageLinks, "neighbours_silent_s", lambda self: (0.0, 1.5))

@@ -9,12 +9,14 @@ import pytest
 
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
+from molink.stage.head_health import with_head
 from molink.stage.health_reports import HealthReports
+from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.recent_work import RecentWork
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing
@@ -63,16 +65,23 @@ class Ring:
         core, packing = StageCore(HeadScheduler(settings), is_tail=False), Packing(HIDDEN)
         events = EventFiles(EventLog(), "layers 0-2")
         recent = RecentWork(is_head=True)
-        sent = SentLog(packing, "float32", 1e9)
+        sent = SentLog(packing, "float32", 1e9, 128)
         shadowing = Shadowing(sent, self.head)
         reports = HealthReports(
-            core, self.engine, self.head, packing, lambda health: None, recent, shadowing
+            core,
+            self.engine,
+            self.head,
+            packing,
+            lambda health: None,
+            recent,
+            shadowing,
+            with_head,
         )
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
         loop = StageLoop(
             *(recorded, self.engine, layers(is_head=True), self.head, packing, rules, reports),
-            *(events, sent, shadowing, lambda: None, no_more_layers, lambda fact: None),
+            *(events, sent, shadowing, lambda: None, new_core, no_more_layers, lambda fact: None),
             StageCache(self.engine),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)

@@ -7,7 +7,7 @@ import pytest
 
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage_protocol.messages import JoinRing, SetShadow
 from molink.wire.frames import Activations, Forget
@@ -55,7 +55,7 @@ def test_rows_and_releases_reach_the_shadow_which_then_is_the_next_stage(three):
     join(shadow, None)
     join(head, stage)
     packing = Packing(HIDDEN)
-    sent = SentLog(packing, "float32", 1e9)
+    sent = SentLog(packing, "float32", 1e9, 128)
     shadowing = Shadowing(sent, head)
     rows_TD = np.arange(3.0 * HIDDEN, dtype=np.float32).reshape(3, HIDDEN)
     admission = Admission(7, 3, 9, SamplingParams(5))

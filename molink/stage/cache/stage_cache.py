@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from molink.engine_protocol.engine import BlocksIn, CachedBlocks
-from molink.engine_protocol.values import Prepared
+from molink.engine_protocol.values import Prepared, RowsKept
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import CacheChange, Fetched
@@ -92,6 +92,14 @@ class StageCache:
         for arriving in self._arriving:
             arriving.check()
         return [self._read.popleft() for _ in range(len(self._read))]
+
+    def go_on(self, kept: RowsKept, block_bytes: int) -> bool:
+        """Whether what is cached stays in the ring's next epoch; else nothing is cached any more,
+        and blocks are of this size from now on."""
+        stays = kept.chains_stay and self.store is None
+        if not stays:
+            self.clear(block_bytes)
+        return stays
 
     def clear(self, block_bytes: int) -> None:
         """Cache nothing, and blocks of this size from now on."""

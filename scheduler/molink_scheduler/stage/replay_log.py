@@ -105,8 +105,7 @@ class ReplayLog:
         return frozenset(self._cached) | frozenset(self._owed)
 
     def offered(self, resume: Resume, cached: frozenset[int]) -> Positions:
-        """Cached blocks of the epoch before that can stay, of those that a stage has: where the
-        next one is fresh, only those whose rows it can be sent."""
+        """Of a stage's cached blocks those that can stay in the next epoch."""
         return cached_runs(cached & self.cached_numbers() if resume.replays else cached)
 
     def _keep_block(self, request_id: int, start: int, number: int) -> None:

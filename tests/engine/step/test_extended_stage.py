@@ -8,7 +8,7 @@ import torch
 from molink.engine.device.elements import dtype_name, elements_of
 from molink.engine.step.extended_stage import ExtendedExecutor
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import Extension
@@ -28,8 +28,8 @@ class Ring:
         self.job = Job(1, PROMPT, TOKENS)
         width = self.stages[0].hidden_size
         dtype = dtype_name(self.stages[0].dtype)
-        self.sent = SentLog(Packing(width), dtype, 1e9)
-        self.left = SentLog(Packing(width), dtype, 1e9)
+        self.sent = SentLog(Packing(width), dtype, 1e9, 128)
+        self.left = SentLog(Packing(width), dtype, 1e9, 128)
 
     def run(self, until: int, kept: int = 0) -> None:
         while len(self.job.known) < until:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from molink.stage import health_reports
+from molink.stage import engine_health
 from molink.stage.stage_process import main
 
 
@@ -12,5 +12,5 @@ def no_sketches(done: Any, now: float) -> tuple[Any, ...]:
 
 
 if __name__ == "__main__":
-    health_reports.recent_sketches = no_sketches  # type: ignore[attr-defined]
+    engine_health.recent_sketches = no_sketches
     main()
