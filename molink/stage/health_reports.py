@@ -160,7 +160,11 @@ class HealthReports:
             decode_step_s=core.source.clock.step_s,
             prefill_row_s=core.prefill_row_s,
             links=self.links.reports(),
-            progress=StageProgress(core.rows_in, core.rows_out, self.links.messages_dropped),
+            progress=StageProgress(
+                rows_in=core.rows_in,
+                rows_out=core.rows_out,
+                dropped=self.links.messages_dropped,
+            ),
             recent_prompts=self.recent.prompts(now),
             recent_pieces=self.recent.pieces(now),
             micro_batches_held=present,

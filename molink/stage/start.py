@@ -67,6 +67,7 @@ def start_stage(
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
+    working = core, engine, links, sent.packing
     return StageLoop(
         core=RecordedCore.begin(core, events.events, time.monotonic()),
         engine=engine,
@@ -74,17 +75,7 @@ def start_stage(
         links=links,
         packing=sent.packing,
         end_rules=EndRules(layers.tokenizer),
-        reports=HealthReports(
-            core,
-            engine,
-            links,
-            sent.packing,
-            report,
-            recent,
-            shadowing,
-            with_head,
-            join.ring.audited,
-        ),
+        reports=HealthReports(*working, report, recent, shadowing, with_head, join.ring.audited),
         events=events,
         sent=sent,
         shadowing=shadowing,

@@ -7,7 +7,7 @@ rejected: it makes whatever a file says.
 import base64
 import zlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import ModuleType
@@ -29,6 +29,8 @@ from molink_scheduler.head import (
 from molink_scheduler.head import snapshots as head_snapshots
 from molink_scheduler.kv import blocks, ledger, owners, prefix_tree, snapshots, tiered_tree, tiers
 from molink_scheduler.recording.writing import CACHED_BLOCKS_MAX, CONTAINERS, UNWRITTEN
+from molink_scheduler.recovery import events as recovery_events
+from molink_scheduler.recovery import instructions, members, state
 from molink_scheduler.stage import away, book, core, held_request, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
@@ -49,13 +51,22 @@ _MODULES: tuple[ModuleType, ...] = (
     *(away, book, core, held_request, queue, shadow_queue, round_tracker, steps),
     *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings, snapshots, head_snapshots),
+    *(recovery_events, instructions, members, state),
 )
-_CLASSES = {
-    name: value
-    for module in _MODULES
-    for name, value in vars(module).items()
-    if isinstance(value, type) and value.__module__ == module.__name__
-}
+
+
+def _classes_of(modules: Iterable[ModuleType]) -> dict[str, type]:
+    """Classes that these modules define, by their names. Raises ValueError where two have one."""
+    found: dict[str, type] = {}
+    for module in modules:
+        for name, value in vars(module).items():
+            is_own = isinstance(value, type) and value.__module__ == module.__name__
+            if is_own and found.setdefault(name, value) is not value:
+                raise ValueError(f"two classes are called {name}")
+    return found
+
+
+_CLASSES = _classes_of(_MODULES)
 
 UNPACKED_BYTES_MAX = 16 * 2**20
 """Bytes of one array that was packed: a node of a directory has at most 2 MB, and a prompt too."""

@@ -1,65 +1,13 @@
 """A ring whose hole nobody else can fill: a neighbour takes the layers beside its own."""
 
-from dataclasses import replace
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from molink.control.messages.payloads import Assignment, StageFact
-from molink.coordinator.nodes.node_book import Node
-from molink.coordinator.ring.ring import AgentStage
-from molink.coordinator.upkeep.neighbours import has_grown, without_holes
+from molink.control.messages.payloads import StageFact
 from molink.coordinator.upkeep.ring_supervisor import RingState
-from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.resume import Resume
-from tests.coordinator.examples import HERE, WORK
+from tests.coordinator.examples import HERE
 from tests.coordinator.upkeep.test_recovery import ANNA, BERT, CARL, end_stage, serving_three, told
 from tests.coordinator.upkeep.world import World, world
-
-LOADED = StageLoaded(5000, 5001, "cpu", "float32", 64, 1)
-
-
-def a_ring(cuts: list[int]) -> list[AgentStage]:
-    stages = []
-    for place, (start, end) in enumerate(zip([0, *cuts], cuts, strict=False)):
-        work = replace(WORK, layers=(start, end))
-        node = Node(f"n{place}")
-        given = Assignment(revision=0, stage=place, stages=len(cuts), work=work)
-        stages.append(AgentStage(node, given, ("p", "c"), None, LOADED))
-    return stages
-
-
-@given(st.data())
-def test_no_layer_is_lost_and_nobody_who_stays_holds_less(data):
-    lengths = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=8))
-    stages = a_ring([sum(lengths[: one + 1]) for one in range(len(lengths))])
-    places = st.sets(st.integers(0, len(stages) - 1))
-    holes = data.draw(places)
-    fresh, small = holes | data.draw(places), data.draw(places)
-
-    def beside(stage, layers):
-        start, end = min(layers[0], stage.layers[0]), max(layers[1], stage.layers[1])
-        is_small = int(stage.node.node_id[1:]) in small
-        return None if is_small else replace(stage.work, layers=(start, end))
-
-    found = without_holes(stages, holes, fresh, beside)
-    if found is None:
-        assert holes
-        return
-    left, fed = found
-    layers = [stage.layers for stage in left]
-    assert layers[0][0] == 0 and layers[-1][1] == stages[-1].layers[1]
-    assert all(before[1] == after[0] for before, after in pairwise(layers))
-    before = {stage.node.node_id: stage for stage in stages}
-    for place, stage in enumerate(left):
-        was = before[stage.node.node_id]
-        number = int(was.node.node_id[1:])
-        assert has_grown(stage) == (stage.layers != was.layers) == (stage.loaded is None)
-        assert not has_grown(stage) or number not in holes | fresh | small
-        is_in_front = stage.layers[0] < was.layers[0]
-        assert (place in fed) == (is_in_front or number in fresh)
 
 
 def switch_off(w: World, name: str) -> None:

@@ -1,16 +1,23 @@
 """A ring that loses a stage goes on: survivors are told to join again, and nothing else."""
 
 import asyncio
+import os
 import time
 from dataclasses import asdict, replace
 
 from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
-from molink.coordinator.upkeep import recovery, ring_supervisor
-from molink.coordinator.upkeep.recovery import Recovery
-from molink.coordinator.upkeep.ring_supervisor import SILENT_LOST_S, RingState, RingSupervisor
+from molink.coordinator.upkeep import ring_supervisor
+from molink.coordinator.upkeep.recovery_files import FILES_KEPT, RecoveryFiles
+from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.recovery import state as recovery_state
+from molink_scheduler.recovery.events import Loss, StagesLost
+from molink_scheduler.recovery.machine import SILENT_LOST_S
+from molink_scheduler.recovery.members import Member, RingRoom
+from molink_scheduler.recovery.state import RingRecovery
 from molink_scheduler.resume import Resume
+from molink_sim.replay import replay
 from tests.coordinator.examples import HERE
 from tests.coordinator.upkeep.world import LOADED, REPORT, World, collect, request, world
 
@@ -180,16 +187,6 @@ async def test_a_stage_that_is_lost_again_at_once_ends_its_ring(monkeypatch):
         assert len(w.clients[0].went_on) == 1
 
 
-async def test_a_stage_that_is_lost_again_and_again_is_held_back_ever_longer():
-    held_back, now = [], [0.0]
-    ring = Recovery(None, iter(range(99)).__next__, None, clock=lambda: now[0])
-    for _ in range(7):
-        ring._hold_back(BERT)
-        held_back.append(ring._held_back_until[BERT] - now[0])
-        now[0] += 1e4
-    assert held_back == [60, 120, 240, 480, 960, 1920, 3600]
-
-
 SECOND = 5000.0
 """By the clock of the ring: its stages reported at 0 last."""
 
@@ -264,7 +261,7 @@ async def test_a_stage_that_computes_nothing_is_loaded_again(monkeypatch):
 
 
 async def test_a_ring_that_cannot_go_on_in_time_ends(monkeypatch):
-    monkeypatch.setattr(recovery, "RECOVER_WITHIN_S", 0.01)
+    monkeypatch.setattr(recovery_state, "RECOVER_WITHIN_S", 0.01)
     async with world(monkeypatch, size=3) as w:
         await serving_three(w)
         (ring,) = w.manager.rings
@@ -308,3 +305,42 @@ async def test_what_a_ring_cached_falls_with_whoever_is_removed(monkeypatch):
         await w.until(lambda: w.clients[0].went_on and w.serving)
         w.book.drop(BERT)
         await w.until(lambda: w.clients[0].cleared == 1)
+
+
+async def test_the_log_of_an_outage_replays_to_the_same_instructions(monkeypatch, tmp_path):
+    files = RecoveryFiles(tmp_path / "recoveries")
+    async with world(monkeypatch, size=3, recoveries=files) as w:
+        await serving_three(w)
+        assert not files.folder.exists(), "a ring that loses nothing leaves no file"
+        w.broken.add(CARL)
+        end_stage(w, BERT)
+        await w.until(lambda: any(one.join for one in told(w, CARL)))
+        w.broken.clear()
+        await w.until(lambda: w.clients[0].went_on)
+    (path,) = files.folder.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = replay(path.read_text().splitlines())
+    assert found.difference is None and found.calls_count > 10
+    changed = path.read_text().replace('"kv_tokens":64', '"kv_tokens":65', 1)
+    assert replay(changed.splitlines()).difference is not None, "its stages are too small then"
+
+
+def lose_one(files: RecoveryFiles, ring: int) -> None:
+    state = RingRecovery(RingRoom(64), (Member("a", (0, 1)),))
+    files.note_of(ring)(state, StagesLost((Loss(0),)), 0.0, ())
+
+
+def test_logs_of_many_rings_are_kept_and_the_oldest_removed(tmp_path):
+    files = RecoveryFiles(tmp_path)
+    for ring in range(FILES_KEPT + 3):
+        lose_one(files, ring)
+        os.utime(next(tmp_path.glob(f"ring-{ring}-*")), (ring, ring))
+    left = {int(path.name.split("-")[1]) for path in tmp_path.iterdir()}
+    assert len(left) == FILES_KEPT and min(left) == 3
+
+
+def test_a_log_that_cannot_be_written_costs_a_warning_and_no_ring(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    files = RecoveryFiles(tmp_path / "file")
+    lose_one(files, 1)
+    assert len(caplog.records) == 1 and "ring-1-" in caplog.text

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from molink.control.messages.payloads import NodeHealth, NodeState, NodeWish, StageFact
 from molink.coordinator.upkeep import ring_supervisor
-from molink.coordinator.upkeep.ring_supervisor import SILENT_LOST_S, RingState
+from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.stage_protocol.progress import ShadowProgress, StageProgress
+from molink_scheduler.recovery.machine import SILENT_LOST_S
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
 from tests.coordinator.upkeep.world import REPORT, world

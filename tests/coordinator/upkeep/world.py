@@ -26,8 +26,9 @@ from molink.coordinator.upkeep import manager as manager_module
 from molink.coordinator.upkeep import ring_health
 from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.blame import Blame
-from molink.coordinator.upkeep.manager import ClusterManager, ManagerSettings
+from molink.coordinator.upkeep.manager import ClusterManager
 from molink.coordinator.upkeep.ring_supervisor import RingState
+from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.coordinator.upkeep.take_over import RingKeeper
 from molink.errors import MolinkError, RingError
 from molink.serving.model_card import ModelCard
