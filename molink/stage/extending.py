@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Held, Prepared
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.health.recent_work import RecentWork
 from molink.stage.links import StageLinks
-from molink.stage.recent_work import RecentWork
 from molink.stage.sent_log import SentLog
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (

@@ -21,7 +21,7 @@ from molink.errors import FrameError
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings
-from molink.stage.health_reports import HealthReports
+from molink.stage.health.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.sent_log import SentLog

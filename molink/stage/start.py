@@ -12,13 +12,13 @@ from molink.engine_protocol.values import Prepared
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, progress_to
-from molink.stage.head_health import with_head
-from molink.stage.health_reports import HealthReports
+from molink.stage.health.head_health import with_head
+from molink.stage.health.health_reports import HealthReports
+from molink.stage.health.recent_work import RecentWork
 from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
-from molink.stage.recent_work import RecentWork
 from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from molink.stage import health_reports
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
-from molink.stage.head_health import with_head
-from molink.stage.health_reports import HealthReports
+from molink.stage.health import health_reports
+from molink.stage.health.head_health import with_head
+from molink.stage.health.health_reports import HealthReports
+from molink.stage.health.recent_work import RecentWork
 from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
-from molink.stage.recent_work import RecentWork
 from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules

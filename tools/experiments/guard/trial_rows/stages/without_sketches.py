@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from molink.stage import engine_health
+from molink.stage.health import engine_health
 from molink.stage.stage_process import main
 
 

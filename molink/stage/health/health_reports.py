@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from molink.engine_protocol.engine import Engine
-from molink.stage.engine_health import with_engine
+from molink.stage.health.engine_health import with_engine
+from molink.stage.health.recent_work import RecentWork
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.recent_work import RecentWork
 from molink.stage.shadowing import Shadowing
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress, StageProgress

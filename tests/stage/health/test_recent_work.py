@@ -1,8 +1,8 @@
 """What a stage tells of its latest prompts and steps: exact on its own clock, and bounded."""
 
-from molink.stage import recent_work
-from molink.stage.engine_health import recent_sketches
-from molink.stage.recent_work import REPORTED_S, RecentWork
+from molink.stage.health import recent_work
+from molink.stage.health.engine_health import recent_sketches
+from molink.stage.health.recent_work import REPORTED_S, RecentWork
 from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import islice
 
 from molink.engine_protocol.values import EngineReport, Sketch
-from molink.stage.recent_work import REPORTED_S
+from molink.stage.health.recent_work import REPORTED_S
 from molink.stage_protocol.health import SKETCH_NUMBERS_MAX, SKETCHES_MAX, StageHealth
 
 
