@@ -154,6 +154,7 @@ def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     first, rest = prepared(directory, 0, 2), prepared(directory, 4, LAYERS)
     lost = prepared(directory, 2, 4)
     (token,) = Ring([first, lost, rest]).step(prompt(1), PROMPT).drawn
+    first.blocks_out(CacheChange(keep=(KeptBlocks(1, 0, 70, 1),)), copied=False)
     log = ReplayLog(1e9)
     log.admit(prompt(1).admissions)
     rows = engine_rows(first, len(PROMPT))
@@ -163,6 +164,8 @@ def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     resume = Resume(((1, len(PROMPT)),), next_fresh=False)
     kept = first.rows_kept(resume, {1: len(PROMPT)}, lambda *given: True)
     assert kept.missing == () and not kept.chains_stay
+    first.blocks_out(CacheChange(retain=()), copied=False)
+    assert first.report(watched=False).kv_tokens_cached == 0, "though new layers cached nothing"
     known = [*PROMPT, token.token_id]
     span = Span(1, len(PROMPT), len(known), samples=True)
     again = replace(prompt(1).admissions[0], kept_tokens=len(PROMPT), output=(token.token_id,))

@@ -84,9 +84,9 @@ class BlocksOfParts:
 
     def blocks_out(self, change: CacheChange, *, copied: bool) -> list[values.BlocksOut]:
         """Keep, drop and put away blocks as the head says; what is put away."""
-        if change.retain is not None:
-            cached = self.parts[0].kv.cached_numbers()
-            self._leave([number for number in cached if not change.retains(number)])
+        for part in self.parts if change.retain is not None else ():
+            cached = part.kv.cached_numbers()  # A part that is new has none of the others'.
+            part.kv.drop([number for number in cached if not change.retains(number)])
         for part in self.parts:
             for kept in change.keep:
                 part.kv.keep(kept.request_id, kept.first_block, kept.numbers)
