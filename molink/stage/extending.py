@@ -17,8 +17,8 @@ from molink.stage.links import StageLinks
 from molink.stage.sent_log import SentLog
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
+    EnterRing,
     Fact,
-    JoinRing,
     LoadProgressed,
     LoadStage,
     StageLoaded,
@@ -49,7 +49,7 @@ class Extender:
     engine: Engine
     cache: StageCache
     report: Callable[[Fact], None]
-    steer: Callable[[Callable[[Steering | JoinRing | LoadStage], None]], None]
+    steer: Callable[[Callable[[Steering | EnterRing | LoadStage], None]], None]
 
     def __call__(
         self, present: StageWorkings, computed: dict[int, int], load: LoadStage

@@ -4,7 +4,8 @@ The core says what survivors keep and how a replaced stage is fed (`molink_sched
 """
 
 from molink.engine_protocol.values import Prepared, RowsKept
-from molink.stage_protocol.messages import JoinRing
+from molink.stage.entering import resume_of
+from molink.stage_protocol.messages import EnterRing, FollowRing
 from molink.wire.elements import ELEMENT_BYTES
 from molink.wire.frames import TOKEN_ID
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
@@ -24,19 +25,19 @@ NOTHING_KEPT = RowsKept((), frozenset(), frozenset(), chains_stay=False)
 
 def new_core(
     layers: Prepared,
-    join: JoinRing,
+    join: EnterRing,
     kept: RowsKept = NOTHING_KEPT,
     before: WorkSource | None = None,
 ) -> StageCore:
     """Decision maker of a stage from the moment at which it joins, with what it has `kept`.
     `before`: the source of work of the ring's epoch before, if what was cached may stay."""
-    resume = (join.resume or Resume()).without(kept.missing)
+    resume = resume_of(join).without(kept.missing)
     return StageCore(_source(layers, join, resume, kept, before), layers.is_tail, resume)
 
 
 def _source(
     layers: Prepared,
-    join: JoinRing,
+    join: EnterRing,
     resume: Resume,
     kept: RowsKept,
     before: WorkSource | None,
@@ -54,6 +55,6 @@ def _source(
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX
     rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens
-    queue = StageQueue if join.next_address is not None else ShadowQueue
+    queue = ShadowQueue if isinstance(join, FollowRing) else StageQueue
     refills = resume.chains_stay
     return queue.for_steps_of(rows_max, book, cut_tokens, replayed_max, refills=refills)

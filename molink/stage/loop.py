@@ -19,6 +19,7 @@ from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared, RowsKept, StepInputs, StepResult
 from molink.errors import FrameError
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.entering import resume_of
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings
 from molink.stage.health.health_reports import HealthReports
@@ -27,7 +28,7 @@ from molink.stage.packing import Packing
 from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
-from molink.stage_protocol.messages import Fact, JoinRing, LoadStage, StageReady
+from molink.stage_protocol.messages import EnterRing, Fact, LoadStage, StageReady
 from molink.wire.elements import Elements, element_name
 from molink.wire.frames import (
     Activations,
@@ -56,7 +57,6 @@ from molink_scheduler.events import (
     WaitUntil,
 )
 from molink_scheduler.recording.event_log import RecordedCore
-from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore, WorkSource
 
 IDLE_WAIT_S = 0.25
@@ -76,7 +76,7 @@ class NewCore(Protocol):
     def __call__(
         self,
         layers: Prepared,
-        join: JoinRing,
+        join: EnterRing,
         kept: RowsKept,
         before: WorkSource | None,
     ) -> StageCore:
@@ -97,7 +97,7 @@ class StageLoop:
     events: EventFiles
     sent: SentLog
     shadowing: Shadowing
-    next_command: Callable[[], JoinRing | LoadStage | None]
+    next_command: Callable[[], EnterRing | LoadStage | None]
     """The next one about the ring's next epoch, if there is one."""
     new_core: NewCore
     """Makes the core of the ring's next epoch."""
@@ -133,7 +133,7 @@ class StageLoop:
         finally:
             self.reports.end()
 
-    def _obey(self, command: JoinRing | LoadStage) -> None:
+    def _obey(self, command: EnterRing | LoadStage) -> None:
         """Load layers and join the ring's next epoch, with nothing computed in between."""
         while isinstance(command, LoadStage):
             self._extend(command)
@@ -155,9 +155,9 @@ class StageLoop:
         if more.links is not present.links:
             present.links.close()
 
-    def _go_on(self, command: JoinRing) -> None:
+    def _go_on(self, command: EnterRing) -> None:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
-        resume, source, log = command.resume or Resume(), self.core.core.source, self.sent.log
+        resume, source, log = resume_of(command), self.core.core.source, self.sent.log
         kept = self.engine.rows_kept(resume, source.computed_tokens(), log.has)
         stays = self.cache.go_on(kept, self.layers.block_bytes)
         for request_id in kept.gone:

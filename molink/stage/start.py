@@ -23,8 +23,8 @@ from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
+    EnterRing,
     Fact,
-    JoinRing,
     LoadStage,
     StageReady,
     Steering,
@@ -44,9 +44,9 @@ def start_stage(
     engine: Engine,
     load: LoadStage,
     report: Callable[[Fact], None],
-    expect_join: Callable[[], JoinRing],
-    next_command: Callable[[], JoinRing | LoadStage | None],
-    steer: Callable[[Callable[[Steering | JoinRing | LoadStage], None]], None],
+    expect_join: Callable[[], EnterRing],
+    next_command: Callable[[], EnterRing | LoadStage | None],
+    steer: Callable[[Callable[[Steering | EnterRing | LoadStage], None]], None],
     event_log: Path | None = None,
 ) -> StageLoop:
     """Load, report, wait for the ring, connect; the links are steered from when they listen. The
@@ -87,7 +87,7 @@ def start_stage(
     )
 
 
-def _joined(links: StageLinks, join: JoinRing, report: Callable[[Fact], None]) -> JoinRing:
+def _joined(links: StageLinks, join: EnterRing, report: Callable[[Fact], None]) -> EnterRing:
     """Connect to the ring's other stages, and say so."""
     stands = links.connect(join)
     _yield_to_links()
@@ -96,7 +96,7 @@ def _joined(links: StageLinks, join: JoinRing, report: Callable[[Fact], None]) -
     return join
 
 
-def _sent_log(layers: Prepared, join: JoinRing) -> SentLog:
+def _sent_log(layers: Prepared, join: EnterRing) -> SentLog:
     """Log of the rows that the stage will have sent."""
     ids_below = layers.limits.vocabulary_size if layers.takes_token_ids else None
     packing = Packing(layers.hidden_size, token_ids_below=ids_below)

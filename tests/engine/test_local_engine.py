@@ -161,7 +161,7 @@ def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     log.add(1, SentRows(0, len(PROMPT), rows))
     layers = first.prepare(load(directory, (2, 4)), lambda fraction: None, Held(log, {}))
     assert layers.layers == range(4) and layers.is_head
-    resume = Resume(((1, len(PROMPT)),), next_fresh=False)
+    resume = Resume(((1, len(PROMPT)),))
     kept = first.rows_kept(resume, {1: len(PROMPT)}, lambda *given: True)
     assert kept.missing == () and not kept.chains_stay
     first.blocks_out(CacheChange(retain=()), copied=False)

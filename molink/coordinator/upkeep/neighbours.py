@@ -6,22 +6,21 @@ Which stage takes what is decided in `molink_scheduler.recovery.holes`.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from molink.control.messages.assignment import Extend
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.ring.ring import AgentStage, Ring
 from molink.coordinator.upkeep.ring_building import micro_batch_candidates
-from molink_scheduler.resume import Resume
 
 
 def extended(stage: AgentStage, work: AssignedWork) -> AgentStage:
     """The same stage with more layers, which its process is to load beside what it holds."""
-    update = {"work": work, "resume": Resume(fresh=True)}
-    assignment = stage.assignment.model_copy(update=update)
+    assignment = stage.assignment.model_copy(update={"command": Extend(work=work)})
     return replace(stage, assignment=assignment, loaded=None, _loading=None)
 
 
 def has_grown(stage: AgentStage) -> bool:
     """Whether a stage has taken layers beside its own, or is to, in the process that goes on."""
-    return stage.assignment.resume is not None
+    return isinstance(stage.command, Extend)
 
 
 def in_places(ring: Ring, stages: Sequence[AgentStage]) -> Ring:

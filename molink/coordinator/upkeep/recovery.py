@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from molink.control.messages.assignment import GoOn
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import AgentStage, Ring, tokens_asked
@@ -244,7 +245,14 @@ class Recovery:
 
         async def join(place: int, resume: Resume) -> None:
             sampled = routes.sampled if place == len(stages) - 1 else None
-            fact = await stages[place].join(terms.ring, routes.next_of[place], sampled, resume)
+            command = GoOn(
+                work=stages[place].work,
+                terms=terms.ring,
+                next_link=routes.next_of[place],
+                coordinator_link=sampled,
+                resume=resume,
+            )
+            fact = await stages[place].enter(command)
             ready = PlaceReady(self._attempt, place, fact.missing, fact.cached)
             self._tell(joined, ready)
 

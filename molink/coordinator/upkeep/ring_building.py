@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from molink.control.messages.assignment import Join
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.ring.client import RingClient
@@ -73,7 +74,14 @@ async def build_ring(
     ring = with_caches(ring, loaded)
     async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):
         await gathered(
-            stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
+            stage.enter(
+                Join(
+                    work=stage.work,
+                    terms=ring,
+                    next_link=to_next,
+                    coordinator_link=routes.sampled if stage is stages[-1] else None,
+                )
+            )
             for stage, to_next in zip(stages, routes.next_of, strict=True)
         )
     return Ring(stages, replace(terms, ring=ring), routes.requests)

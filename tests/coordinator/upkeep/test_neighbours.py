@@ -2,6 +2,7 @@
 
 import pytest
 
+from molink.control.messages.assignment import Extend, Hold, Load
 from molink.control.messages.payloads import StageFact
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink_scheduler.resume import Resume
@@ -22,16 +23,17 @@ async def test_the_stage_before_takes_what_is_lost(monkeypatch):
         await w.until(lambda: client.went_on)
         assert w.manager.rings == [ring] and ring.state is RingState.SERVING
         (load, join), (carl,) = (told(w, name) for name in (ANNA, CARL))
-        assert (load.join, load.resume, load.work.layers) == (None, Resume(fresh=True), (0, 2))
+        assert load.command == Extend(work=load.work) and load.work.layers == (0, 2)
         listed = ((4, 7), (5, 30))
-        assert join.resume == carl.resume == Resume(listed), "nobody is fed over a link"
+        resumes = [one.command.resume for one in (join, carl)]
+        assert resumes == [Resume(listed)] * 2, "nobody is fed over a link"
         assert carl.work.layers == (2, 3), "who is not extended loads nothing"
         places = [(one.work.layers, one.stage, one.stages) for one in (join, carl)]
         assert places == [((0, 2), 0, 2), ((2, 3), 1, 2)]
-        assert join.join.micro_batch_candidates == (1, 2, 3, 4)
+        assert join.command.terms.micro_batch_candidates == (1, 2, 3, 4)
         assert w.allowed[CARL] == w.allowed[ANNA]
         assert [one.work.layers for one in ring.plan.stages] == [(0, 2), (2, 3)]
-        held = [name for name, one in w.told if one.resume == Resume()]
+        held = [name for name, one in w.told if isinstance(one.command, Hold)]
         assert held == [CARL], "the extended one holds its links by what it is told to load"
 
 
@@ -42,8 +44,8 @@ async def test_behind_a_lost_head_the_next_one_takes_its_layers_and_its_place(mo
         await w.until(lambda: w.clients[0].went_on)
         (load, join), (carl,) = (told(w, name) for name in (BERT, CARL))
         assert load.work.layers == (0, 2) and (load.stage, join.stage) == (0, 0)
-        assert join.resume == Resume(((4, 7), (5, 30)), fresh=True)
-        assert carl.resume == Resume(((4, 7), (5, 30)))
+        assert join.command.resume == Resume(((4, 7), (5, 30)), held=())
+        assert carl.command.resume == Resume(((4, 7), (5, 30)))
 
 
 async def test_where_the_one_before_has_no_room_the_one_behind_is_fed(monkeypatch):
@@ -54,8 +56,8 @@ async def test_where_the_one_before_has_no_room_the_one_behind_is_fed(monkeypatc
         await w.until(lambda: w.clients[0].went_on)
         (anna,), (load, join) = told(w, ANNA), told(w, CARL)
         assert load.work.layers == (1, 3)
-        assert anna.resume == Resume(((4, 7), (5, 30)), next_fresh=True)
-        assert join.resume.fresh
+        assert anna.command.resume == Resume(((4, 7), (5, 30)), next_held=())
+        assert join.command.resume.fresh
 
 
 @pytest.mark.parametrize("why", ["room", "time", "fails"])
@@ -93,8 +95,10 @@ async def test_a_ring_that_has_lost_a_place_loses_the_next_stage_as_any_other(mo
         end_stage(w, ANNA)
         await w.until(lambda: len(w.clients[0].went_on) == 2)
         load, join = told(w, ANNA)
-        assert (load.resume, load.work.layers) == (None, (0, 2)), "in a new process, all of it"
-        assert join.resume.fresh
+        assert load.command == Load(work=load.work) and load.work.layers == (0, 2), (
+            "in a new process"
+        )
+        assert join.command.resume.fresh
         (ring,) = w.serving
         assert [stage.layers for stage in ring.stages] == [(0, 2), (2, 3)]
 

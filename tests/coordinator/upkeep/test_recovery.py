@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import asdict, replace
 
+from molink.control.messages.assignment import GoOn, Hold, Load
 from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
 from molink.coordinator.upkeep import ring_supervisor
 from molink.coordinator.upkeep.recovery_files import FILES_KEPT, RecoveryFiles
@@ -40,7 +41,7 @@ def end_stage(w: World, name: str) -> None:
 def told(w: World, name: str) -> list:
     """What it was told to do; not that its ring will go on."""
     given = [assignment for node, assignment in w.told if node == name]
-    return [one for one in given if one.join is not None or one.resume != Resume()]
+    return [one for one in given if not isinstance(one.command, Hold)]
 
 
 async def test_survivors_join_again_and_load_nothing(monkeypatch):
@@ -55,10 +56,10 @@ async def test_survivors_join_again_and_load_nothing(monkeypatch):
         assert w.manager.rings == [ring] and ring.state is RingState.SERVING
         (anna,), (load, join), (carl,) = (told(w, name) for name in (ANNA, BERT, CARL))
         listed = ((4, 7), (5, 30))
-        assert anna.resume == Resume(listed, next_fresh=True)
-        assert (load.join, load.resume, load.epoch) == (None, None, ring.epoch)
-        assert join.resume == Resume(listed, fresh=True)
-        assert carl.resume == Resume(listed), "the head, behind it, gets tokens and no rows"
+        assert anna.command.resume == Resume(listed, next_held=())
+        assert isinstance(load.command, Load) and load.epoch == ring.epoch
+        assert join.command.resume == Resume(listed, held=())
+        assert carl.command.resume == Resume(listed), "the head, behind it, gets tokens and no rows"
         assert {one.epoch for one in (anna, join, carl)} == {ring.epoch}
         kinds = [one.kind for one in w.service.events.after(0) if one.ring == ring.number]
         assert kinds.count("ring_resumed") == 1 and "ring_ended" not in kinds
@@ -70,8 +71,8 @@ async def test_survivors_hold_their_links_before_anything_is_loaded(monkeypatch)
         w.stuck.add(BERT)
         end_stage(w, BERT)
         await w.until(lambda: told(w, BERT))
-        held = [(node, one.join, one.resume) for node, one in w.told if one.resume is not None]
-        assert held == [(ANNA, None, Resume()), (CARL, None, Resume())]
+        held = [node for node, one in w.told if isinstance(one.command, Hold)]
+        assert held == [ANNA, CARL]
         assert w.told[-1][0] == BERT and w.book.node(ANNA).state is NodeState.SERVING
 
 
@@ -92,14 +93,15 @@ async def test_a_stage_that_is_lost_meanwhile_is_loaded_again_too(monkeypatch):
         await serving_three(w)
         w.broken.add(CARL)
         end_stage(w, BERT)
-        await w.until(lambda: any(one.join for one in told(w, CARL)))
+        await w.until(lambda: any(isinstance(one.command, GoOn) for one in told(w, CARL)))
         w.broken.clear()
         await w.until(lambda: w.clients[0].went_on)
-        last = {name: told(w, name)[-1] for name in (ANNA, BERT, CARL)}
-        assert [last[name].resume.fresh for name in (ANNA, BERT, CARL)] == [False, True, True]
-        assert [last[name].resume.next_fresh for name in (ANNA, BERT, CARL)] == [True, True, False]
-        assert len([one for one in told(w, BERT) if one.join is None]) == 1, "it had loaded"
-        assert len([one for one in told(w, CARL) if one.join is None]) == 1
+        resumes = [told(w, name)[-1].command.resume for name in (ANNA, BERT, CARL)]
+        assert [one.fresh for one in resumes] == [False, True, True]
+        assert [one.next_fresh for one in resumes] == [True, True, False]
+        bert, carl = ([type(one.command) for one in told(w, name)] for name in (BERT, CARL))
+        assert bert.count(Load) == 1, "it had loaded"
+        assert carl.count(Load) == 1
 
 
 async def test_nobody_joins_beside_a_stage_that_was_lost_while_another_loaded(monkeypatch):
@@ -115,8 +117,8 @@ async def test_nobody_joins_beside_a_stage_that_was_lost_while_another_loaded(mo
         w.say(BERT, StageFact(revision=loading, kind="loaded", line=LOADED))
         await w.until(lambda: w.clients[0].went_on)
         load, join = told(w, CARL)
-        assert (load.join, join.resume.fresh) == (None, True)
-        assert len([one for _, one in w.told if one.join is not None]) == 3
+        assert isinstance(load.command, Load) and join.command.resume.fresh
+        assert len([one for _, one in w.told if isinstance(one.command, GoOn)]) == 3
 
 
 async def test_a_stage_with_less_room_for_cached_kv_bounds_its_ring(monkeypatch):
@@ -131,7 +133,7 @@ async def test_a_stage_with_less_room_for_cached_kv_bounds_its_ring(monkeypatch)
         loading = w.book.node(BERT).assignment.revision
         w.say(BERT, StageFact(revision=loading, kind="loaded", line=line))
         await w.until(lambda: w.clients[0].went_on)
-        joined = [told(w, name)[-1].join for name in (ANNA, BERT, CARL)]
+        joined = [told(w, name)[-1].command.terms for name in (ANNA, BERT, CARL)]
         assert [one.tiers for one in joined] == [CacheTiers(3, 20, 0.5)] * 3
 
 
@@ -145,7 +147,7 @@ async def test_two_that_are_lost_one_after_the_other_load_at_once(monkeypatch):
         await w.until(lambda: told(w, CARL) and len(told(w, BERT)) == 2)
         first, again = told(w, BERT)
         (load,) = told(w, CARL)
-        assert (first.work, again.join, load.join) == (again.work, None, None)
+        assert first.command == again.command and isinstance(load.command, Load)
         w.stuck.clear()
         for name in (BERT, CARL):
             loading = w.book.node(name).assignment.revision
@@ -233,7 +235,7 @@ async def test_a_stage_that_stays_silent_behind_a_lively_agent_is_loaded_again(m
         report(w, ANNA, 3, next_silent_s=SILENT_LOST_S)
         await w.until(lambda: w.clients[0].went_on)
         load, join = told(w, BERT)
-        assert load.join is None and join.resume.fresh
+        assert isinstance(load.command, Load) and join.command.resume.fresh
         assert ring.state is RingState.SERVING and "stage_lost" in events(w, ring)
         assert w.manager.blame.failed_lately(BERT, time.monotonic())
         assert not w.manager.blame.reasons(time.monotonic()), "nobody rests for it"
@@ -257,7 +259,7 @@ async def test_a_stage_that_computes_nothing_is_loaded_again(monkeypatch):
             for _ in range(5):
                 await asyncio.sleep(0)
         await w.until(lambda: w.clients[0].went_on)
-        assert [one.join is None for one in told(w, BERT)] == [True, False]
+        assert [type(one.command) for one in told(w, BERT)] == [Load, GoOn]
 
 
 async def test_a_ring_that_cannot_go_on_in_time_ends(monkeypatch):
@@ -314,7 +316,7 @@ async def test_the_log_of_an_outage_replays_to_the_same_instructions(monkeypatch
         assert not files.folder.exists(), "a ring that loses nothing leaves no file"
         w.broken.add(CARL)
         end_stage(w, BERT)
-        await w.until(lambda: any(one.join for one in told(w, CARL)))
+        await w.until(lambda: any(isinstance(one.command, GoOn) for one in told(w, CARL)))
         w.broken.clear()
         await w.until(lambda: w.clients[0].went_on)
     (path,) = files.folder.iterdir()
