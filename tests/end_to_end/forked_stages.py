@@ -129,7 +129,11 @@ def be_stage(streams: list[int], arguments: list[str], environment: dict[str, st
 def serve(listener: int):
     """Import, then fork for everyone who asks."""
     with quick_imports():
-        for module in ("molink.stage.start", "transformers.models.llama.modeling_llama"):
+        for module in (
+            "molink.engine.local_engine",
+            "molink.stage.start",
+            "transformers.models.llama.modeling_llama",
+        ):
             import_module(module)
     Forks(socket.socket(fileno=listener)).run()
 
