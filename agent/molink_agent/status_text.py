@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from molink.terminal.amounts import duration_text, progress_text
-from molink_agent.limits.limits import OwnerLimits, plain_limits
+from molink_agent.limits.limits import Limits, plain_limits
 
 Status = Mapping[str, Any]
 
@@ -177,7 +177,7 @@ def _device_lines(device: Status, margin: str) -> Iterator[str]:
 
 def _limits(limits: Mapping[str, Any]) -> str:
     """Limits that the owner has set."""
-    default = plain_limits(OwnerLimits())
+    default = plain_limits(Limits())
     own = [f"{key} {_value(value)}" for key, value in limits.items() if value != default.get(key)]
     return ", ".join(own) or "none of your own; `molink agent set --help` shows what there is"
 

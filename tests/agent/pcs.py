@@ -1,12 +1,12 @@
 """PCs that tests imagine."""
 
 from molink_agent.limits.limits import GB
-from molink_agent.probe.gpus import DriverGpu, GpuReport
+from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
 
 __all__ = ["CARD", "ONE_CARD", "pc"]
 
-CARD = DriverGpu(0, "RTX 3060", memory_bytes=12 * GB, free_bytes=10 * GB)
+CARD = Gpu(0, "RTX 3060", memory_bytes=12 * GB, free_bytes=10 * GB)
 ONE_CARD = GpuReport((CARD,), driver="570.86.10", cuda=(12, 8))
 
 

@@ -33,7 +33,7 @@ from molink_agent.doctor.facts import fail, ok, skip, warn
 from molink_agent.doctor.report import as_json
 from molink_agent.limits.assignment_check import Loan
 from molink_agent.limits.hours import LendingHours
-from molink_agent.limits.limits import OwnerLimits
+from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.service.unit import unit_name, unit_text
@@ -84,8 +84,8 @@ LIMITS = Codec(
     from_folder(lambda folder: LimitsFile(folder).read(), "limits.toml"),
 )
 LIMITS.add(
-    nothing_set=OwnerLimits,
-    everything_set=lambda: OwnerLimits(
+    nothing_set=Limits,
+    everything_set=lambda: Limits(
         vram_gb=6.5,
         memory_gb=8.0,
         upload_mbps=100_000.0,

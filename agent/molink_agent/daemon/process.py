@@ -48,7 +48,7 @@ from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.limits.game_watch import GameWatch
 from molink_agent.limits.lent import lent_cache, lent_disk_bytes, unused_memory_bytes
-from molink_agent.limits.limits import GB, OwnerLimits
+from molink_agent.limits.limits import GB, Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
@@ -114,7 +114,7 @@ class WeightsCache:
 class _Promise:
     """Memory that an assignment may take."""
 
-    limits: OwnerLimits
+    limits: Limits
     """Limits of the owner under which the memory was promised."""
     memory_bytes: int
 

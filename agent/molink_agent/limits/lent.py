@@ -11,8 +11,8 @@ from pathlib import Path
 from molink.control.messages.base import ModelSize
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_agent.limits.limits import GB, OwnerLimits
-from molink_agent.probe.gpus import DriverGpu, GpuReport
+from molink_agent.limits.limits import GB, Limits
+from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
 
 FREE_MEMORY = "free memory"
@@ -63,7 +63,7 @@ class Lent:
 
 
 def lent_devices(
-    limits: OwnerLimits,
+    limits: Limits,
     machine: Machine,
     gpus: GpuReport,
     own_bytes: Mapping[str, int] | None = None,
@@ -87,7 +87,7 @@ def lent_devices(
     return tuple(part for part in found if part is not None)
 
 
-def lent_threads(limits: OwnerLimits, machine: Machine) -> int:
+def lent_threads(limits: Limits, machine: Machine) -> int:
     """Compute threads of all stages on the CPU; never more than there are."""
     half = max(1, int(machine.cpu_threads * THREADS_SHARE))
     return half if limits.threads is None else min(limits.threads, machine.cpu_threads)
@@ -100,7 +100,7 @@ def unused_memory_bytes(machine: Machine) -> int:
     return machine.memory_available_bytes - reserve
 
 
-def lent_cache(limits: OwnerLimits, data_dir: Path, stages: int) -> CacheRoom | None:
+def lent_cache(limits: Limits, data_dir: Path, stages: int) -> CacheRoom | None:
     """The part of each of so many stages in what is lent for cached KV beside their devices'
     memory; None: nothing is."""
     ram, disk = (int((size or 0) * GB) for size in (limits.cache_ram_gb, limits.cache_disk_gb))
@@ -109,14 +109,14 @@ def lent_cache(limits: OwnerLimits, data_dir: Path, stages: int) -> CacheRoom | 
     return CacheRoom(ram, disk, str(data_dir / "kv-cache")).shared_by(stages)
 
 
-def lent_disk_bytes(limits: OwnerLimits, free_bytes: int, own_bytes: int) -> int:
+def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
     """Disk that all weights may take, of which `own_bytes` are there already."""
     usable = max(0, free_bytes + own_bytes - DISK_RESERVE_BYTES)
     return usable if limits.disk_gb is None else min(usable, int(limits.disk_gb * GB))
 
 
 def nothing_left(
-    limits: OwnerLimits,
+    limits: Limits,
     lent: tuple[Lent, ...],
     disk_bytes: int,
     model: ModelSize,
@@ -152,7 +152,7 @@ def _too_small(best: Lent, layer_bytes: int, model: str) -> str:
     return f"{best.bound_by} leaves {_gb(best.lent_bytes)} on {best.device}, {needs}: raise it."
 
 
-def _gpu(limits: OwnerLimits, gpu: DriverGpu, own_bytes: int, times_full: int) -> Lent:
+def _gpu(limits: Limits, gpu: Gpu, own_bytes: int, times_full: int) -> Lent:
     total = gpu.memory_bytes
     free = gpu.free_bytes + max(own_bytes, gpu.own_bytes) - kept_free_bytes(total)
     free -= int(min(times_full, TIMES_FULL_MAX) * FULL_SHARE * total)
@@ -161,9 +161,7 @@ def _gpu(limits: OwnerLimits, gpu: DriverGpu, own_bytes: int, times_full: int) -
     return Lent(f"cuda:{gpu.index}", gpu.name, total, lent, bound_by)
 
 
-def _cpu_parts(
-    limits: OwnerLimits, machine: Machine, own: Mapping[str, int], wanted: int
-) -> list[Lent]:
+def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted: int) -> list[Lent]:
     """`wanted` equal parts of the memory and the threads, but no more than there are threads."""
     threads = lent_threads(limits, machine)
     element_bytes = 2 if machine.multiplies_bfloat16 else 4

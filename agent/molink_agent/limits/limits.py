@@ -38,7 +38,7 @@ NO = frozenset({"no", "false", "off", "0"})
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerLimits:
+class Limits:
     """Limits of one owner, valid once built by `limits_of` or `with_value`; None: no cap."""
 
     vram_gb: float | None = None
@@ -252,7 +252,7 @@ KEYS = (
 _BY_NAME = {key.name: key for key in KEYS}
 
 
-def limits_of(fields: Mapping[str, Any], source: str) -> OwnerLimits:
+def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
     """The limits in parsed TOML; `source` names the file in errors. Raises UserError."""
     read = {}
     for name, value in fields.items():
@@ -261,21 +261,21 @@ def limits_of(fields: Mapping[str, Any], source: str) -> OwnerLimits:
             read[name] = key.kind.of_toml(value)
         except ValueError as error:
             raise _mistake(key, error, source) from None
-    return OwnerLimits(**read)
+    return Limits(**read)
 
 
-def with_value(limits: OwnerLimits, name: str, text: str) -> OwnerLimits:
+def with_value(limits: Limits, name: str, text: str) -> Limits:
     """The same limits but for one key, as typed; `none` takes it back. Raises UserError."""
     key = _key(name, "molink agent set")
     if text.strip().lower() in UNSET:
-        return replace(limits, **{name: getattr(OwnerLimits(), name)})
+        return replace(limits, **{name: getattr(Limits(), name)})
     try:
         return replace(limits, **{name: key.kind.of_text(text.strip())})
     except ValueError as error:
         raise _mistake(key, error, "molink agent set") from None
 
 
-def plain_limits(limits: OwnerLimits) -> dict[str, Any]:
+def plain_limits(limits: Limits) -> dict[str, Any]:
     """The limits by key as JSON holds them; hours as they were written."""
     plain = {key.name: getattr(limits, key.name) for key in KEYS}
     return plain | {"hours": [entry.text for entry in limits.hours]}

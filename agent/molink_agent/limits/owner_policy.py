@@ -20,7 +20,7 @@ from pathlib import Path
 from molink.control.messages.payloads import NodeWish
 from molink_agent.limits.game_watch import GameWatch
 from molink_agent.limits.hours import is_open, next_change
-from molink_agent.limits.limits import OwnerLimits
+from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.probe.commands import Ask, answer_of
 from molink_agent.probe.gpus import GpuProbe
@@ -100,7 +100,7 @@ class UseWatch:
         self._asked_at_s: float | None = None
 
     async def poll(
-        self, limits: OwnerLimits, now_s: float, own_pids: frozenset[int] = frozenset()
+        self, limits: Limits, now_s: float, own_pids: frozenset[int] = frozenset()
     ) -> float | None:
         """How long nobody has used the PC, None if unknown; asks if it is time to, which may take
         seconds. `own_pids`: our stages that use a GPU."""
@@ -195,7 +195,7 @@ class OwnerPolicy:
         return changed
 
 
-def verdict(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerVerdict:
+def verdict(limits: Limits, facts: UseFacts, now_local: datetime) -> OwnerVerdict:
     """Judge without side effects. `now_local` has no time zone: it is the clock on the wall."""
     found = (
         _paused(facts),
@@ -220,19 +220,19 @@ def _paused(facts: UseFacts) -> OwnerVerdict | None:
     return OwnerVerdict(False, "Paused by its owner, until `molink agent resume`.")
 
 
-def _played_on(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
+def _played_on(limits: Limits, facts: UseFacts) -> OwnerVerdict | None:
     if not (limits.pause_on_game and facts.game):
         return None
     return OwnerVerdict(False, facts.game, hurries=True)
 
 
-def _on_battery(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
+def _on_battery(limits: Limits, facts: UseFacts) -> OwnerVerdict | None:
     if not (limits.pause_on_battery and facts.on_battery):
         return None
     return OwnerVerdict(False, "The PC runs on its battery (pause_on_battery).")
 
 
-def _closed(limits: OwnerLimits, now_local: datetime) -> OwnerVerdict | None:
+def _closed(limits: Limits, now_local: datetime) -> OwnerVerdict | None:
     if is_open(limits.hours, now_local):
         return None
     opens = next_change(limits.hours, now_local)
@@ -241,7 +241,7 @@ def _closed(limits: OwnerLimits, now_local: datetime) -> OwnerVerdict | None:
     return OwnerVerdict(False, reason, opens)
 
 
-def _in_use(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerVerdict | None:
+def _in_use(limits: Limits, facts: UseFacts, now_local: datetime) -> OwnerVerdict | None:
     wanted = limits.only_when_idle_minutes
     if wanted is None:
         return None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.errors import UserError
-from molink_agent.limits.limits import KEYS, OwnerLimits, limits_of, with_value
+from molink_agent.limits.limits import KEYS, Limits, limits_of, with_value
 from molink_agent.limits.limits_file import LIMITS_FILE, LimitsFile, limits_text
 
 FULL = """
@@ -42,7 +42,7 @@ def written(tmp_path, text: str) -> LimitsFile:
 
 
 def test_without_a_file_the_defaults_hold(tmp_path):
-    assert LimitsFile(tmp_path).read() == OwnerLimits()
+    assert LimitsFile(tmp_path).read() == Limits()
 
 
 def test_everything_can_be_said(tmp_path):
@@ -56,7 +56,7 @@ def test_everything_can_be_said(tmp_path):
 def test_what_is_written_is_read_back(values):
     import tomllib
 
-    limits = OwnerLimits()
+    limits = Limits()
     for name, text in values.items():
         limits = with_value(limits, name, text)
     assert limits_of(tomllib.loads(limits_text(limits)), "file") == limits
@@ -65,7 +65,7 @@ def test_what_is_written_is_read_back(values):
 def test_the_file_of_no_limits_shows_every_key_and_sets_none():
     import tomllib
 
-    text = limits_text(OwnerLimits())
+    text = limits_text(Limits())
     assert tomllib.loads(text) == {}
     shown = "".join(line.removeprefix("# ") + "\n" for line in text.splitlines() if " = " in line)
     assert list(tomllib.loads(shown)) == [key.name for key in KEYS]
@@ -160,13 +160,13 @@ def test_a_file_that_is_removed_gives_the_defaults_back(tmp_path):
     file.read()
     file.path.unlink()
     assert file.reload()
-    assert file.limits == OwnerLimits()
+    assert file.limits == Limits()
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 400, 900])
 def test_a_file_that_was_cut_lends_nothing(tmp_path, kept):
     """Without the lines that are missing more would be lent."""
-    text = limits_text(OwnerLimits(memory_gb=3.0, cache_disk_gb=2.0))
+    text = limits_text(Limits(memory_gb=3.0, cache_disk_gb=2.0))
     assert text[kept - 1] != "\n" or not kept
     with pytest.raises(UserError, match=r"its end is missing|not valid TOML"):
         written(tmp_path, text[:kept]).read()
