@@ -45,10 +45,12 @@ HEALTH_WITHIN_S = 0.8
 def demo(chat: bool, prompt: str, quiet: bool, as_json: bool) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
     from molink.config.link_schedule import LinkSchedule
+    from molink.config.setting import settings_of
     from molink.config.settings import ServeSettings
     from molink.tasks import until_stopped
 
-    settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
+    link = LinkSchedule.parse(LINK)
+    settings = settings_of(ServeSettings, model="demo", nodes=STAGES, port=0, link=link)
     if chat and as_json:
         raise UserError("A conversation is no JSON: leave one of --chat and --json out.")
     talk = _chat if chat else partial(_one_answer, prompt=prompt, as_json=as_json)

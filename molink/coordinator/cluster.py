@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from molink.config.settings import ServeSettings, UpSettings
+from molink.config.groups import ModelSettings
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
@@ -59,13 +59,10 @@ def open_stores(folder: Path, model_name: str) -> Iterator[Stores]:
         yield Stores(registry, ledger, live)
 
 
-def model_of(settings: ServeSettings | UpSettings) -> ServedModel:
+def model_of(served: ModelSettings) -> ServedModel:
     """The model that is to be served. Raises UserError for one that cannot be."""
     return read_served_model(
-        settings.model,
-        settings.model_len_max,
-        settings.served_model_names,
-        settings.generation_config,
+        served.model, served.model_len_max, served.served_model_names, served.generation_config
     )
 
 

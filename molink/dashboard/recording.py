@@ -23,7 +23,7 @@ from molink.printable import printable_line
 FIRST_LINE = "molink_recording"
 VERSION = 1
 
-RECORD_BYTES_MAX = 4 * 2**30
+RECORD_BYTES_MAX = 4_000_000_000
 """Most bytes before compression; of ten PCs more than a day at two looks a second. Then recording
 ends and the dashboard says so: a disk must not fill because somebody forgot it."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.head.settings import REPLAY_LOG_GB
+from molink_scheduler.head.settings import REPLAY_LOG_BYTES
 
 __all__ = [
     "DETECT_S",
@@ -100,7 +100,7 @@ class StageSpec:
     after_idle: tuple[tuple[float, float], ...] = ()
     """Pairs (idle for so long, so much longer takes the next step), rising; beyond the last as the
     last. Empty: a step takes its time whatever was before."""
-    replay_log_bytes: float = REPLAY_LOG_GB * 1e9
+    replay_log_bytes: float = REPLAY_LOG_BYTES
     """Rows that it keeps for a stage behind it that is replaced."""
     state_slots: int | None = None
     """Requests whose states it holds at a time; None: its layers keep none."""

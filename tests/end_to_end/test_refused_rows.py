@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 from molink.coordinator.local.start import start_local
 from molink.errors import RowsRefusedError
@@ -62,7 +63,7 @@ def stream(number: int) -> GenerationRequest:
 
 async def streams_beside(model, bad: GenerationRequest):
     """What eight streams are answered alone, then beside bad requests; the events and rings."""
-    settings = ServeSettings(model=str(model), nodes=3, dtype="float16")
+    settings = settings_of(ServeSettings, model=str(model), nodes=3, dtype="float16")
     async with start_local(settings) as cluster, asyncio.timeout(120):
         service = cluster.service
         await service.until_ready()

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 from molink.coordinator.local.start import start_local
 from molink.errors import InvalidRequestError
@@ -43,7 +44,7 @@ async def test_they_end_their_request_and_eight_streams_go_on(is_checked, tiny_l
         monkeypatch.setitem(os.environ, name, value)
     if not is_checked:
         monkeypatch.setattr(ModelCard, "check_words", lambda card, token_ids: None)
-    async with start_local(ServeSettings(model=str(tiny_llama), nodes=2)) as cluster:
+    async with start_local(settings_of(ServeSettings, model=str(tiny_llama), nodes=2)) as cluster:
         service = cluster.service
         async with asyncio.timeout(60):
             await service.until_ready()

@@ -86,10 +86,10 @@ LIMITS = Codec(
 LIMITS.add(
     nothing_set=Limits,
     everything_set=lambda: Limits(
-        vram_gb=6.5,
-        memory_gb=8.0,
+        vram_bytes=6_500_000_000,
+        memory_bytes=8_000_000_000,
         upload_mbps=100_000.0,
-        disk_gb=0.0,
+        disk_bytes=0,
         hours=(
             LendingHours.parse("mon-fri 18:00-02:00"),
             LendingHours.parse("Sat  00:00-24:00"),

@@ -169,7 +169,7 @@ def join_ring_through_the_relay():
 @LINES.value
 def join_ring_again():
     resume = Resume(((7, 40), (2**40, 131_071)), next_held=())
-    terms = RingTerms(64, None, (), None, replay_log_gb=2.5)
+    terms = RingTerms(64, None, (), None, replay_log_bytes=2_500_000_000)
     return JoinRing(2, "tcp://h:1", None, terms, None, resume=resume)
 
 

@@ -48,7 +48,7 @@ from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.limits.game_watch import GameWatch
 from molink_agent.limits.lent import lent_cache, lent_disk_bytes, unused_memory_bytes
-from molink_agent.limits.limits import GB, Limits
+from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
@@ -60,6 +60,7 @@ from molink_agent.probe.machine import disk_free_bytes, read_machine, wsl_versio
 from molink_agent.status_text import StatusNews, now_sentence
 from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
 from molink_agent.weights.source import Downloaded
+from molink_scheduler.units import GB
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class WeightsCache:
 
     def _cap(self) -> int | None:
         limits, free = self.pc.limits.limits, disk_free_bytes(self.pc.data_dir)
-        return lent_disk_bytes(limits, free, 0) if limits.disk_gb else None
+        return lent_disk_bytes(limits, free, 0) if limits.disk_bytes else None
 
     def _kept(self, number: int) -> frozenset[Path]:
         """Weights from which the stages of other nodes run."""
@@ -178,7 +179,7 @@ class AgentStageLauncher:
         set no bound: a stage may fill it."""
         pc = self.cache.pc
         machine = await asyncio.to_thread(read_machine, pc.data_dir)
-        is_bound = pc.limits.limits.memory_gb is not None
+        is_bound = pc.limits.limits.memory_bytes is not None
         if not is_bound and unused_memory_bytes(machine) >= WARM_BYTES_SPARE:
             await self._warm.begin(work.threads)
 

@@ -125,8 +125,8 @@ def _refuse_cut(text: str) -> None:
 
 
 def _entry(key: Key, limits: Limits) -> str:
-    value = getattr(limits, key.name)
+    value = key.value_in(limits)
     line = f"{key.name} = {key.example}"
-    if value == getattr(Limits(), key.name):
+    if value == key.value_in(Limits()):
         return f"\n# {key.meaning}\n# {line}\n"
     return f"\n# {key.meaning}\n{key.name} = {key.kind.to_toml(value)}\n"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molink.config.settings import ServeSettings, UpSettings, targets_of
+from molink.config.groups import ApiSettings
 from molink.coordinator.ring.client import RingClient
 from molink.errors import OverloadedError
 from molink.report.cluster import RingForecast
@@ -68,10 +68,9 @@ class Intake:
     routing: Routing = Routing.MOLINK
 
     @classmethod
-    def of(cls, settings: ServeSettings | UpSettings) -> "Intake":
+    def of(cls, api: ApiSettings) -> "Intake":
         """The intake as the operator has set it."""
-        targets = targets_of(settings.ttft_target_s, settings.tpot_target_ms)
-        return cls(settings.queue_s, targets, Routing(settings.routing))
+        return cls(api.queue_s, api.targets, Routing(api.routing))
 
     def overload(self, rings: Sequence[ServingRing]) -> OverloadedError | None:
         """Why a newcomer is refused where every one of these rings takes no more."""

@@ -13,7 +13,7 @@ from molink_agent.daemon.measurements import ProbeRunner
 from molink_agent.daemon.measuring_budget import TIMING_BUDGET, MeasuringBudget
 from molink_agent.daemon.step_times import KeptStepTimes, _layers_that_fit
 from molink_agent.limits.assignment_check import Loan
-from molink_agent.limits.limits import GB
+from molink_scheduler.units import GB
 from tests.agent.daemon.agents import agent_with_two_nodes
 
 ORDER = ProbeOrder(round=1, model="m", peers=())
@@ -99,7 +99,7 @@ def test_as_many_layers_are_timed_as_fit(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     for memory, layers in ((2 * GB, 2), (0.6 * GB, 1)):
         assert _layers_that_fit(tmp_path, Loan("cpu", 1, int(memory))) == layers
-    with pytest.raises(StageError, match=r"lent are 0\.3 GB"):
+    with pytest.raises(StageError, match=r"lent are 0\.30 GB"):
         _layers_that_fit(tmp_path, Loan("cpu", 1, int(0.3 * GB)))
 
 

@@ -3,8 +3,9 @@
 from molink.control.messages.payloads import PathMeasured, PathReport, Profile
 from molink_agent.daemon.this_pc import Measured, compose_profile
 from molink_agent.limits.lent import Lent
-from molink_agent.limits.limits import GB, Limits
+from molink_agent.limits.limits import Limits
 from molink_agent.network.prober import CoordinatorPath
+from molink_scheduler.units import GB
 from tests.agent.daemon.agents import agent_with_two_nodes
 from tests.agent.pcs import pc
 

@@ -12,11 +12,12 @@ from molink_agent.doctor import hardware, network
 from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, Result, TorchAnswer
 from molink_agent.doctor.hardware import contribution
 from molink_agent.doctor.report import CHECKS, examine
-from molink_agent.limits.limits import GB, Limits
+from molink_agent.limits.limits import Limits
 from molink_agent.network.nat import NatAnswer, NatKind
 from molink_agent.probe.gpus import NO_DRIVER, Gpu, GpuReport
 from molink_agent.probe.input_idle import InputIdle
 from molink_agent.probe.machine import Wsl
+from molink_scheduler.units import GB, GIB
 from tests.agent.pcs import CARD, ONE_CARD, pc
 
 NO_GPU = GpuReport(reason=NO_DRIVER)
@@ -138,11 +139,11 @@ def test_a_card_that_torch_has_no_code_for_is_told_what_to_install():
 @pytest.mark.parametrize(
     "changes, result, says",
     [
-        ({}, Result.OK, "cuda:0: 8.4 GB of 12.0 GB"),
-        ({"limits": Limits(vram_gb=1)}, Result.WARN, "set vram_gb 2"),
+        ({}, Result.OK, "cuda:0: 9.0 GB of 12.9 GB"),
+        ({"limits": Limits(vram_bytes=GB)}, Result.WARN, "set vram_gb 2"),
         ({"gpus": GpuReport((replace(CARD, free_bytes=GB),))}, Result.WARN, "Close programs"),
-        ({"gpus": NO_GPU}, Result.OK, "cpu: 18.0 GB of 32.0 GB"),
-        ({"gpus": NO_GPU, "limits": Limits(memory_gb=1)}, Result.WARN, "set memory_gb 2"),
+        ({"gpus": NO_GPU}, Result.OK, "cpu: 19.5 GB of 34.4 GB"),
+        ({"gpus": NO_GPU, "limits": Limits(memory_bytes=GB)}, Result.WARN, "set memory_gb 2"),
         ({"limits": Limits(device="cuda:3")}, Result.FAIL, "set device auto"),
     ],
 )
@@ -176,9 +177,9 @@ def test_with_windows_own_address_its_firewall_is_named_with_the_command():
 @pytest.mark.parametrize(
     "changes, result, says",
     [
-        ({}, Result.OK, "198.0 GB to lend"),
+        ({}, Result.OK, "212.7 GB to lend"),
         ({"machine": pc(disk_free_bytes=12 * GB)}, Result.WARN, "Free some"),
-        ({"limits": Limits(disk_gb=5)}, Result.WARN, "set disk_gb 20"),
+        ({"limits": Limits(disk_bytes=5 * GB)}, Result.WARN, "set disk_gb 20"),
         ({"machine": pc(disk_free_bytes=2 * GB)}, Result.FAIL, "Free some"),
     ],
 )
@@ -306,14 +307,14 @@ def test_contribution_is_of_the_cluster_s_model():
 
 
 def test_a_processor_without_bfloat16_holds_half_as_many():
-    limits = Limits(device="cpu", memory_gb=8)
+    limits = Limits(device="cpu", memory_bytes=8 * GIB)
     assert "about 14 of 32" in found(contribution, limits=limits)
     slow = pc(multiplies_bfloat16=False)
     assert "about 7 of 32" in found(contribution, limits=limits, machine=slow)
 
 
 def test_two_cards_hold_more_than_one():
-    two = GpuReport((CARD, Gpu(1, "RTX", 12 * GB, 5 * GB)))
+    two = GpuReport((CARD, Gpu(1, "RTX", 12 * GIB, 5 * GIB)))
     assert "about 21 of 32" in found(contribution, gpus=two)
 
 
@@ -322,6 +323,6 @@ def test_the_disk_bounds_it_too():
 
 
 def test_limits_that_leave_nothing_fail():
-    assert judged(contribution, limits=Limits(vram_gb=0)) is Result.FAIL
-    assert "raise it" in found(contribution, limits=Limits(vram_gb=0)).lower()
+    assert judged(contribution, limits=Limits(vram_bytes=0)) is Result.FAIL
+    assert "raise it" in found(contribution, limits=Limits(vram_bytes=0)).lower()
     assert judged(contribution, limits=Limits(device="cuda:9")) is Result.FAIL

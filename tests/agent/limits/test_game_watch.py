@@ -3,9 +3,10 @@
 import pytest
 
 from molink_agent.limits.game_watch import GAME_KEEP_S, GameWatch, sign_of_game
-from molink_agent.limits.limits import GB, Limits
+from molink_agent.limits.limits import Limits
 from molink_agent.probe.full_screen import FullScreenProbe
 from molink_agent.probe.gpus import Gpu, GpuProbe
+from molink_scheduler.units import GB
 from tests.agent.probe.fake_nvml import FakeCard, FakeNvml
 
 OURS, GAME, DESKTOP = 71, 72, 73

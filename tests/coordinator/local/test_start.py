@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from molink.config.link_schedule import LinkSchedule
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.messages.payloads import NodeState
@@ -104,7 +105,8 @@ def brokers(monkeypatch):
 @asynccontextmanager
 async def serving(nodes, **settings):
     """The cluster, once its ring serves."""
-    async with start_local(ServeSettings(model="demo", nodes=nodes, **settings)) as cluster:
+    chosen = settings_of(ServeSettings, model="demo", nodes=nodes, **settings)
+    async with start_local(chosen) as cluster:
         async with asyncio.timeout(10):
             await cluster.service.until_ready()
         yield cluster
