@@ -32,9 +32,10 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.blame import Blame
-from molink.coordinator.upkeep.manager import ClusterManager, ManagerSettings
+from molink.coordinator.upkeep.manager import ClusterManager
 from molink.coordinator.upkeep.ring_building import RingEndpoint
 from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
+from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.coordinator.upkeep.take_over import RingKeeper
 from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard

@@ -36,7 +36,8 @@ from molink.coordinator.requests.intake import Intake
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
-from molink.coordinator.upkeep.manager import ManagerSettings
+from molink.coordinator.upkeep.recovery_files import RecoveryFiles
+from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel
 from molink.tasks import background_tasks
@@ -129,7 +130,11 @@ def _cluster(
         blame=Blame(),
         new_endpoint=_endpoints(settings, stores.registry.coordinator, model.card, relay),
         settings=ManagerSettings(
-            settings.min_nodes, settings.codec, settings.standbys, settings.shadow
+            settings.min_nodes,
+            settings.codec,
+            settings.standbys,
+            settings.shadow,
+            recoveries=RecoveryFiles(settings.data_dir / "recoveries"),
         ),
         intake=Intake.of(settings),
         live=stores.live,

@@ -6,9 +6,10 @@ An agent and a local node bring their own.
 from collections.abc import Callable
 from typing import Protocol
 
-from molink.control.messages.payloads import AssignedWork, Assignment, StageLink
+from molink.control.messages.assignment import InRing
+from molink.control.messages.payloads import AssignedWork, StageLink
 from molink.node.stage_handle import StageHandle
-from molink.stage_protocol.messages import JoinRing, LoadStage, MovePath, PathMoved, StageLoaded
+from molink.stage_protocol.messages import EnterRing, LoadStage, MovePath, PathMoved, StageLoaded
 
 
 class StageLauncher(Protocol):
@@ -46,7 +47,7 @@ class LinkRoutes(Protocol):
     """Routes of one node's stage: where its links lead, and what they may carry.
 
     An agent looks for paths, through a relay where none is direct; a local node takes the address
-    of the assignment.
+    of the command.
     """
 
     @property
@@ -60,7 +61,7 @@ class LinkRoutes(Protocol):
     def listen(self, loaded: StageLoaded) -> None:
         """Lead others to the ports at which the stage listens."""
 
-    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
+    async def join_command(self, epoch: int, command: InRing, move: MoveLink) -> EnterRing:
         """The stage's place in the ring, once each link has a route; `move` is called when one has
         a better one later. Raises StageError when one has none."""
 

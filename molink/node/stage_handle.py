@@ -22,9 +22,9 @@ from molink.errors import (
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
     Command,
+    EnterRing,
     Fact,
     HoldLinks,
-    JoinRing,
     LoadProgressed,
     LoadStage,
     MovePath,
@@ -176,7 +176,7 @@ class StageHandle:
         self.loaded = fact
         return fact
 
-    async def join(self, command: JoinRing) -> StageReady:
+    async def join(self, command: EnterRing) -> StageReady:
         """Put it into the ring, or into the ring's next epoch, and wait until all of its links
         stand; what it keeps, and what not."""
         self._send(command)

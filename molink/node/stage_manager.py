@@ -10,14 +10,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
-from molink.control.messages.base import SENTENCE_CHARACTERS_MAX
+from molink.control.messages.assignment import (
+    Assignment,
+    Command,
+    Extend,
+    Follow,
+    GoOn,
+    Hold,
+    InRing,
+    Join,
+    Load,
+    Stop,
+)
+from molink.control.messages.base import SENTENCE_CHARACTERS_MAX, Unreadable
 from molink.control.messages.payloads import (
     AssignedWork,
-    Assignment,
     LinkKeys,
     ShadowOrder,
     StageFact,
@@ -30,13 +41,11 @@ from molink.errors import (
     StageError,
     UserError,
 )
-from molink.node.assigned import added_work
 from molink.node.hosting import LinkRoutes, StageLauncher
 from molink.node.shadow_route import ShadowRoute
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.health import StageHealth
 from molink.tasks import background_tasks, cancel, spawn, task_group
-from molink_scheduler.resume import Resume
 
 StageState = Literal["standby", "loading", "serving"]
 
@@ -141,7 +150,7 @@ class StageManager:
         assignment = self.assignment
         await cancel(self._task)
         if assignment is not None:
-            self.assignment = assignment.model_copy(update={"work": None, "join": None})
+            self.assignment = assignment.model_copy(update={"command": Stop()})
             await self._give_up(self.assignment, "Its owner has taken the PC back.")
             await self.launcher.stand_down()
 
@@ -150,7 +159,7 @@ class StageManager:
         assignment = self.assignment
         await self.stop()
         if assignment is not None:
-            self.assignment = assignment.model_copy(update={"work": None, "join": None})
+            self.assignment = assignment.model_copy(update={"command": Stop()})
 
     async def stop(self) -> None:
         """End the stage and whatever is under way."""
@@ -163,18 +172,7 @@ class StageManager:
 
     async def _carry_out(self, assignment: Assignment) -> None:
         try:
-            if assignment.work is None:
-                await self._stop_process(assignment)
-            elif assignment.join is None and assignment.resume is None:
-                await self._load(assignment, assignment.work)
-            elif assignment.join is None and self._is_extended(assignment):
-                await self._extend(assignment, assignment.work)
-            elif assignment.join is None and self._is_survivor(assignment, assignment.work):
-                await self._hold()
-            elif self._may_join(assignment, assignment.work):
-                await self._join(assignment, assignment.work)
-            else:
-                raise StageError("Its stage ended before it joined its ring.")
+            await self._obey(assignment)
         except (NoRoomError, DeviceMemoryError) as error:
             self.times_full += 1
             is_mistake = self.operators_own and isinstance(error, NoRoomError)
@@ -182,13 +180,36 @@ class StageManager:
         except UserError as error:
             await self._give_up(assignment, str(error), user_fault=self.operators_own)
         except LinkLostError as error:
-            link = assignment.next_link if error.link == "next" else assignment.coordinator_link
-            await self._give_up(assignment, str(error), about=link.to if link is not None else "")
+            about = _far_end(assignment.command, error.link)
+            await self._give_up(assignment, str(error), about=about)
         except (MolinkError, OSError) as error:
             await self._give_up(assignment, str(error))
         except Exception as error:
             log.exception("an assignment could not be carried out")
             await self._give_up(assignment, f"The node stopped on {type(error).__name__}.")
+
+    async def _obey(self, assignment: Assignment) -> None:
+        match assignment.command:
+            case Stop():
+                await self._stop_process(assignment)
+            case Load(work=work):
+                await self._load(assignment, work)
+            case Join(work=work) as command:
+                _require(self._is_loaded(work))
+                await self._enter(assignment, command)
+            case Hold(work=work):
+                _require(self._holds(work) and self._epoch is not None)
+                await self._hold()
+            case Extend(work=work):
+                _require(self._is_alive and self._epoch is not None)
+                await self._extend(assignment, work)
+            case GoOn(work=work) | Follow(work=work) as command:
+                _require(self._holds(work))
+                await self._enter(assignment, command)
+            case Unreadable():
+                raise StageError("The coordinator speaks another version: update MoLink.")
+            case other:
+                assert_never(other)
 
     async def _give_up(
         self, assignment: Assignment, why: str, *, user_fault: bool = False, about: str = ""
@@ -224,16 +245,17 @@ class StageManager:
         await self._fact(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 
-    async def _join(self, assignment: Assignment, work: AssignedWork) -> None:
-        handle = self.handle
+    async def _enter(self, assignment: Assignment, command: InRing) -> None:
+        """Take part in a ring's epoch."""
+        handle, epoch = self.handle, assignment.epoch
         assert handle is not None, "only a loaded stage joins"
-        command = await self.routes.join_command(assignment, handle.move_path)
-        self._epoch = assignment.epoch  # From here on it is of no use to another ring.
-        ready = await handle.join(command)
+        order = await self.routes.join_command(epoch, command, handle.move_path)
+        self._epoch = epoch  # From here on it is of no use to another ring.
+        ready = await handle.join(order)
         self.state = "serving"
         await self._fact(assignment, "ready", missing=ready.missing, cached=ready.cached)
         async with background_tasks() as tasks:
-            tasks.create_task(self._stand_ready(work))
+            tasks.create_task(self._stand_ready(command.work))
             await handle.watch(self.routes.path_moved, self.health_changed)
 
     async def _hold(self) -> None:
@@ -275,23 +297,6 @@ class StageManager:
     def _is_loaded(self, work: AssignedWork) -> bool:
         """Whether the process holds just this and has been in no ring."""
         return self._holds(work) and self._epoch is None
-
-    def _may_join(self, assignment: Assignment, work: AssignedWork) -> bool:
-        """Whether the process is new to rings, or is in this one, which goes on without a stage
-        that it has lost."""
-        is_given = assignment.join is not None
-        return is_given and (self._is_loaded(work) or self._is_survivor(assignment, work))
-
-    def _is_survivor(self, assignment: Assignment, work: AssignedWork) -> bool:
-        """Whether the process is in the assignment's ring, which goes on."""
-        goes_on = self._epoch is not None and isinstance(assignment.resume, Resume)
-        return self._holds(work) and goes_on
-
-    def _is_extended(self, assignment: Assignment) -> bool:
-        """Whether the process is in the assignment's ring, for which it is to hold more layers."""
-        resume = assignment.resume
-        takes_more = isinstance(resume, Resume) and resume.fresh
-        return takes_more and self._epoch is not None and self._is_alive
 
     @property
     def _is_alive(self) -> bool:
@@ -339,3 +344,29 @@ class StageManager:
         finally:
             if handle is not None:
                 await handle.child.stop()
+
+
+def _require(is_as_told: bool) -> None:
+    """Raises StageError where a command is for a process that is not there any more."""
+    if not is_as_told:
+        raise StageError("Its stage ended before it joined its ring.")
+
+
+def _far_end(command: Command | Unreadable, link: str) -> str:
+    """To whom a link leads that the stage has lost: the id of its neighbour, or "coordinator"."""
+    if not isinstance(command, Join | GoOn):
+        return ""
+    lost = command.next_link if link == "next" else command.coordinator_link
+    return lost.to if lost is not None else ""
+
+
+def added_work(held: AssignedWork, wanted: AssignedWork) -> AssignedWork:
+    """The part of `wanted` that is not `held`, where what is held stays as it is. Raises StageError
+    where it would not."""
+    (start, stop), (first, end) = held.layers, wanted.layers
+    same = replace(wanted, layers=held.layers, kv_tokens=held.kv_tokens) == held
+    if same and start == first and stop < end:
+        return replace(wanted, layers=(stop, end))
+    if same and stop == end and first < start:
+        return replace(wanted, layers=(first, start))
+    raise StageError(f"It holds layers {start} to {stop - 1}, beside which it cannot take others.")

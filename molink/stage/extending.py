@@ -26,8 +26,8 @@ from molink.stage.recent_work import RecentWork
 from molink.stage.resuming import SentLog
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
+    EnterRing,
     Fact,
-    JoinRing,
     LoadProgressed,
     LoadStage,
     StageLoaded,
@@ -60,7 +60,7 @@ class Extender:
 
     report: Callable[[Fact], None]
     tokenizer_of: Callable[[ModelDescription], ChatTokenizer | None]
-    steer: Callable[[Callable[[Steering | JoinRing | LoadStage], None]], None]
+    steer: Callable[[Callable[[Steering | EnterRing | LoadStage], None]], None]
 
     def __call__(
         self, present: StageWorkings, computed: dict[int, int], load: LoadStage

@@ -21,7 +21,9 @@ from typing import assert_never
 from molink.errors import FrameError, LinkFullError, LinkLostError, StageError
 from molink.stage.shadow_link import ShadowLink
 from molink.stage_protocol.messages import (
+    EnterRing,
     Fact,
+    FollowRing,
     HoldLinks,
     JoinRing,
     LoadStage,
@@ -114,18 +116,25 @@ class StageLinks:
         coordinator."""
         return tuple(link.port for link in self._links.inbound)
 
-    def connect(self, command: JoinRing) -> bool:
+    def connect(self, command: EnterRing) -> bool:
         """Open the links that leave here, but for those that lead where they are to lead already;
         what comes of another epoch is dropped from now on. False where the ring has lost another
         stage meanwhile, and other orders follow. Raises StageError when a neighbour does not
         answer."""
+        match command:
+            case JoinRing():
+                self._connect(command)
+            case FollowRing(epoch=epoch):
+                self.shadow.enter(epoch, None)
+            case _:
+                assert_never(command)
+        return not self._is_superseded(command)
+
+    def _connect(self, command: JoinRing) -> None:
         if command.resume is None:
             self._is_held = False
         if command.upload_bytes_per_s is not None:
             self._budget.set_cap(command.upload_bytes_per_s)
-        if command.next_address is None:
-            self.shadow.enter(command.epoch, None)
-            return not self._is_superseded(command)
         following = (command.next_address, command.next_key)
         if (link := self.shadow.enter(command.epoch, following)) is not None:
             if self._next is not None:
@@ -137,9 +146,8 @@ class StageLinks:
             coordinator = (command.coordinator_address, command.coordinator_key)
             self._coordinator = self._opened("coordinator", coordinator, self._coordinator, command)
             _set_patience(self._coordinator, needs_coordinator=True)
-        return not self._is_superseded(command)
 
-    def _is_superseded(self, command: JoinRing) -> bool:
+    def _is_superseded(self, command: EnterRing) -> bool:
         """Whether its ring has lost another stage since this order, perhaps the very neighbour."""
         return self._is_held or self._latest_epoch > command.epoch
 
@@ -160,7 +168,7 @@ class StageLinks:
         self._keys[name] = far_end[1]
         return link
 
-    def handle(self, command: Steering | JoinRing | LoadStage) -> None:
+    def handle(self, command: Steering | EnterRing | LoadStage) -> None:
         """Carry out a command about the links at once, from any thread."""
         match command:
             case SetAllowed(keys):
@@ -177,7 +185,7 @@ class StageLinks:
                 self._set_shadow(command)
             case HoldLinks():
                 self._is_held = True
-            case JoinRing(epoch=epoch):
+            case JoinRing(epoch=epoch) | FollowRing(epoch=epoch):
                 self._is_held, self._latest_epoch = False, epoch
                 self.wake()  # The loop carries it out.
             case LoadStage():

@@ -31,10 +31,10 @@ from molink.stage.extending import Extend, StageWorkings
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog, new_core
+from molink.stage.resuming import SentLog, new_core, resume_of
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
-from molink.stage_protocol.messages import Fact, JoinRing, LoadStage, StageReady
+from molink.stage_protocol.messages import EnterRing, Fact, LoadStage, StageReady
 from molink.wire.frames import (
     Activations,
     BlocksFetched,
@@ -90,7 +90,7 @@ class StageLoop:
     events: EventFiles
     sent: SentLog
     shadowing: Shadowing
-    next_command: Callable[[], JoinRing | LoadStage | None]
+    next_command: Callable[[], EnterRing | LoadStage | None]
     """The next one about the ring's next epoch, if there is one."""
     extend: Extend
     """Loads a lost stage's layers beside these."""
@@ -126,7 +126,7 @@ class StageLoop:
         finally:
             self.reports.end()
 
-    def _obey(self, command: JoinRing | LoadStage) -> None:
+    def _obey(self, command: EnterRing | LoadStage) -> None:
         """Load layers and join the ring's next epoch, with nothing computed in between."""
         while isinstance(command, LoadStage):
             self._extend(command)
@@ -157,9 +157,9 @@ class StageLoop:
             return self.executor.go_on(resume, computed, has_rows)
         return resume.missing(computed, has_rows)
 
-    def _go_on(self, command: JoinRing) -> None:
+    def _go_on(self, command: EnterRing) -> None:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
-        resume = command.resume or Resume()
+        resume = resume_of(command)
         missing = self._missing(resume)
         kept = resume.without(missing)
         # Layers that were taken beside others are fed here, whatever the stage as a whole holds.

@@ -6,12 +6,13 @@ themselves, of which a stage keeps a log for the one behind it (`molink_schedule
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import torch
 
 from molink.engine.step.extended_stage import Executor
 from molink.stage.packing import Packing
-from molink.stage_protocol.messages import JoinRing
+from molink.stage_protocol.messages import EnterRing, FollowRing, JoinRing
 from molink.wire.frames import TOKEN_ID, Activations
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
@@ -32,20 +33,31 @@ from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
 
 def new_core(
     executor: Executor,
-    join: JoinRing,
+    join: EnterRing,
     missing: Collection[int] = (),
     before: WorkSource | None = None,
 ) -> StageCore:
     """Decision maker of a stage from the moment at which it joins. Of the requests listed in
     `resume` it cannot go on with those that are `missing`. `before`: that of the ring's epoch
     before, if what was cached may stay."""
-    resume = (join.resume or Resume()).without(missing)
+    resume = resume_of(join).without(missing)
     return StageCore(_source(executor, join, resume, missing, before), executor.is_tail, resume)
+
+
+def resume_of(command: EnterRing) -> Resume:
+    """What a stage keeps that enters a ring's epoch: nothing where the ring begins."""
+    match command:
+        case JoinRing(resume=resume):
+            return resume or Resume()
+        case FollowRing():
+            return Resume()
+        case _:
+            assert_never(command)
 
 
 def _source(
     executor: Executor,
-    join: JoinRing,
+    join: EnterRing,
     resume: Resume,
     missing: Collection[int],
     before: WorkSource | None,
@@ -65,7 +77,7 @@ def _source(
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX
     rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens
-    queue = StageQueue if join.next_address is not None else ShadowQueue
+    queue = ShadowQueue if isinstance(join, FollowRing) else StageQueue
     refills = resume.chains_stay
     return queue.for_steps_of(rows_max, book, cut_tokens, replayed_max, refills=refills)
 

@@ -34,7 +34,9 @@ from molink.printable import PrintableStream
 from molink.quick_imports import quick_imports
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
+    EnterRing,
     Fact,
+    FollowRing,
     HoldLinks,
     JoinRing,
     LoadProgressed,
@@ -116,7 +118,7 @@ class FactOutlet:
 class SupervisorPipe:
     """The other end of our standard streams.
 
-    LoadStage and JoinRing come in this order, and are waited for; JoinRing comes again when the
+    LoadStage and EnterRing come in this order, and are waited for; EnterRing comes again when the
     ring goes on without a stage that it has lost, and LoadStage before it where this one takes the
     lost layers beside its own. What steers a running
     stage is carried out by the thread that reads it; what comes before there are links to steer is
@@ -126,11 +128,11 @@ class SupervisorPipe:
     def __init__(self, commands: BinaryIO, facts: BinaryIO) -> None:
         self._commands = commands
         self._facts = FactOutlet(facts)
-        self._queue: queue.SimpleQueue[LoadStage | JoinRing] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[LoadStage | EnterRing] = queue.SimpleQueue()
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
-        self._next: list[LoadStage | JoinRing] = []
-        self._handle: Callable[[Steering | JoinRing | LoadStage], None] | None = None
+        self._next: list[LoadStage | EnterRing] = []
+        self._handle: Callable[[Steering | EnterRing | LoadStage], None] | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
@@ -139,21 +141,21 @@ class SupervisorPipe:
         assert isinstance(command, LoadStage), f"expected LoadStage, got {command}"
         return command
 
-    def expect_join(self) -> JoinRing:
+    def expect_join(self) -> EnterRing:
         """Wait for the second command, which says which ring to join."""
         command = self._queue.get()
-        assert isinstance(command, JoinRing), f"expected JoinRing, got {command}"
+        assert isinstance(command, EnterRing), f"expected EnterRing, got {command}"
         return command
 
-    def next_command(self) -> JoinRing | LoadStage | None:
+    def next_command(self) -> EnterRing | LoadStage | None:
         """The next command about the ring's next epoch; of an epoch to join only the last."""
         while not self._queue.empty():
-            if self._next and isinstance(self._next[-1], JoinRing):
+            if self._next and isinstance(self._next[-1], EnterRing):
                 self._next.pop()
             self._next.append(self._queue.get())
         return self._next.pop(0) if self._next else None
 
-    def steer(self, handle: Callable[[Steering | JoinRing | LoadStage], None]) -> None:
+    def steer(self, handle: Callable[[Steering | EnterRing | LoadStage], None]) -> None:
         """Call `handle` from now on with each command that steers a running stage, and when
         `next_command` has one."""
         with self._steering_lock:
@@ -183,7 +185,7 @@ class SupervisorPipe:
 
     def _take(self, line: bytes) -> None:
         match decode_line(line):
-            case LoadStage() | JoinRing() as command:
+            case LoadStage() | JoinRing() | FollowRing() as command:
                 self._queue.put(command)
                 is_first = isinstance(command, JoinRing) and command.resume is None
                 if self._handle is not None and not is_first:

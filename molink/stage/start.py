@@ -28,8 +28,8 @@ from molink.stage.resuming import SentLog, new_core
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
+    EnterRing,
     Fact,
-    JoinRing,
     LoadProgressed,
     LoadStage,
     StageReady,
@@ -48,9 +48,9 @@ COMPUTE_NICENESS = 5
 def start_stage(
     load: LoadStage,
     report: Callable[[Fact], None],
-    expect_join: Callable[[], JoinRing],
-    next_command: Callable[[], JoinRing | LoadStage | None],
-    steer: Callable[[Callable[[Steering | JoinRing | LoadStage], None]], None],
+    expect_join: Callable[[], EnterRing],
+    next_command: Callable[[], EnterRing | LoadStage | None],
+    steer: Callable[[Callable[[Steering | EnterRing | LoadStage], None]], None],
     event_log: Path | None = None,
 ) -> StageLoop:
     """Load, report, wait for the ring, connect; the links are steered from when they listen. The
@@ -90,7 +90,7 @@ def start_stage(
     )
 
 
-def _joined(links: StageLinks, join: JoinRing, report: Callable[[Fact], None]) -> JoinRing:
+def _joined(links: StageLinks, join: EnterRing, report: Callable[[Fact], None]) -> EnterRing:
     """Connect to the ring's other stages, and say so."""
     stands = links.connect(join)
     _yield_to_links()
@@ -102,7 +102,7 @@ def _joined(links: StageLinks, join: JoinRing, report: Callable[[Fact], None]) -
 def _workings(
     executor: StageExecutor,
     links: StageLinks,
-    join: JoinRing,
+    join: EnterRing,
     tokenizer_of: Callable[[ModelDescription], ChatTokenizer | None],
     stage_cache: StageCache,
 ) -> StageWorkings:

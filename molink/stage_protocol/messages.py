@@ -75,9 +75,8 @@ class JoinRing:
     """Command: connect to the neighbours and start."""
 
     epoch: int
-    next_address: str | None
-    """The next stage, or the head when this is the tail; None: it is a shadow, and passes nothing
-    on."""
+    next_address: str
+    """Address of the next stage, or of the head when this is the tail."""
     coordinator_address: str | None
     """Address to which the tail sends its copy of each token; None elsewhere."""
     ring: Annotated[RingTerms, Inline()]
@@ -91,6 +90,14 @@ class JoinRing:
     """Requests and blocks with which a ring goes on that has lost a stage; None: it begins."""
     next_relayed: bool = False
     """Whether the relay leads to the next stage: a neighbour is not gone because that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRing:
+    """Command: be the shadow of a stage of this ring, which passes nothing on."""
+
+    epoch: int
+    ring: Annotated[RingTerms, Inline()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,7 @@ class SetShadow:
 
 @dataclass(frozen=True, slots=True)
 class HoldLinks:
-    """Command: give no link up until the next JoinRing. The ring has lost a stage, and it may take
+    """Command: give no link up until the next EnterRing. The ring has lost a stage, and it may take
     longer than a neighbour waits by itself until another one is in its place."""
 
 
@@ -224,13 +231,17 @@ class StageFailed:
 Steering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
 """Commands that a stage takes at any time, and at once."""
 
-Command = LoadStage | JoinRing | Steering
+EnterRing = JoinRing | FollowRing
+"""Commands to take part in a ring's epoch."""
+
+Command = LoadStage | EnterRing | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
 
 LINES: Kinds[Command | Fact] = Kinds(
     {
         "load_stage": LoadStage,
         "join_ring": JoinRing,
+        "follow_ring": FollowRing,
         "set_allowed": SetAllowed,
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,

@@ -1,10 +1,11 @@
-"""Play a stage's event log again: does the core decide now what it decided in the field?
+"""Play a log of the core again: does it decide now what it decided in the field?
 
     found = replay(Path("failed-stage.events").read_text().splitlines())
 
-A log (`molink_scheduler.recording`) begins with a state of the core, and each line is a call and
-what it decided. The calls are made again on a core in that state. They must decide the same, and
-what raised must raise: then the failure is here, in a debugger or a test.
+A stage's event log (`molink_scheduler.recording`) begins with a state of its core, and each line is
+a call and what it decided. The calls are made again on a core in that state. They must decide the
+same, and what raised must raise: then the failure is here, in a debugger or a test. The log of a
+ring's recovery is played in the same way, event by event.
 """
 
 import json
@@ -15,7 +16,10 @@ from typing import Any
 from molink.errors import UserError
 from molink_scheduler.events import Refuse, RunBatch
 from molink_scheduler.recording.event_log import FORMAT
+from molink_scheduler.recording.recovery_log import RECOVERY_FORMAT
 from molink_scheduler.recording.values import decode, encode
+from molink_scheduler.recovery.machine import recover
+from molink_scheduler.recovery.state import RingRecovery
 from molink_scheduler.stage.core import StageCore
 
 __all__ = ["Finding", "Replay", "replay"]
@@ -55,15 +59,48 @@ class Replay:
 
 def replay(lines: Iterable[str]) -> Replay:
     """Make the calls of a log again. Raises UserError for what is no log of this version."""
-    player = _Player()
+    player: _Player | _RecoveryPlayer = _Player()
     for number, line in enumerate(lines, 1):
         try:
-            player.play(number, json.loads(line))
+            raw = json.loads(line)
+            if number == 1 and "recovery" in raw:
+                player = _RecoveryPlayer()
+            player.play(number, raw)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"Line {number} is not of a stage's event log: {error}.") from error
-    if player.core is None:
+    if isinstance(player, _Player) and player.core is None:
         raise UserError("The file holds no event log of a stage.")
     return player.found
+
+
+@dataclass(slots=True)
+class _RecoveryPlayer:
+    """Ring whose recovery a log speaks of."""
+
+    found: Replay = field(default_factory=Replay)
+    state: RingRecovery | None = None
+    _began_at: float = 0.0
+
+    def play(self, number: int, raw: Any) -> None:
+        """Take the event of one line in again and compare what was to be done."""
+        if self.found.difference is not None:
+            return
+        if self.state is None:
+            self._begin(raw)
+            return
+        at, event, logged = raw
+        self.found.calls_count += 1
+        self.found.lasted_s = at - self._began_at
+        self.state, told = recover(self.state, decode(event), at)
+        if json.loads(json.dumps(encode(told))) != logged:
+            what = f"{decode(event)} leads to {told}, led to {decode(logged)}"
+            self.found.difference = Finding(number, self.found.lasted_s, what)
+
+    def _begin(self, raw: Any) -> None:
+        if raw["format"] != RECOVERY_FORMAT:
+            known = f"this version reads {RECOVERY_FORMAT}"
+            raise UserError(f"The log has format {raw['format']}, {known}.")
+        self.state, self._began_at = decode(raw["recovery"]), raw["at"]
 
 
 @dataclass(slots=True)

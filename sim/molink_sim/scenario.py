@@ -178,12 +178,13 @@ class FaultSpec:
 class NodeLoss(FaultSpec):
     """A stage is gone; at `until_s` its layers are loaded again, there or on another node.
 
-    Its ring goes on from what survivors keep (`molink_sim.faults.recovery`), or where it cannot
+    Its ring goes on from what survivors keep (`molink_sim.ring.recovery`), or where it cannot
     starts anew, with empty KV.
     """
 
     shadow_lacks_tokens: int | None = None
-    """Tokens of each request that a shadow lacks which takes its place; None: no shadow does."""
+    """Tokens of each request that a shadow lacks which takes its place as soon as the loss is
+    noticed; None: no shadow does."""
 
 
 @dataclass(frozen=True, slots=True)

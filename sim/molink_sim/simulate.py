@@ -11,13 +11,14 @@ from functools import partial
 from typing import Protocol
 
 from molink_scheduler.events import SampledToken
-from molink_scheduler.resume import Positions, Resume, held_behind
+from molink_scheduler.resume import Positions, Resume
 from molink_sim.clock import Clock
-from molink_sim.faults import Recovery, cut_links, disturb, disturb_link, disturb_stage
+from molink_sim.faults import cut_links, disturb, disturb_link, disturb_stage
 from molink_sim.network.link import Sent
 from molink_sim.outcome import Activity, LinkOutcome, Outcome, StageOutcome, Usage
 from molink_sim.ring.build import Ring, RingMaker
 from molink_sim.ring.coordinator import Coordinator, RingEndpoint
+from molink_sim.ring.recovery import RingLosses
 from molink_sim.scenario import HostSuspended, NodeLoss, RingSpec, Scenario
 from molink_sim.scenario_check import check_scenario
 
@@ -95,9 +96,9 @@ class World:
         endpoints = [self._endpoint(ring) for ring in self.rings]
         arrivals = [arrival for arrival in scenario.arrivals if arrival.at_s < scenario.duration_s]
         self.coordinator = Coordinator(self.clock, endpoints, arrivals)
-        recoveries = [self._recovery(number) for number in range(len(self._specs))]
+        of_rings = [self._losses(number) for number in range(len(self._specs))]
         for fault in losses:
-            recoveries[fault.ring].plan(fault)
+            of_rings[fault.ring].plan(fault)
 
     def run(self, progress: Callable[[float], None] = lambda virtual_s: None) -> None:
         """Run until all has ended, at most for `drain_s` after the last arrival may come."""
@@ -161,12 +162,12 @@ class World:
             survivors_stay=self.scenario.system.survivors_stay,
         )
 
-    def _recovery(self, number: int) -> Recovery:
+    def _losses(self, number: int) -> RingLosses:
         scenario = self.scenario
-        return Recovery(
+        return RingLosses(
             self.clock,
             _RecoveringRing(self, number),
-            len(scenario.rings[number].stages),
+            scenario.rings[number],
             scenario.system.survivors_stay,
             scenario.detect_s,
         )
@@ -224,25 +225,35 @@ class _RecoveringRing:
     def pause(self) -> None:
         self.world.coordinator.pause(self.number)
 
-    def join(self, fresh: frozenset[int], joined: Callable[[Callable[[], None]], None]) -> None:
-        listed = self.world.coordinator.to_resume(self.number)
-        self.ring.epoch += 1
-        held = held_behind(dict(listed), self._shadowed(dict(listed)), fresh)
-        joining = _Joining(self, self.ring.epoch, listed, fresh, held, joined)
-        for place, stage in enumerate(list(self.ring.stages)):
-            if stage.is_lost and place in fresh:
-                joining.enter(place)
-            else:
-                stage.when_free(partial(joining.enter, place))
+    def listed(self) -> Positions:
+        return self.world.coordinator.to_resume(self.number)
 
-    def _shadowed(self, listed: dict[int, int]) -> dict[int, dict[int, int]]:
-        """Tokens of each request of which a shadow holds KV, by its place."""
-        return {
-            loss.place: {one: tokens - lacks for one, tokens in listed.items()}
-            for loss in self.world.scenario.faults
-            if isinstance(loss, NodeLoss) and loss.ring == self.number
-            if (lacks := loss.shadow_lacks_tokens) is not None
-        }
+    def join(
+        self, resumes: tuple[Resume, ...], entered: Callable[[int, tuple[int, ...]], None]
+    ) -> None:
+        self.ring.epoch += 1
+        for place, stage in enumerate(list(self.ring.stages)):
+            enter = partial(self._enter, self.ring.epoch, place, resumes[place], entered)
+            if stage.is_lost and resumes[place].fresh:
+                enter()
+            else:
+                stage.when_free(enter)
+
+    def _enter(
+        self,
+        epoch: int,
+        place: int,
+        resume: Resume,
+        entered: Callable[[int, tuple[int, ...]], None],
+    ) -> None:
+        """Let one stage enter, unless there is another epoch by now."""
+        if self.ring.epoch == epoch:
+            entered(place, self.world.enter(self.ring, place, resume))
+
+    def go_on(self, listed: Positions, missing: frozenset[int]) -> None:
+        if self.world.watch is not None:
+            self.world.watch.ring_went_on(self.ring)
+        self.world.coordinator.go_on(self.number, self.ring.epoch, listed, missing)
 
     def end(self) -> None:
         for place in range(len(self.ring.stages)):
@@ -257,38 +268,3 @@ class _RecoveringRing:
         ring = self.world.start(self.number, self.ring.epoch + 1)
         self.world.rings[self.number] = ring
         self.world.coordinator.ring_back(self.number, ring.epoch, partial(_to_head, ring))
-
-
-@dataclass(slots=True)
-class _Joining:
-    """Way of all stages of a ring into one epoch."""
-
-    host: _RecoveringRing
-    epoch: int
-    listed: Positions
-    fresh: frozenset[int]
-    held: dict[int, Positions]
-    joined: Callable[[Callable[[], None]], None]
-    _entered: set[int] = field(init=False, default_factory=set)
-    _missing: set[int] = field(init=False, default_factory=set)
-
-    def enter(self, place: int) -> None:
-        """Let one stage enter, unless there is another epoch by now."""
-        ring = self.host.ring
-        if ring.epoch != self.epoch:
-            return
-        count = len(ring.stages)
-        next_fresh = place + 1 < count and place + 1 in self.fresh
-        fresh = place if place in self.fresh else place + 1
-        held = self.held[fresh] if place in self.fresh or next_fresh else ()
-        resume = Resume(self.listed, place in self.fresh, next_fresh, held)
-        self._missing |= set(self.host.world.enter(ring, place, resume))
-        self._entered.add(place)
-        if len(self._entered) == count:
-            self.joined(self._go_on)
-
-    def _go_on(self) -> None:
-        host = self.host
-        if host.world.watch is not None:
-            host.world.watch.ring_went_on(host.ring)
-        host.world.coordinator.go_on(host.number, self.epoch, self.listed, self._missing)

@@ -41,6 +41,10 @@ VALUES = (
     "scheduler/molink_scheduler/events.py",
     "scheduler/molink_scheduler/head/settings.py",
     "scheduler/molink_scheduler/recording/values.py",
+    "scheduler/molink_scheduler/recovery/events.py",
+    "scheduler/molink_scheduler/recovery/instructions.py",
+    "scheduler/molink_scheduler/recovery/members.py",
+    "scheduler/molink_scheduler/recovery/state.py",
     "scheduler/molink_scheduler/resume.py",
 )
 """Files and folders of values and messages, which hold what others decide."""

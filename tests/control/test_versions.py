@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.control.messages.assignment import Assignment
 from molink.control.messages.joining import JoinRequest
-from molink.control.messages.payloads import Assignment, CoordinatorPresence, Presence
+from molink.control.messages.payloads import CoordinatorPresence, Presence
 from molink.control.versions import UNTOLD, Protocols, own_protocols
 from molink.wire import protocol
 

@@ -4,6 +4,7 @@ import asyncio
 
 import psutil
 
+from molink_sim.replay import replay
 from tests.end_to_end.test_lifecycle import kinds_of_events
 
 TOKENS = 400
@@ -53,9 +54,13 @@ async def killed(tools, server, before: dict, place: int, resumed: int) -> dict:
     return await tools.get(server.url, "/cluster")
 
 
-async def test_neighbours_take_the_layers_of_stages_that_nobody_loads_again(tools, tiny_llama):
+async def test_neighbours_take_the_layers_of_stages_that_nobody_loads_again(
+    tools, tiny_llama, tmp_path, monkeypatch
+):
     """The stage before the lost one, in its process; then the one behind a lost head, which is a
-    ring of its own. Greedy and seeded answers go on exactly."""
+    ring of its own. Greedy and seeded answers go on exactly, and the log of it all replays to the
+    same instructions."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with tools.serving(str(tiny_llama), "--dtype", "float32", changes=LOADS_ONCE) as server:
         bodies = [one | {"max_tokens": TOKENS, "ignore_eos": True} for one in (GREEDY, SEEDED)]
         expected = await tools.post(server.url, "/generate", bodies[1])
@@ -78,3 +83,6 @@ async def test_neighbours_take_the_layers_of_stages_that_nobody_loads_again(tool
         assert server.stop() == 0
         said = "".join(server.stderr)
         assert said.count("with the KV of 2 requests") == 2 and "Traceback" not in said, said
+    (recovery,) = (tmp_path / "molink" / "recoveries").iterdir()
+    found = replay(recovery.read_text().splitlines())
+    assert found.difference is None and found.calls_count > 15

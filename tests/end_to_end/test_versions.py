@@ -30,9 +30,9 @@ protocol.PROTOCOL_VERSION = protocol.PROTOCOL_MIN = {number}
 
 SILENT = """
 from molink.control import versions
-from molink.control.messages import joining, payloads
+from molink.control.messages import assignment, joining, payloads
 versions.Protocols.trouble = lambda self, number: ""
-for kind in (joining.JoinRequest, joining.JoinAnswer, payloads.Presence, payloads.Assignment,
+for kind in (joining.JoinRequest, joining.JoinAnswer, payloads.Presence, assignment.Assignment,
              payloads.ShadowOrder, payloads.CoordinatorPresence):
     for name in kind.model_fields.keys() & {"protocol", "protocol_min"}:
         kind.model_fields[name].exclude = True

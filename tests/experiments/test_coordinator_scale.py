@@ -14,7 +14,6 @@ from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import (
-    Assignment,
     NodeHealth,
     PathReport,
     PeerAddress,
@@ -27,6 +26,7 @@ from molink.control.messages.topics import ASSIGNMENT, PROBE
 from molink.control.registry.registry import Registry
 from molink.coordinator.nodes.access import REPORT_TOPICS
 from molink.coordinator.services import JoinService
+from tests.control.assignments import loading, stopping
 from tests.coordinator.examples import WORK
 from tools.experiments.control.coordinator_scale import table
 from tools.experiments.swarm.member import Member, with_invite
@@ -77,9 +77,9 @@ async def test_a_member_joins_and_answers_commands(tmp_path):
         assert (await heard(messages, Profile)).steps.model == "m"
         report = await heard(messages, PathReport)
         assert (report.round, [path.to for path in report.paths]) == (3, ["b" * 16])
-        await client.publish(ASSIGNMENT, member.node_id, Assignment(revision=5, work=WORK))
+        await client.publish(ASSIGNMENT, member.node_id, loading(WORK, revision=5))
         assert (await heard(messages, StageFact)).kind == "downloading"
-        await client.publish(ASSIGNMENT, member.node_id, Assignment(revision=6))
+        await client.publish(ASSIGNMENT, member.node_id, stopping(revision=6))
         assert (await heard(messages, StageFact)).kind == "stopped"
         member.publish_health()
         await heard(messages, NodeHealth)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from molink.config.link_schedule import LinkShape
+from molink.control.messages.assignment import Assignment, Load
 from molink.control.messages.payloads import (
     AssignedWork,
-    Assignment,
     NodeHealth,
     NodeState,
     NodeWish,
@@ -97,8 +97,10 @@ def some_nodes() -> list[dict[str, Any]]:
         revision=3,
         ring=1,
         epoch=7,
-        work=AssignedWork(
-            layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m")
+        command=Load(
+            work=AssignedWork(
+                layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m")
+            )
         ),
     )
     way = PathMeasured(to=NODE_IDS[1], path="relay", address="r:1", rtt_ms=1, rate_mbps=1)

@@ -1,10 +1,19 @@
 """The control plane: topics, and what is published there."""
 
-from molink.control.messages.base import ModelSize
+from molink.control.messages.assignment import (
+    Assignment,
+    Extend,
+    Follow,
+    GoOn,
+    Hold,
+    Join,
+    Load,
+    Stop,
+)
+from molink.control.messages.base import ModelSize, Unreadable
 from molink.control.messages.payloads import (
     Accepted,
     AssignedWork,
-    Assignment,
     CoordinatorPresence,
     Device,
     FormatCost,
@@ -45,6 +54,8 @@ from molink.control.messages.topics import (
     WISH,
     read_message,
 )
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.resume import Resume
 from tests.golden.codec import Codec
 
 NODE, OTHER = "abcdefghijklmnop", "qrstuvwxyz234567"
@@ -104,12 +115,7 @@ LINK = StageLink(
     port_name="ring",
     relay="relay.example.org:7000",
 )
-JOIN = {
-    "kv_tokens_capacity": 131_072,
-    "micro_batch_count": None,
-    "micro_batch_candidates": (1, 2, 3, 4),
-    "span_tokens": 512,
-}
+TERMS = RingTerms(131_072, None, (1, 2, 3, 4), 512)
 STEPS = StepCost(
     model="org/model",
     decode_fixed_s=0.00125,
@@ -289,18 +295,19 @@ def wish_to_leave():
 
 @PAYLOADS.value
 def assignment_to_stand_by():
-    return ASSIGNMENT, Assignment(revision=0, reason="No ring needs it now.")
+    return ASSIGNMENT, Assignment(revision=0, command=Stop(), reason="No ring needs it now.")
 
 
 @PAYLOADS.value
 def assignment_to_load():
     work = AssignedWork(layers=(0, 1), device="cpu", dtype="auto", weights=WeightsSource(model="m"))
-    return ASSIGNMENT, Assignment(revision=1, ring=0, epoch=7, stage=0, stages=1, work=work)
+    return ASSIGNMENT, Assignment(
+        revision=1, ring=0, epoch=7, stage=0, stages=1, command=Load(work=work)
+    )
 
 
 @PAYLOADS.value
 def assignment_to_join_as_the_tail():
-    join = JOIN | {"micro_batch_candidates": [1, 2, 3, 4]}
     to_coordinator = StageLink(to="coordinator", public_key=KEY, addresses=(), port_name="sampled")
     return ASSIGNMENT, Assignment(
         revision=2**53,
@@ -308,20 +315,34 @@ def assignment_to_join_as_the_tail():
         epoch=2**40,
         stage=3,
         stages=4,
-        work=WORK,
-        join=join,
-        next_link=LINK,
-        coordinator_link=to_coordinator,
+        command=Join(work=WORK, terms=TERMS, next_link=LINK, coordinator_link=to_coordinator),
         reason="",
     )
 
 
 @PAYLOADS.value
 def assignment_to_go_on():
-    resume = {"requests": [[7, 40], [2**40, 131_071]], "fresh": True, "next_fresh": False}
-    return ASSIGNMENT, Assignment(
-        revision=8, ring=2, epoch=9, stages=2, work=WORK, join=JOIN, next_link=LINK, resume=resume
+    resume = Resume(((7, 40), (2**40, 131_071)), fresh=True)
+    placed = {"work": WORK, "terms": TERMS, "next_link": LINK, "coordinator_link": None}
+    command = GoOn(**placed, resume=resume)
+    return ASSIGNMENT, Assignment(revision=8, ring=2, epoch=9, stages=2, command=command)
+
+
+for one_command in (Extend(work=WORK), Hold(work=WORK), Follow(work=WORK, terms=TERMS)):
+    PAYLOADS.add(
+        **{
+            f"assignment_to_{one_command.kind}": lambda command=one_command: (
+                ASSIGNMENT,
+                Assignment(revision=9, ring=2, epoch=9, stage=1, stages=2, command=command),
+            )
+        }
     )
+
+
+@PAYLOADS.value
+def assignment_that_is_unknown():
+    command = Unreadable({"kind": "fly", "wings": 2}, "no command of this version: 'fly'")
+    return ASSIGNMENT, Assignment(revision=10, command=command)
 
 
 @PAYLOADS.value

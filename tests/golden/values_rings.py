@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from molink.control.messages.assignment import Assignment, Join, Load
 from molink.control.messages.payloads import (
     AssignedWork,
-    Assignment,
     Device,
     Presence,
     Profile,
@@ -27,6 +27,7 @@ from molink.coordinator.upkeep.ring_building import RingRoutes, build_ring
 from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
+    FollowRing,
     HoldLinks,
     JoinRing,
     LoadProgressed,
@@ -179,9 +180,9 @@ def join_ring_where_a_shadow_is_behind():
 
 
 @LINES.value
-def join_ring_beside_it():
+def follow_ring():
     terms = RingTerms(64, None, (), None)
-    return JoinRing(3, None, None, terms, None, resume=Resume())
+    return FollowRing(3, terms)
 
 
 LINES.add(
@@ -256,7 +257,7 @@ class ToldNode:
         self.told.append(told.model_dump(mode="json"))
         head_port = 5001 if assignment.stage == 0 else None
         line = asdict(StageLoaded(5000, head_port, "cpu", "float32", 64, 10))
-        kind = "ready" if told.join is not None else "loaded"
+        kind = "ready" if isinstance(told.command, Join) else "loaded"
         node.assignment = told
         node.fact = StageFact(
             revision=told.revision, kind=kind, line=line if kind != "ready" else {}
@@ -278,7 +279,9 @@ def stage_on(place: int, stages: int) -> ToldNode:
     told = ToldNode(None)  # type: ignore[arg-type]
     told.stage = AgentStage(
         node=node(place),
-        assignment=Assignment(revision=0, ring=1, epoch=7, stage=place, stages=stages, work=work),
+        assignment=Assignment(
+            revision=0, ring=1, epoch=7, stage=place, stages=stages, command=Load(work=work)
+        ),
         neighbours=(f"{(place - 1) % stages}" * 40, KEY),
         commands=told,
     )
@@ -307,7 +310,7 @@ def told_to_join(stages: int) -> str:
 
     asyncio.run(build_ring(stages_list, TERMS, lambda place, fraction: None, as_they_are))
     for one in nodes:
-        assert isinstance(Assignment(**one.told[-1]).join, RingTerms), "the nodes understand it"
+        assert isinstance(Assignment(**one.told[-1]).command, Join), "the nodes understand it"
     return "\n".join(json.dumps(line) for one in nodes for line in one.told)
 
 

@@ -4,21 +4,22 @@ from dataclasses import replace
 
 import pytest
 
+from molink.control.messages.assignment import Assignment, Extend
 from molink.errors import StageError
-from molink.node.assigned import added_work
-from molink_scheduler.resume import Resume
+from molink.node.stage_manager import added_work
 from tests.coordinator.examples import WORK
-from tests.node.test_stage_manager import GOES_ON, HELD, JOINED, LOAD, hosted
+from tests.node.test_stage_manager import GOES_ON, JOINED, LOAD, hosted
 
 OWN = replace(WORK, layers=(2, 4))
 MORE = replace(OWN, layers=(2, 7), kv_tokens=50)
 
 
-def given(assignment, revision, work, **changes):
-    return assignment.model_copy(update={"revision": revision, "work": work, **changes})
+def given(assignment, revision, work, epoch=6):
+    command = assignment.command.model_copy(update={"work": work})
+    return Assignment(revision=revision, epoch=epoch, command=command)
 
 
-EXTENDED = given(HELD, 3, MORE, resume=Resume(fresh=True))
+EXTENDED = Assignment(revision=3, epoch=6, command=Extend(work=MORE))
 
 
 @pytest.mark.parametrize(("wanted", "added"), [((2, 7), (4, 7)), ((0, 4), (0, 2))])

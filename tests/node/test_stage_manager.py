@@ -5,23 +5,27 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from molink.control.messages.payloads import Assignment, LinkKeys, ShadowOrder, StageLink
+from molink.control.messages.assignment import Assignment, Follow, GoOn, Hold, Join
+from molink.control.messages.base import Unreadable
+from molink.control.messages.payloads import LinkKeys, ShadowOrder, StageLink
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import DeviceMemoryError, LinkLostError, NoRoomError, StageError, UserError
 from molink.node import stage_manager
 from molink.node.stage_manager import StageManager
-from molink.stage_protocol.messages import LoadStage, SetShadow
+from molink.stage_protocol.messages import FollowRing, JoinRing, LoadStage, SetShadow
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
+from tests.control.assignments import loading, stopping
 from tests.coordinator.examples import WORK
 from tests.node.fake_stage import FakeHandle
 
 KEYS = ("a" * 40, "b" * 40)
 LINK = StageLink(to="n" * 16, public_key=KEYS[0], addresses=("127.0.0.1:7",), port_name="ring")
 JOIN = RingTerms(64, micro_batch_candidates=(1, 2))
-LOAD = Assignment(revision=1, epoch=5, work=WORK)
-JOINED = LOAD.model_copy(update={"revision": 2, "join": JOIN, "next_link": LINK})
+LOAD = loading(WORK, epoch=5)
+PLACED = {"terms": JOIN, "next_link": LINK, "coordinator_link": None}
+JOINED = Assignment(revision=2, epoch=5, command=Join(work=WORK, **PLACED))
 
 
 class Hosted:
@@ -94,7 +98,7 @@ async def test_an_assignment_is_loaded_joined_and_left_to_its_end():
         assert (await h.until("ready")).revision == 2
         assert h.handles[0].joined.next_address == "tcp://127.0.0.1:7"
         assert h.manager.state == "serving"
-        await h.manager.assign(Assignment(revision=3))
+        await h.manager.assign(stopping(revision=3))
         await h.until("stopped")
         assert h.handles[0].child.ended.is_set()
 
@@ -118,7 +122,7 @@ async def test_what_was_told_before_is_not_done_again():
     async with hosted() as h:
         await h.manager.assign(LOAD)
         await h.until("loaded")
-        await h.manager.assign(LOAD.model_copy(update={"work": None}))
+        await h.manager.assign(stopping(revision=1))
         assert h.manager.busy
         assert not h.handles[0].child.ended.is_set()
 
@@ -204,9 +208,8 @@ async def test_a_stage_ends_although_its_routes_cannot_be_left():
         assert made.handles[0].child.returncode == 0
 
 
-GOES_ON = JOINED.model_copy(
-    update={"revision": 3, "epoch": 6, "resume": Resume(((1, 4), (2, 9)), next_fresh=True)}
-)
+RESUME = Resume(((1, 4), (2, 9)), next_fresh=True)
+GOES_ON = Assignment(revision=3, epoch=6, command=GoOn(work=WORK, **PLACED, resume=RESUME))
 
 
 async def test_a_stage_goes_on_in_the_next_epoch_of_its_ring_as_it_is():
@@ -221,11 +224,11 @@ async def test_a_stage_goes_on_in_the_next_epoch_of_its_ring_as_it_is():
         await h.manager.assign(GOES_ON)
         ready = await h.until("ready")
         assert h.handles == [handle] and not handle.child.ended.is_set()
-        assert (handle.joined.epoch, handle.joined.resume) == (6, GOES_ON.resume)
+        assert (handle.joined.epoch, handle.joined.resume) == (6, RESUME)
         assert ready.missing == (2,) and len(h.facts) == 1, "nothing was loaded"
 
 
-HELD = GOES_ON.model_copy(update={"join": None, "next_link": None, "resume": Resume()})
+HELD = Assignment(revision=3, epoch=6, command=Hold(work=WORK))
 
 
 async def test_a_survivor_holds_its_links_until_its_ring_goes_on():
@@ -277,7 +280,7 @@ async def test_once_it_has_joined_a_process_waits_for_its_loss(monkeypatch, has_
         h.handles[0].child.ended.set()
         await h.until("failed")
         assert h.stands_ready.is_set()
-        await h.manager.assign(Assignment(revision=9))
+        await h.manager.assign(stopping(revision=9))
         await h.until("stopped")
         assert not h.stands_ready.is_set()
 
@@ -302,14 +305,24 @@ async def test_a_shadow_joins_without_a_place_and_then_takes_one_in_the_same_pro
     async with hosted() as h:
         await h.manager.assign(LOAD)
         await h.until("loaded")
-        beside = JOINED.model_copy(update={"next_link": None, "resume": Resume()})
+        beside = Assignment(revision=2, epoch=5, command=Follow(work=WORK, terms=JOIN))
         await h.manager.assign(beside)
         await h.until("ready")
         (handle,) = h.handles
-        assert handle.joined.next_address is None
-        placed = {"revision": 3, "epoch": 6, "resume": Resume(((4, 7),), fresh=True)}
-        await h.manager.assign(JOINED.model_copy(update=placed))
+        assert handle.joined == FollowRing(5, JOIN)
+        placed = GoOn(work=WORK, **PLACED, resume=Resume(((4, 7),), fresh=True))
+        await h.manager.assign(Assignment(revision=3, epoch=6, command=placed))
         async with asyncio.timeout(5):
-            while handle.joined.next_address is None:  # noqa: ASYNC110
+            while not isinstance(handle.joined, JoinRing):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert h.handles == [handle] and not handle.child.ended.is_set()
+
+
+async def test_a_command_of_another_version_ends_the_stage_and_says_what_to_do():
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        unknown = Unreadable({"kind": "fly"}, "no command of this version")
+        await h.manager.assign(Assignment(revision=2, epoch=5, command=unknown))
+        assert "update MoLink" in (await h.until("failed")).message
+        assert h.handles[0].child.ended.is_set() and not h.manager.busy

@@ -5,19 +5,23 @@ what a shadow reports of itself is as old as the last report. So a loss finds sh
 level, behind, new, or still of the epoch before.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Release
 from molink_scheduler.events import BatchArrived, KeepRows, ReleaseArrived, RunBatch, SendRelease
 from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.resume import Resume, held_behind
+from molink_scheduler.recovery.events import FillerFound
+from molink_scheduler.recovery.instructions import FindFiller, ResumeRequests
+from molink_scheduler.recovery.members import Filler, Member
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.shadow_feed import ShadowBatch, ShadowFeed
 from molink_scheduler.stage.shadow_queue import ShadowQueue
-from tests.scheduler.surviving_ring import LIMITS, SurvivingRing
+from tests.scheduler.surviving_ring import SurvivingRing
+from tests.scheduler.toy_ring import LIMITS
 from tests.scheduler.toy_stage import ToyStage, log_rows, unpacked
 
 ROWS_MAX, REPORT_SHARE = 8, 0.3
@@ -46,9 +50,8 @@ class ShadowedRing(SurvivingRing):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.shadows: dict[int, Shadow] = {}
-        self.taken: dict[int, dict[int, int]] = {}
-        """What shadows held that have just become stages."""
-        self.held: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.taking: dict[int, Shadow] = {}
+        """Shadows that are to take the places which they covered."""
         self.replayed = self.behind = self.known = 0
         """Rows that were sent again; those that shadows lacked by their reports, of all that the
         ring held of requests whose stage had one."""
@@ -82,7 +85,7 @@ class ShadowedRing(SurvivingRing):
     def feed(self, place: int) -> None:
         shadow, before = self.shadows.get(place), self.stages[place - 1]
         is_fed = shadow is not None and not shadow.under_way and shadow.epoch == self.epoch
-        if not is_fed or before.feed is None or place - 1 in self.gone:
+        if not is_fed or before.feed is None or self.is_gone(before):
             return
         sent = before.feed.next("raw", self.feed_bytes, self.now)
         if sent is None:
@@ -145,41 +148,42 @@ class ShadowedRing(SurvivingRing):
 
     # -- when a stage is lost --------------------------------------------------------------------
 
-    def refill(self, loss: int, beside: bool) -> None:
-        if loss != self.losses:
-            return
-        old_shadows = set(self.shadows)
-        super().refill(loss, beside)
-        for place in old_shadows & self.shadows.keys():
-            self.begin_shadow(place)
-        for place in set(self.covered) - self.shadows.keys():
-            if self.random.random() < 0.5:
+    def filler(self, asked: FindFiller) -> FillerFound:
+        shadow = self.shadows.get(asked.place)
+        if shadow is None:
+            return super().filler(asked)
+        held = shadow.reported if shadow.epoch == self.epoch else {}
+        self.taking[asked.place] = self.shadows.pop(asked.place)
+        standby = Filler(f"shadow {asked.place}", self.room, tuple(sorted(held.items())))
+        return FillerFound(asked.place, standby)
+
+    def lose(self, places: Iterable[int], refill_s: float, beside: bool) -> None:
+        """A shadow that is about to take a place is lost with it."""
+        for place in (lost := list(places)):
+            self.taking.pop(place, None)
+        super().lose(lost, refill_s, beside)
+
+    def replacement(self, place: int, member: Member) -> ToyStage:
+        taken = self.taking.pop(place, None)
+        return taken.stage if taken is not None else super().replacement(place, member)
+
+    def enter_epoch(self, resumes: tuple[Resume, ...]) -> None:
+        listed = sum(tokens for _, tokens in resumes[0].requests)
+        self.known += listed * len(self.taking)
+        super().enter_epoch(resumes)
+        for place in self.covered:
+            if place in self.shadows or self.random.random() < 0.5:
                 self.begin_shadow(place)
 
-    def replacement(self, place: int) -> ToyStage:
-        shadow = self.shadows.pop(place, None)
-        if shadow is None:
-            return super().replacement(place)
-        if shadow.epoch == self.epoch - 1:
-            self.taken[place] = shadow.reported
-        return shadow.stage
+    def go_on(self, going_on: ResumeRequests) -> None:
+        self.behind += going_on.behind_tokens
+        super().go_on(going_on)
 
-    def resume_of(self, index: int, requests: tuple[tuple[int, int], ...]) -> Resume:
-        if index == 0:
-            self.held = self.held_of(dict(requests))
-        plain = super().resume_of(index, requests)
-        held = self.held[index] if plain.fresh else ()
-        if plain.next_fresh and not plain.fresh:
-            held = self.held[index + 1]
-        return replace(plain, held=held)
-
-    def held_of(self, requests: dict[int, int]) -> dict[int, tuple[tuple[int, int], ...]]:
-        taken, self.taken = self.taken, {}
-        held = held_behind(requests, taken, self.fresh)
-        for place in self.fresh & taken.keys():
-            self.known += sum(requests.values())
-            self.behind += sum(requests.values()) - sum(tokens for _, tokens in held[place])
-        return held
+    def end_ring(self) -> None:
+        super().end_ring()
+        self.taking.clear()
+        for place in self.covered:
+            self.begin_shadow(place)
 
     def replay(self, stage: ToyStage, batch, admission) -> None:
         for piece, sent in stage.log.batches(batch, admission, 8):

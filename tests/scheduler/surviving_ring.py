@@ -1,158 +1,187 @@
-"""A ring that loses stages: the real core of every stage, toy layers, links with seeded delays."""
+"""A ring that loses stages: `molink_scheduler.recovery` decides, toy stages carry it out.
 
-import heapq
-import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from random import Random
+Until all are in the next epoch survivors go on with the one before, as far as they come.
+"""
 
-from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched
-from molink_scheduler.events import (
-    BatchArrived,
-    BatchReturned,
-    BlocksRead,
-    CacheChanged,
-    Decision,
-    FetchArrived,
-    KeepRows,
-    Refuse,
-    ReleaseArrived,
-    RequestCancelled,
-    RequestSubmitted,
-    RunBatch,
-    SampledToken,
-    SendCacheChange,
-    SendFetched,
-    SendRelease,
-    SendRows,
-    SendTokens,
-    StageEvent,
-    WaitUntil,
-)
-from molink_scheduler.head.scheduler import HeadScheduler
-from molink_scheduler.head.settings import HeadSettings, RingTerms
-from molink_scheduler.kv.blocks import blocks_for
-from molink_scheduler.kv.ledger import KvLedger
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from molink_scheduler.batch import CacheChange
+from molink_scheduler.events import CacheChanged, RequestCancelled
 from molink_scheduler.kv.tiers import CacheTiers
-from molink_scheduler.request import ModelLimits, Request, SamplingParams
-from molink_scheduler.resume import Resume, cached_runs, common_runs, requests_to_resume
-from molink_scheduler.stage.away import AwayBook
-from molink_scheduler.stage.book import StageBook
-from molink_scheduler.stage.core import StageCore
-from molink_scheduler.stage.queue import StageQueue
-from molink_scheduler.stage.replay_log import ReplayLog
-from molink_scheduler.token_ids import token_bytes
-from tests.scheduler.fake_stage import AlwaysSlow
-from tests.scheduler.toy_stage import (
-    VOCABULARY,
-    ToyExtended,
-    ToyLayers,
-    ToyStage,
-    log_rows,
-    toy_answer,
-    unpacked,
+from molink_scheduler.recovery.events import (
+    Event,
+    FillerFound,
+    Loss,
+    NeighbourFound,
+    PlaceLoaded,
+    PlaceReady,
+    RequestsListed,
+    StagesLost,
+    WentOn,
 )
-
-LIMITS = ModelLimits(1 << 20, VOCABULARY)
+from molink_scheduler.recovery.instructions import (
+    BeginEpoch,
+    EndRing,
+    Fills,
+    FindFiller,
+    FindNeighbour,
+    Instruction,
+    JoinEpoch,
+    ListRequests,
+    LoadPlaces,
+    ResumeRequests,
+    Seat,
+)
+from molink_scheduler.recovery.machine import recover
+from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
+from molink_scheduler.recovery.state import RingRecovery
+from molink_scheduler.resume import Resume, cached_runs, requests_to_resume
+from tests.scheduler.toy_ring import ToyRing
+from tests.scheduler.toy_stage import ToyLayers, ToyStage
 
 
 @dataclass
-class Live:
-    """A request as the coordinator keeps it."""
+class Coming:
+    """Who is to be in a place, once all enter the next epoch."""
 
-    number: int
-    """Of the request, whatever its id is now."""
-    prompt: tuple[int, ...]
-    sampling: SamplingParams
-    tokens: list[int] = field(default_factory=list)
-    held_tokens: int = 0
-
-    def submit(self, request_id: int) -> RequestSubmitted:
-        return RequestSubmitted(
-            Request(request_id, token_bytes(self.prompt), self.sampling, tuple(self.tokens))
-        )
+    stage: ToyStage
+    """Of the epoch before: it stays, or its place is filled."""
+    filler: str = ""
+    """Node that fills the place; empty: the stage stays."""
 
 
-@dataclass
-class SurvivingRing:
-    """Drives all from one seed until nothing is left to do."""
-
-    seed: int
-    stage_count: int
-    kv_tokens: int = 4096
-    log_bytes: float = 1e9
-    micro_batches: int = 1
-    broken_share: float = 0.0
-    """Of epochs before which yet another stage is lost, when all have joined."""
-    prefix_cache: bool = False
-    """Prompts begin alike then, and each may be the beginning of another."""
-    tiers: CacheTiers | None = None
-    chains_stay: bool = False
-    """Survivors keep what is cached, where the head is one and no neighbour takes lost layers."""
+class SurvivingRing(ToyRing):
+    """Drives a ring and its recovery from one seed until nothing is left to do."""
 
     def __post_init__(self) -> None:
-        self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
-        self.events: list = []
-        self.wakes: set[float] = set()
-        self.ids, self.request_ids, self.messages = (itertools.count(1) for _ in range(3))
-        self.free_at: dict[tuple[int, BatchClass], float] = {}
-        self.live: dict[int, Live] = {}
-        self.answers: dict[int, list[int]] = {}
-        self.begun_cached: list[int] = []
-        """Cached tokens of each request, in order of admission."""
-        self.gone: set[int] = set()
-        """Stages that are lost and not replaced yet."""
-        self.missing = self.resumed = self.losses = self.extended = self.fetches = 0
-        self.fresh: set[int] = set()
-        """Stages that hold nothing, in epochs that have not begun for requests."""
-        self.is_joined, self.told_at = True, 0.0
-        self.stages: list[ToyStage] = []
-        for index in range(self.stage_count):
-            self.stages.append(self.new_stage(index, (index,), self.stage_count))
+        super().__post_init__()
+        self.missing = self.resumed = self.losses = self.extended = self.ended = 0
+        self.refill_s, self.beside = 0.0, False
+        self.begin_anew()
 
-    # -- stages ----------------------------------------------------------------------------------
+    def begin_anew(self) -> None:
+        room = RingRoom(self.kv_tokens, prefix_cache=self.chains_stay)
+        members = [
+            Member(f"n{stage.index}", (stage.index, stage.index + 1), self.room)
+            for stage in self.stages
+        ]
+        self.recovery = RingRecovery(room, tuple(members))
+        self.coming = [Coming(stage) for stage in self.stages]
 
-    def new_stage(self, index: int, layers: tuple[int, ...], stages: int) -> ToyStage:
-        core, log = self.core(index, stages, Resume()), ReplayLog(self.log_bytes)
-        return ToyStage(index, core, log, blocks_for(self.kv_tokens), ToyLayers(layers))
+    @property
+    def room(self) -> Room:
+        return Room(self.kv_tokens, tiers=self.tiers or CacheTiers())
 
-    def core(
-        self,
-        index: int,
-        stages: int,
-        resume: Resume,
-        missing: frozenset[int] = frozenset(),
-        before: ToyStage | None = None,
-    ) -> StageCore:
-        if index == 0:
-            caches = self.prefix_cache
-            terms = RingTerms(
-                self.kv_tokens,
-                self.micro_batches,
-                span_tokens=8,
-                prefix_cache=caches,
-                tiers=self.tiers,
-            )
-            stays = before is not None and resume.chains_stay
-            directory = before.core.source.book.directory if stays else None
-            settings = HeadSettings(terms, limits=LIMITS)
-            source = HeadScheduler(settings, resume, missing, directory)
-            if self.tiers is not None:
-                source.book.fetches.pace = AlwaysSlow()
-        else:
-            away = AwayBook(self.tiers or CacheTiers())
-            book = StageBook(KvLedger(blocks_for(self.kv_tokens)), LIMITS, away)
-            offered = [] if before is None else before.layers.parts()[0].cached
-            book.resume(resume, frozenset(offered))
-            source = StageQueue.for_steps_of(8, book, refills=resume.chains_stay)
-        return StageCore(source, index == stages - 1, resume)
+    # -- losses ----------------------------------------------------------------------------------
 
-    def join(self, stage: ToyStage, resume: Resume) -> tuple[int, ...]:
-        """A stage enters the next epoch; what it cannot go on with."""
+    def lose_at(
+        self, at: float, places: set[int], refill_s: float, *, beside: bool = False
+    ) -> None:
+        """`beside`: neighbours take the lost layers beside their own, where they can."""
+        self.push(at, lambda: self.lose(places, refill_s, beside))
+
+    def lose(self, places: Iterable[int], refill_s: float, beside: bool) -> None:
+        """Lose what is, or is to be, in these places, as far as there are so many."""
+        lost = [place for place in places if place < len(self.coming)]
+        if not lost:
+            return
+        self.losses += 1
+        self.is_joined = False
+        self.refill_s, self.beside = refill_s, beside
+        self.gone += [self.coming[place].stage for place in lost]
+        self.tell(StagesLost(tuple(Loss(place, may_load_again=False) for place in lost)))
+
+    def tell(self, event: Event) -> None:
+        self.recovery, told = recover(self.recovery, event, self.now)
+        for instruction in told:
+            self.obey(instruction)
+
+    def obey(self, instruction: Instruction) -> None:
+        match instruction:
+            case FindFiller():
+                self.tell(self.filler(instruction))
+            case FindNeighbour(_, able):
+                self.tell(NeighbourFound(able[0]))
+            case BeginEpoch(_, seats):
+                self.coming = [self.seated(seat) for seat in seats]
+            case LoadPlaces(places):
+                attempt, ring = self.recovery.attempt, self.ended
+                loaded_at = self.now + self.refill_s
+                self.push(loaded_at, lambda: self.loaded(ring, attempt, places))
+            case ListRequests():
+                held = {one: live.held_tokens for one, live in self.live.items()}
+                listed = requests_to_resume(held, self.kv_tokens)
+                self.tell(RequestsListed(self.recovery.attempt, listed))
+            case JoinEpoch(resumes):
+                self.enter_epoch(resumes)
+            case ResumeRequests():
+                self.go_on(instruction)
+            case EndRing():
+                self.end_ring()
+
+    def filler(self, asked: FindFiller) -> FillerFound:
+        free = None if self.beside else Filler(f"n{next(self.ids)}")
+        return FillerFound(asked.place, free=free)
+
+    def seated(self, seat: Seat) -> Coming:
+        before = self.coming[seat.place]
+        return Coming(before.stage, seat.filler.node) if isinstance(seat, Fills) else before
+
+    def loaded(self, ring: int, attempt: int, places: tuple[int, ...]) -> None:
+        for place in places:
+            if ring == self.ended:
+                self.tell(PlaceLoaded(attempt, place, self.room))
+
+    # -- into the next epoch ---------------------------------------------------------------------
+
+    def enter_epoch(self, resumes: tuple[Resume, ...]) -> None:
+        """All stages enter it; perhaps one of them is lost before the last has said so."""
+        attempt = self.recovery.attempt
+        self.epoch += 1
+        self.stages = [self.new_in(place) for place in range(len(self.coming))]
+        self.gone = []
+        self.coming = [Coming(stage) for stage in self.stages]
+        ready = [
+            self.enter(attempt, stage, resume)
+            for stage, resume in zip(self.stages, resumes, strict=True)
+        ]
+        if self.random.random() < self.broken_share:
+            ready.pop()
+            self.lose({self.random.randrange(len(self.stages))}, 0.05, self.beside)
+        ring = self.ended
+        for one in ready:
+            if ring == self.ended:
+                self.tell(one)
+
+    def new_in(self, place: int) -> ToyStage:
+        """Stage in a place of the new epoch, with all layers that it is to have."""
+        member, coming = self.recovery.members[place], self.coming[place]
+        if coming.filler:
+            return self.replacement(place, member)
+        stage = coming.stage
+        own = [index for part in stage.layers.parts() for index in part.indices]
+        computed = stage.core.source.computed_tokens()
+        for lost, is_behind in (
+            (range(own[-1] + 1, member.layers[1]), True),
+            (range(member.layers[0], own[0]), False),
+        ):
+            if lost:
+                stage.extend(ToyLayers(tuple(lost)), behind=is_behind, computed=computed)
+                self.extended += 1
+        stage.index = place
+        return stage
+
+    def replacement(self, place: int, member: Member) -> ToyStage:
+        """Stage of a node that takes the place of one that is gone."""
+        return self.new_stage(place, tuple(range(*member.layers)), len(self.coming))
+
+    def enter(self, attempt: int, stage: ToyStage, resume: Resume) -> PlaceReady:
+        """A stage enters the epoch; with what it cannot go on, and what it has cached."""
         computed = stage.core.source.computed_tokens()
         missing = stage.layers.go_on(resume, computed, stage.log.has)
         resume = resume.without(missing)
-        is_extended = isinstance(stage.layers, ToyExtended)
+        is_extended = len(stage.layers.parts()) > 1
         keeps = dict(resume.requests if is_extended else resume.keeps)
         held = {one for part in stage.layers.parts() for one in part.kv}
         for request_id in held - keeps.keys():
@@ -165,286 +194,43 @@ class SurvivingRing:
         stage.rows.clear()
         core = self.core(stage.index, len(self.stages), resume, frozenset(missing), stage)
         stage.core, stage.busy = core, False
-        if resume.chains_stay and not resume.fresh:
-            has_rows = stage.log.cached_numbers()
-            numbers = stage.layers.parts()[0].cached
-            offered = has_rows.intersection(numbers) if resume.replays else numbers
-            self.reports.append(cached_runs(offered))
-        return missing
+        return PlaceReady(attempt, stage.index, missing, self.cached_of(stage, resume))
 
-    # -- time ------------------------------------------------------------------------------------
+    def cached_of(self, stage: ToyStage, resume: Resume) -> tuple[tuple[int, int], ...]:
+        if not resume.chains_stay or resume.fresh:
+            return ()
+        numbers = stage.layers.parts()[0].cached
+        has_rows = stage.log.cached_numbers()
+        return cached_runs(has_rows.intersection(numbers) if resume.replays else numbers)
 
-    def push(self, at: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self.events, (at, next(self.ids), action))
-
-    def wake(self, at: float) -> None:
-        if at not in self.wakes:
-            self.wakes.add(at)
-            self.push(at, lambda: self.wakes.discard(at))
-
-    def run(self) -> None:
-        while self.events:
-            self.now, _, action = heapq.heappop(self.events)
-            action()
-            for stage in self.stages:
-                if not stage.busy and stage.index not in self.gone:
-                    self.start(stage)
-
-    def send(self, index: int, batch_class: BatchClass, event: StageEvent) -> None:
-        """Over the link that leaves a stage: each class in order, decode overtakes prefill."""
-        last = [self.free_at.get((index, BatchClass.DECODE), 0.0)]
-        if batch_class is BatchClass.PREFILL:
-            last.append(self.free_at.get((index, BatchClass.PREFILL), 0.0))
-        at = max(self.now + self.random.uniform(0.01, 0.2), max(last) + 1e-6)
-        self.free_at[index, batch_class] = at
-        following, epoch = (index + 1) % len(self.stages), self.epoch
-        self.push(at, lambda: self.receive(following, event, epoch))
-
-    def receive(self, index: int, event: StageEvent, epoch: int) -> None:
-        if epoch == self.epoch and index not in self.gone and index < len(self.stages):
-            stage = self.stages[index]
-            self.carry_out(stage, stage.core.received(event, self.now))
-
-    # -- a stage's loop --------------------------------------------------------------------------
-
-    def start(self, stage: ToyStage) -> None:
-        run = self.carry_out(stage, stage.core.next_step(0.0, self.now))
-        if run is not None:
-            rows, core, step_s = stage.compute(run), stage.core, self.random.uniform(0.001, 0.02)
-            stage.busy = True
-            self.push(self.now + step_s, lambda: self.end(stage, core, run, rows, step_s))
-
-    def end(self, stage: ToyStage, core: StageCore, run: RunBatch, rows: list, step_s: float):
-        if stage.core is not core or all(stage is not one for one in self.stages):
-            return  # Its ring is in another epoch by now, or it is lost.
-        stage.busy = False
-        if stage.index not in self.gone:
-            self.pass_on(stage, core.computed(run, step_s, 0.0, self.now), rows)
-            core.finished(run, step_s, self.now)
-
-    def carry_out(self, stage: ToyStage, decisions: Iterable[Decision]) -> RunBatch | None:
-        for decision in decisions:
-            match decision:
-                case RunBatch():
-                    if stage.index == 0:
-                        self.begun_cached += [
-                            one.cached_tokens for one in decision.batch.admissions
-                        ]
-                    return decision
-                case SendRelease(release):
-                    stage.release(release.request_id)
-                    if not stage.core.is_tail:
-                        self.send(stage.index, BatchClass.DECODE, ReleaseArrived(release))
-                case SendCacheChange(change):
-                    stage.change_cache(change)
-                    if not stage.core.is_tail:
-                        self.send(stage.index, BatchClass.DECODE, CacheChanged(change))
-                    if change.fetch:
-                        self.read(stage, change)
-                case SendFetched(fetched):
-                    self.send(stage.index, BatchClass.DECODE, FetchArrived(fetched))
-                case WaitUntil(at):
-                    self.wake(max(at, self.now + 1e-6))
-                case Refuse(reason):
-                    raise AssertionError(f"stage {stage.index} refused: {reason}")
-        return None
-
-    def read(self, stage: ToyStage, change: CacheChange) -> None:
-        """Toy layers keep what they cache by its number, wherever it is said to be."""
-        self.fetches += 1
-        event = BlocksRead(Fetched(change.fetch_id, len(change.fetched)))
-        index, epoch, at = stage.index, self.epoch, self.now + self.random.uniform(0.0, 0.5)
-        self.push(at, lambda: self.receive(index, event, epoch))
-
-    def pass_on(self, stage: ToyStage, decision, rows: list[int]) -> None:
-        match decision:
-            case SendTokens(batch):
-                sampled = stage.sampled(batch.spans, rows)
-                returned = BatchReturned(
-                    batch.batch_class, batch.micro_batch, batch.spans, sampled, batch.stamps
-                )
-                self.send(stage.index, BatchClass.DECODE, returned)
-                epoch, at = self.epoch, self.now + self.random.uniform(0.01, 0.3)
-                self.told_at = at = max(at, self.told_at + 1e-6)
-                self.push(at, lambda: self.told(sampled, epoch))
-            case KeepRows(batch):
-                if rows is not None:
-                    log_rows(stage.log, batch, rows)
-            case SendRows(batch, _, replays):
-                for admission in replays:
-                    self.replay(stage, batch, admission)
-                log_rows(stage.log, batch, rows)
-                self.send_rows(stage, batch, rows)
-
-    def replay(self, stage: ToyStage, batch: Batch, admission) -> None:
-        for piece, sent in stage.log.batches(batch, admission, 8):
-            self.send_rows(stage, piece, unpacked(sent.rows))
-
-    def send_rows(self, stage: ToyStage, batch: Batch, rows: list[int]) -> None:
-        number, following = next(self.messages), self.stages[stage.index + 1]
-        following.rows[number] = rows
-        self.send(stage.index, batch.batch_class, BatchArrived(batch, number))
-
-    # -- the coordinator -------------------------------------------------------------------------
-
-    def submit_at(self, at: float, prompt_tokens: int, max_tokens: int, seed: int) -> None:
-        number = len(self.answers)
-        source = Random(number % 2) if self.prefix_cache else self.random
-        prompt = tuple(source.randrange(VOCABULARY) for _ in range(prompt_tokens))
-        self.answers[number] = toy_answer(prompt, max_tokens, seed, self.stage_count)
-        live = Live(number, prompt, SamplingParams(max_tokens, seed=seed))
-        self.push(at, lambda: self.submit(live))
-
-    def submit(self, live: Live) -> None:
-        request_id = next(self.request_ids)
-        self.live[request_id] = live
-        if self.is_joined:
-            self.to_head(live.submit(request_id))
-
-    def cancel_at(self, at: float, number: int) -> None:
-        self.push(at, lambda: self.cancel(number))
-
-    def cancel(self, number: int) -> None:
-        for request_id, live in list(self.live.items()):
-            if live.number == number:
-                del self.live[request_id]
-                if self.is_joined:
-                    self.to_head(RequestCancelled(request_id))
-
-    def to_head(self, event: StageEvent) -> None:
-        epoch = self.epoch
-        at = max(self.now + 0.01, self.free_at.get((-1, BatchClass.DECODE), 0.0) + 1e-6)
-        self.free_at[-1, BatchClass.DECODE] = at
-        self.push(at, lambda: self.receive(0, event, epoch))
-
-    def told(self, sampled: tuple[SampledToken, ...], epoch: int) -> None:
-        for token in sampled if epoch == self.epoch and self.is_joined else ():
-            live = self.live.get(token.request_id)
-            if live is None:
-                continue
-            live.tokens.append(token.token_id)
-            live.held_tokens = len(live.prompt) + len(live.tokens) - 1
-            if token.finished:
-                del self.live[token.request_id]
-                assert live.tokens == self.answers[live.number], f"request {live.number}"
-                self.answers[live.number] = []
-
-    def lose_at(
-        self, at: float, stages: set[int], refill_s: float, *, beside: bool = False
-    ) -> None:
-        """`beside`: neighbours take the lost layers beside their own, where they can."""
-        self.push(at, lambda: self.lose(stages, refill_s, beside))
-
-    def lose(self, stages: set[int], refill_s: float, beside: bool) -> None:
-        self.losses += 1
-        self.gone |= {place for place in stages if place < len(self.stages)}
-        self.is_joined = False
-        loss = self.losses
-        self.push(self.now + refill_s, lambda: self.refill(loss, beside))
-
-    def refill(self, loss: int, beside: bool) -> None:
-        """All stages enter the next epoch, unless another one was lost meanwhile."""
-        if loss != self.losses:
-            return
-        self.epoch += 1
-        self.fresh |= self.gone
-        if beside:
-            self.extend_neighbours()
-        for place in self.gone:
-            self.stages[place] = self.replacement(place)
-        self.gone = set()
-        requests = requests_to_resume(
-            {one: live.held_tokens for one, live in self.live.items()}, self.kv_tokens
-        )
-        missing: set[int] = set()
-        self.reports: list = []
-        for index, stage in enumerate(self.stages):
-            missing |= set(self.join(stage, self.resume_of(index, requests)))
-        if self.random.random() < self.broken_share:
-            self.lose({self.random.randrange(len(self.stages))}, 0.05, beside)
-            return  # Nobody is told of an epoch in which yet another one is lost.
-        self.fresh, self.is_joined = set(), True
-        self.missing += len(missing)
-        self.resumed += len(requests) - len(missing)
-        self.submit_all(dict(requests).keys() - missing, missing)
-
-    def replacement(self, place: int) -> ToyStage:
-        """Who takes the place of a stage that is gone."""
-        indices = tuple(self.layers_of(self.stages[place]))
-        return self.new_stage(place, indices, len(self.stages))
-
-    def resume_of(self, index: int, requests: tuple[tuple[int, int], ...]) -> Resume:
-        """What a stage is told on its way into the next epoch."""
-        following = index + 1 if index + 1 < len(self.stages) else -1
-        fresh, next_fresh = index in self.fresh, following in self.fresh
-        return Resume(requests, fresh, next_fresh, chains_stay=self.keeps_chains)
-
-    @property
-    def keeps_chains(self) -> bool:
-        """Whether survivors keep what is cached on their way into the next epoch."""
-        return self.chains_stay and 0 not in self.fresh and not self.extended
-
-    def layers_of(self, stage: ToyStage) -> list[int]:
-        return [index for part in stage.layers.parts() for index in part.indices]
-
-    def extend_neighbours(self) -> None:
-        """The one before each hole takes its layers, else the one behind it, which is fed then."""
-        for place in sorted(self.gone, reverse=True):
-            before, behind = place - 1, place + 1
-            can = [one for one in (before, behind) if 0 <= one < len(self.stages)]
-            can = [one for one in can if one not in self.fresh]
-            if can:
-                self.extend(place, can[0])
-
-    def extend(self, place: int, by: int) -> None:
-        stage, lost = self.stages[by], ToyLayers(tuple(self.layers_of(self.stages[place])))
-        stage.extend(lost, behind=by < place, computed=stage.core.source.computed_tokens())
-        self.fresh |= {by} - {place - 1}
-        del self.stages[place]
-        self.fresh, self.gone = (
-            {one - (one > place) for one in places if one != place}
-            for places in (self.fresh, self.gone)
-        )
-        for index, one in enumerate(self.stages):
-            one.index = index
-        self.extended += 1
-
-    def submit_all(self, resumed: set[int], missing: set[int]) -> None:
-        for request_id in missing:
+    def go_on(self, going_on: ResumeRequests) -> None:
+        resumed = going_on.listed - going_on.missing
+        self.missing += len(going_on.missing)
+        self.resumed += len(resumed)
+        self.is_joined = True
+        for request_id in going_on.missing:
             self.to_head(RequestCancelled(request_id))
-        if self.reports:
-            self.kept_runs = common_runs(self.reports)
-            self.to_head(CacheChanged(CacheChange(retain=self.kept_runs)))
+        if going_on.cached is not None:
+            self.to_head(CacheChanged(CacheChange(retain=going_on.cached)))
+        self.submit_all(resumed)
+        self.tell(WentOn())
+
+    def submit_all(self, resumed: frozenset[int]) -> None:
+        """Requests that go on keep their ids; others are computed anew."""
         for request_id, live in list(self.live.items()):
-            if request_id not in resumed:
+            if request_id in resumed:
+                live.held_tokens = 0
+                self.to_head(live.submit(request_id))
+            else:
                 del self.live[request_id]
                 self.submit(live)
-                continue
+
+    def end_ring(self) -> None:
+        """The next ring begins, with empty KV."""
+        self.ended += 1
+        self.epoch += 1
+        self.stages, self.gone, self.is_joined = self.new_stages(), [], True
+        self.begin_anew()
+        for live in self.live.values():
             live.held_tokens = 0
-            self.to_head(live.submit(request_id))
-
-    def assert_all_answered(self) -> None:
-        assert not self.live
-        for stage in self.stages:
-            for part in stage.layers.parts():
-                assert not part.kv, f"stage {stage.index} holds KV of {set(part.kv)}"
-            source = stage.core.source
-            ledger = source.kv if stage.index == 0 else source.book.kv
-            assert not ledger.holders()
-            self.assert_books_agree(stage)
-            stage.log.go_on(Resume())
-            assert stage.log.bytes_held == 0
-
-    def assert_books_agree(self, stage: ToyStage) -> None:
-        """All stages hold what the head has cached, but for what a fresh one lacks."""
-        tree = self.stages[0].core.source.book.tree
-        numbers = set() if tree is None else set(itertools.chain.from_iterable(tree.all_numbers()))
-        source = stage.core.source
-        ledger = source.kv if stage.index == 0 else source.book.kv
-        lacking = set() if stage.index == 0 else source.book.lacking
-        if self.tiers is None:
-            assert ledger.blocks_free + ledger.blocks_cached == ledger.blocks_total
-            assert ledger.blocks_cached == len(numbers - lacking)
-            for part in stage.layers.parts():
-                assert part.cached.keys() == numbers - lacking
-        assert lacking <= numbers
+        self.submit_all(frozenset())

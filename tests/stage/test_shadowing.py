@@ -9,7 +9,7 @@ from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.resuming import SentLog
 from molink.stage.shadowing import Shadowing
-from molink.stage_protocol.messages import JoinRing, SetShadow
+from molink.stage_protocol.messages import FollowRing, JoinRing, SetShadow
 from molink.wire.frames import Activations, Forget
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.head.settings import RingTerms
@@ -33,8 +33,11 @@ def three(tmp_path, monkeypatch):
 
 
 def join(links: StageLinks, following: StageLinks | None, epoch: int = 1) -> None:
-    address = following and f"tcp://127.0.0.1:{following.ports[0]}"
     terms = RingTerms(64, None, (1,), None)
+    if following is None:
+        links.connect(FollowRing(epoch, terms))
+        return
+    address = f"tcp://127.0.0.1:{following.ports[0]}"
     links.connect(JoinRing(epoch, address, None, terms, None, resume=Resume()))
 
 

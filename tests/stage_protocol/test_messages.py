@@ -54,6 +54,7 @@ PACKED = PackingHealth("int8", 200, 104, 0.01)
             next_key=KEYS[0],
             coordinator_key=KEYS[1],
         ),
+        supervision.FollowRing(1, RingTerms(64, None, (1, 2), 128)),
         supervision.StageFailed("It is broken.", user_fault=True),
     ],
 )

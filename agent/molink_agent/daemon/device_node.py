@@ -14,9 +14,9 @@ from typing import Any, assert_never
 
 from molink.control.addresses import Credentials
 from molink.control.client import ControlClient
+from molink.control.messages.assignment import Assignment, Stop
 from molink.control.messages.payloads import (
     Accepted,
-    Assignment,
     CoordinatorPresence,
     LinkKeys,
     NodeState,
@@ -285,7 +285,7 @@ class DeviceNode:
             case ProbeOrder():
                 await self.probes.take(message)
             case Assignment():
-                if message.work is None or self._speaks(message.protocol):
+                if isinstance(message.command, Stop) or self._speaks(message.protocol):
                     await self.stage.assign(message)
             case ShadowOrder():
                 if self._speaks(message.protocol):

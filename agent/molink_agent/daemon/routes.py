@@ -15,14 +15,23 @@ chunk.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
-from molink.control.messages.payloads import Assignment, PeerAddress, Services, StageLink
+from molink.control.messages.assignment import Follow, GoOn, InRing, Join
+from molink.control.messages.payloads import PeerAddress, Services, StageLink
 from molink.errors import LinkLostError
-from molink.node.assigned import resume_of, ring_terms
 from molink.node.hosting import MoveLink
-from molink.stage_protocol.messages import JoinRing, MovePath, OutgoingLink, PathMoved, StageLoaded
+from molink.stage_protocol.messages import (
+    EnterRing,
+    FollowRing,
+    JoinRing,
+    MovePath,
+    OutgoingLink,
+    PathMoved,
+    StageLoaded,
+)
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
@@ -63,10 +72,9 @@ class LocalPorts:
         """Addresses of a node's ports within the PC, by name."""
         return dict(self._addresses.get(node_id, {}))
 
-    def leads_outside(self, assignment: Assignment) -> bool:
-        """Whether a stage with this assignment sends out of the PC."""
-        links = (assignment.next_link, assignment.coordinator_link)
-        return any(link and link.to not in self._addresses for link in links)
+    def leads_outside(self, links: Iterable[StageLink]) -> bool:
+        """Whether any of these links leads out of the PC."""
+        return any(link.to not in self._addresses for link in links)
 
     def nearer_link(self, link: StageLink) -> StageLink:
         """The link, over loopback where it leads to another node of this PC."""
@@ -224,34 +232,40 @@ class RelayedRoutes:
         for name, port in listening.items():
             self.open_port(name, port)
 
-    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
+    async def join_command(self, epoch: int, command: InRing, move: MoveLink) -> EnterRing:
         """Find the first path of each link; `move` is called for better paths later. Raises
         LinkLostError when a link has none."""
-        ring = ring_terms(assignment)
         await self._close_routes()
-        outside = self.ports.leads_outside(assignment)
+        outside = self.ports.leads_outside(command.links)
         self.uplink.set_sending(self.node_id, outside=outside)
-        reach = await self.reach()
-        next_link, tail_link = (
-            link and self._permitted(link, reach)
-            for link in (assignment.next_link, assignment.coordinator_link)
-        )
-        next_path = coordinator = None
-        if next_link is not None:
-            next_path = await self._path("next", self.ports.nearer_link(next_link), move)
-        if tail_link is not None:
-            coordinator = await self._path("coordinator", tail_link, move)
+        order: EnterRing
+        match command:
+            case Join() | GoOn():
+                order = await self._join_command(epoch, command, move)
+            case Follow(terms=terms):
+                order = FollowRing(epoch, terms)
+            case other:
+                assert_never(other)
         self._joined = True
+        return order
+
+    async def _join_command(self, epoch: int, command: Join | GoOn, move: MoveLink) -> JoinRing:
+        reach = await self.reach()
+        next_link = self._permitted(command.next_link, reach)
+        next_path = await self._path("next", self.ports.nearer_link(next_link), move)
+        coordinator = None
+        if (tail_link := command.coordinator_link) is not None:
+            coordinator = await self._path("coordinator", self._permitted(tail_link, reach), move)
         return JoinRing(
-            ring=ring,
-            epoch=assignment.epoch,
-            next_address=_url(next_path) if next_path else None,
+            ring=command.terms,
+            epoch=epoch,
+            next_address=_url(next_path),
             coordinator_address=_url(coordinator) if coordinator else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
-            next_key=next_link.public_key if next_link else None,
+            next_key=next_link.public_key,
             coordinator_key=tail_link.public_key if tail_link else None,
-            resume=resume_of(assignment),
-            next_relayed=next_path is not None and next_path.kind == "relay",
+            resume=command.resume if isinstance(command, GoOn) else None,
+            next_relayed=next_path.kind == "relay",
         )
 
     async def shadow_address(self, link: StageLink, move: MoveLink) -> tuple[str, str | None]:

@@ -35,7 +35,8 @@ Mbps = Annotated[float, Field(ge=0, le=100_000)]
 Milliseconds = Annotated[float, Field(ge=0, le=60_000)]
 
 
-def _refuse_unprintable(text: str) -> str:
+def refuse_unprintable(text: str) -> str:
+    """The same text. Raises ValueError when a terminal would obey it."""
     if not is_printable(text):
         raise ValueError("it holds control characters")
     return text
@@ -47,7 +48,7 @@ def _refuse_unprintable(text: str) -> str:
 
 Printable = AfterValidator(printable_line)
 
-Name = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_refuse_unprintable)]
+Name = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(refuse_unprintable)]
 """For people: a PC's host name unless its owner chose another."""
 
 SENTENCE_CHARACTERS_MAX = 500
@@ -71,17 +72,17 @@ OptionalAddress = Annotated[
 """The same, or empty."""
 
 
-def _texts_in(plain: Any) -> Iterator[str]:
+def texts_in(plain: Any) -> Iterator[str]:
     """All texts of a JSON value, names of fields too."""
     if isinstance(plain, str):
         yield plain
     elif isinstance(plain, dict):
         for name, value in plain.items():
             yield str(name)
-            yield from _texts_in(value)
+            yield from texts_in(value)
     elif isinstance(plain, list | tuple):
         for value in plain:
-            yield from _texts_in(value)
+            yield from texts_in(value)
 
 
 class Message(BaseModel):
@@ -106,6 +107,8 @@ class Embedded:
     schema: Schema[Any]
     none: dict[str, Any] | None = None
     """What stands for None."""
+    is_vital: bool = False
+    """Whether what holds the value cannot be read without it."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """By two functions; for a JSON schema, any object."""
@@ -122,10 +125,12 @@ class Embedded:
             return plain
         if not isinstance(plain, dict):
             raise ValueError("an object was expected")
-        _refuse_unprintable("".join(_texts_in(plain)))
+        refuse_unprintable("".join(texts_in(plain)))
         try:
             return self.schema.read(plain)
         except FrameError as error:
+            if self.is_vital:
+                raise ValueError(str(error)) from None
             return Unreadable(plain, str(error))
 
     def _write(self, value: Any) -> Any:

@@ -37,10 +37,9 @@ from molink.control.messages.base import (
 )
 from molink.control.versions import UNTOLD
 from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import HEALTH, LOADED, RESUME, TERMS, StageLoaded, StageWork
-from molink_scheduler.head.settings import RingTerms
+from molink.stage_protocol.messages import HEALTH, LOADED, StageLoaded, StageWork
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
-from molink_scheduler.resume import RESUMED_MAX, Resume
+from molink_scheduler.resume import RESUMED_MAX
 
 
 class Device(Message):
@@ -245,33 +244,6 @@ class StageLink(Message):
     """host:port of the relay that leads there too; empty: none."""
 
 
-class Assignment(Message):
-    """Assignment of a node: all that it shall do now. It loads (without `join`), then joins."""
-
-    revision: Number
-    """Counts up over all assignments of this coordinator's database."""
-    session: Token = ""
-    """Of the coordinator's start that decided it; empty: of an older coordinator."""
-    protocol: ProtocolNumber = UNTOLD
-    """That the ring speaks."""
-    ring: Number = 0
-    epoch: Number = 0
-    stage: Number = 0
-    stages: Number = 0
-    work: AssignedWork | None = None
-    """None: standby."""
-    join: Annotated[RingTerms | Unreadable, Embedded(TERMS)] | None = None
-    """None: load and wait."""
-    next_link: StageLink | None = None
-    """None although it joins: it is a shadow."""
-    coordinator_link: StageLink | None = None
-    """Of the tail."""
-    reason: Sentence = ""
-    """Why the node shall do this, for its owner."""
-    resume: Annotated[Resume | Unreadable, Embedded(RESUME)] | None = None
-    """What the stage keeps, where a ring that lost another one goes on; None: the ring begins."""
-
-
 class StageFact(Message):
     """Progress of a node with an assignment."""
 
@@ -289,7 +261,7 @@ class StageFact(Message):
     about: Annotated[str, Field(pattern=r"^([a-z2-7]{16}|coordinator)?$")] = ""
     """Of "failed": whom its lost link led to, a node id or "coordinator"; empty: it was no link."""
     missing: Annotated[tuple[Number, ...], Field(max_length=RESUMED_MAX)] = ()
-    """Of "ready": requests of `Assignment.resume` that the stage cannot go on with."""
+    """Of "ready": requests of `GoOn.resume` that the stage cannot go on with."""
     cached: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
     """Of "ready": runs of cached blocks that may stay."""
 

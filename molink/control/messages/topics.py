@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from molink.control.messages.assignment import Assignment
 from molink.control.messages.payloads import (
     Accepted,
-    Assignment,
     CoordinatorPresence,
     LinkKeys,
     NodeHealth,

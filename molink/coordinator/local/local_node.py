@@ -6,12 +6,13 @@ lie where the operator names them. Its reports and commands are the same, throug
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
+from molink.control.messages.assignment import Assignment, Follow, GoOn, InRing, Join
 from molink.control.messages.payloads import (
     AssignedWork,
-    Assignment,
     NodeState,
     Profile,
     ShadowOrder,
@@ -19,12 +20,18 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import ASSIGNMENT, PROFILE, SHADOW
 from molink.coordinator.local.fixed_plan import RingPlan
-from molink.node.assigned import resume_of, ring_terms
 from molink.node.control_session import ControlSession
 from molink.node.hosting import MoveLink
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import StageManager
-from molink.stage_protocol.messages import JoinRing, LoadStage, PathMoved, StageLoaded
+from molink.stage_protocol.messages import (
+    EnterRing,
+    FollowRing,
+    JoinRing,
+    LoadStage,
+    PathMoved,
+    StageLoaded,
+)
 from molink.tasks import task_group
 
 
@@ -91,18 +98,27 @@ class DirectRoutes:
     def listen(self, loaded: StageLoaded) -> None:
         """Nothing to do: no relay leads others to it."""
 
-    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
-        """With the addresses of the assignment; the last one is where a stage listens."""
-        next_link = assignment.next_link
-        tail_link = assignment.coordinator_link
+    async def join_command(self, epoch: int, command: InRing, move: MoveLink) -> EnterRing:
+        """With the addresses of the command; the last one is where a stage listens."""
+        match command:
+            case Join() | GoOn():
+                return self._join_command(epoch, command)
+            case Follow(terms=terms):
+                self.is_tail = False
+                return FollowRing(epoch, terms)
+            case other:
+                assert_never(other)
+
+    def _join_command(self, epoch: int, command: Join | GoOn) -> JoinRing:
+        tail_link = command.coordinator_link
         self.is_tail = tail_link is not None
         return JoinRing(
-            ring=ring_terms(assignment),
-            epoch=assignment.epoch,
-            next_address=_address(next_link) if next_link is not None else None,
+            ring=command.terms,
+            epoch=epoch,
+            next_address=_address(command.next_link),
             coordinator_address=_address(tail_link) if tail_link is not None else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
-            resume=resume_of(assignment),
+            resume=command.resume if isinstance(command, GoOn) else None,
         )
 
     async def shadow_address(self, link: StageLink, move: MoveLink) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from molink.config.data_dir import state_dir
 from molink.config.settings import ServeSettings
 from molink.control.addresses import Credentials
 from molink.control.broker.broker import Broker
@@ -37,7 +38,8 @@ from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.upkeep.blame import Blame
-from molink.coordinator.upkeep.manager import ManagerSettings
+from molink.coordinator.upkeep.recovery_files import RecoveryFiles
+from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.errors import UserError
 from molink.node.stage_handle import WarmStage
 from molink.serving.model_card import ModelCard
@@ -102,12 +104,20 @@ def _cluster(
         readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
         blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
         new_endpoint=partial(LocalEndpoint, card, plan, settings.ring, public_key, nodes),
-        settings=ManagerSettings(stages, *terms, first_must_stand=True),
+        settings=ManagerSettings(stages, *terms, first_must_stand=True, recoveries=_recoveries()),
         intake=Intake.of(settings),
         status=dict,
         live=stores.live,
         audits=audits,
     )
+
+
+def _recoveries() -> RecoveryFiles:
+    """Where logs of recoveries go; a user without a home has none."""
+    try:
+        return RecoveryFiles(state_dir() / "recoveries")
+    except RuntimeError:
+        return RecoveryFiles()
 
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":

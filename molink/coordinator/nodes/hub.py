@@ -20,9 +20,9 @@ from typing import Protocol
 from molink.control.broker.broker import Broker
 from molink.control.client import ControlClient
 from molink.control.inbox import NODE_BUDGET, Inbox
+from molink.control.messages.assignment import Assignment, Stop
 from molink.control.messages.payloads import (
     Accepted,
-    Assignment,
     CoordinatorPresence,
     LinkKeys,
     NodeHealth,
@@ -310,7 +310,7 @@ class ControlHub:
             was_outdated = before is not None and own_protocols().trouble(before.protocol)
             if node.outdated or (was_outdated and not node.is_assigned):
                 why = node.outdated or UP_TO_DATE
-                await self.assign(node, Assignment(revision=0, reason=why))
+                await self.assign(node, Assignment(revision=0, command=Stop(), reason=why))
 
     async def _order_probes(self) -> None:
         """Have the nodes measure the paths when it is time."""

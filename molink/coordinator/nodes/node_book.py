@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from molink.control.heartbeats import Heartbeats
+from molink.control.messages.assignment import Assignment, Command, Follow, GoOn, Hold, Join
 from molink.control.messages.base import Unreadable
 from molink.control.messages.payloads import (
-    Assignment,
     NodeHealth,
     NodeState,
     NodeWish,
@@ -28,7 +28,6 @@ from molink.coordinator.nodes.slowdown import AS_REPORTED, Slowdown
 from molink.errors import ErrorGuard, FrameError
 from molink.stage_protocol.progress import ShadowLag
 from molink.tasks import Signal
-from molink_scheduler.resume import Resume
 
 PATHS_MAX = 256
 """Nodes to which paths of one node are kept, the latest."""
@@ -185,18 +184,13 @@ class Node:
     def _assigned_state(self) -> NodeState:
         if self.wants != "serve":
             return NodeState.DRAINING
-        fact = self.current_fact
-        kind = "ready" if fact is None and self._is_survivor else fact and fact.kind
-        is_ready, has_place = kind == "ready", self.assignment and self.assignment.next_link
-        if self.covers and not has_place and kind in ("loaded", "ready"):
+        command = self.assignment.command if self.assignment is not None else None
+        has_place, fact = isinstance(command, Join | GoOn), self.current_fact
+        is_ready = fact.kind == "ready" if fact is not None else _stays(command)
+        is_loaded = is_ready or (fact is not None and fact.kind == "loaded")
+        if self.covers and not has_place and is_loaded:
             return NodeState.STANDBY
         return NodeState.SERVING if is_ready else NodeState.LOADING
-
-    @property
-    def _is_survivor(self) -> bool:
-        """Whether its stage stays as it is while its ring goes on without another one."""
-        resume = self.assignment.resume if self.assignment is not None else None
-        return isinstance(resume, Resume) and not resume.fresh
 
 
 @dataclass(slots=True)
@@ -332,6 +326,12 @@ class NodeBook:
         if node is not None:
             node.lost, node.presence = True, None
             self.wake(node)
+
+
+def _stays(command: Command | Unreadable | None) -> bool:
+    """Whether a stage stays as it is while its ring goes on without another one."""
+    is_survivor = isinstance(command, GoOn) and not command.resume.fresh
+    return is_survivor or isinstance(command, Hold | Follow)
 
 
 def _tells_plain(profile: Profile) -> bool:

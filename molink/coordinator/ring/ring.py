@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from molink.config.link_schedule import LinkShape
-from molink.control.messages.payloads import AssignedWork, Assignment, StageFact, StageLink
+from molink.control.messages.assignment import Assignment, Extend, Hold, InRing, Load
+from molink.control.messages.payloads import AssignedWork, StageFact, StageLink
 from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.ring.stage_watch import (
     LoadLimits,
@@ -30,7 +31,6 @@ from molink.stage_protocol.progress import StageProgress
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.resume import Resume
 
 COORDINATOR = -1
 """Stands where stages have their number."""
@@ -61,7 +61,7 @@ class AgentStage:
 
     node: Node
     assignment: Assignment
-    """To load, without a revision."""
+    """Its order to load, or to extend what its process holds; without a revision."""
     neighbours: tuple[str, str]
     """Whose links it accepts, public keys in Z85: the previous stage's, then the coordinator's."""
     commands: NodeCommands
@@ -108,8 +108,14 @@ class AgentStage:
     @property
     def work(self) -> AssignedWork:
         """What it holds, and how it computes."""
-        assert self.assignment.work is not None, "a stage holds layers"
-        return self.assignment.work
+        return self.command.work
+
+    @property
+    def command(self) -> Load | Extend:
+        """How it comes to hold its layers."""
+        command = self.assignment.command
+        assert isinstance(command, Load | Extend), "a stage loads before anything else"
+        return command
 
     @property
     def layers(self) -> tuple[int, int]:
@@ -134,8 +140,7 @@ class AgentStage:
 
     async def hold(self) -> None:
         """Have a survivor wait for how its ring goes on, longer than it would for a neighbour."""
-        held = self.assignment.model_copy(update={"resume": Resume()})
-        await self.commands.assign(self.node, held)
+        await self.commands.assign(self.node, self._ordered(Hold(work=self.work)))
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Until the layers are there. Raises StageError when they cannot be, UserError when its
@@ -147,24 +152,18 @@ class AgentStage:
         self.loaded, self.shadowed = self._checked(fact), {}
         return self.loaded
 
-    async def join(
-        self,
-        ring: RingTerms,
-        to_next: StageLink | None,
-        sampled: StageLink | None,
-        resume: Resume | None = None,
-    ) -> StageFact:
-        """Put it into the ring, until all of its links stand: the one to the next stage, and of the
-        tail the one to the coordinator. With `resume` the ring goes on after a loss, and the fact
-        says what the stage keeps. A shadow has no next stage. Raises StageError."""
-        links = {"next_link": to_next, "coordinator_link": sampled, "resume": resume}
-        self.next_id = to_next.to if to_next is not None else ""
-        self._reports = ReportWatch(stall_max_s(self.node.profile, ring.span_tokens))
-        assignment = self.assignment.model_copy(update={"join": ring, **links})
-        await self.commands.assign(self.node, assignment)
+    async def enter(self, command: InRing) -> StageFact:
+        """Have it take part in its ring's epoch, until all of its links stand; the fact says what
+        it keeps. Raises StageError."""
+        self.next_id = next((link.to for link in command.links), "")
+        self._reports = ReportWatch(stall_max_s(self.node.profile, command.terms.span_tokens))
+        await self.commands.assign(self.node, self._ordered(command))
         fact = await self._fact("ready", lambda fraction: None)
         self.has_joined = True
         return fact
+
+    def _ordered(self, command: Hold | InRing) -> Assignment:
+        return self.assignment.model_copy(update={"command": command})
 
     @property
     def is_lost(self) -> bool:
@@ -216,8 +215,8 @@ class AgentStage:
     def replaced(self, kv_tokens: int) -> "AgentStage":
         """The stage that takes its place on its node, with room for so many tokens as the ring
         counts with; its layers are to be loaded."""
-        given = replace(self.work, kv_tokens=kv_tokens)
-        assignment = self.assignment.model_copy(update={"work": given, "resume": None})
+        load = Load(work=replace(self.work, kv_tokens=kv_tokens))
+        assignment = self.assignment.model_copy(update={"command": load})
         return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)
 
     def fail(self, reason: str, about: str = "") -> StageError:
@@ -302,14 +301,13 @@ class AgentStage:
         if not isinstance(loaded, StageLoaded):
             why = loaded.why if loaded is not None else "nothing"
             raise self.fail(f"{self.name} says something impossible of its stage ({why}).")
-        work, given = self.assignment.work, loaded.kv_tokens_capacity
-        wanted = work.kv_tokens if work is not None else None
-        if given < (wanted or 1):
-            raise self.fail(f"{self.name} has room for {given} tokens, {wanted or 1} were planned.")
+        given, wanted = loaded.kv_tokens_capacity, self.work.kv_tokens or 1
+        if given < wanted:
+            raise self.fail(f"{self.name} has room for {given} tokens, {wanted} were planned.")
         if loaded.state_slots == 0:
             raise self.fail(f"{self.name} has room for the states of no request.")
-        if work is not None and loaded.kv_dtype != work.kv_dtype:
-            raise self.fail(f"{self.name} keeps no KV as {work.kv_dtype}: update MoLink there.")
+        if loaded.kv_dtype != (wanted_dtype := self.work.kv_dtype):
+            raise self.fail(f"{self.name} keeps no KV as {wanted_dtype}: update MoLink there.")
         if self.assignment.stage == 0 and loaded.coordinator_port is None:
             raise self.fail(f"{self.name} does not listen for the coordinator.")
         return loaded

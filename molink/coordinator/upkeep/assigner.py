@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from molink.control.messages.payloads import AssignedWork, Assignment
+from molink.control.messages.assignment import Assignment, Load, Stop
+from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.ring.ring import AgentStage, NodeCommands
@@ -26,11 +27,12 @@ class Assigner:
     def stages(self, plan: PlannedRing, ring: int) -> list[AgentStage]:
         """The stages of a ring in a new epoch, none of them assigned yet."""
         nodes = [self.book.nodes[stage.node_id] for stage in plan.stages]
-        given = Assignment(revision=0, ring=ring, epoch=self.next_epoch(), stages=len(nodes))
+        epoch, stages = self.next_epoch(), len(nodes)
+        placed = partial(Assignment, revision=0, ring=ring, epoch=epoch, stages=stages)
         return [
             self._stage(
                 node,
-                given.model_copy(update={"stage": index, "work": stage.work}),
+                placed(stage=index, command=Load(work=stage.work)),
                 (nodes[index - 1].public_key, self.coordinator_key),
             )
             for index, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
@@ -38,13 +40,13 @@ class Assigner:
 
     def in_place_of(self, lost: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
         """The stage that takes a lost one's place on another node; of no epoch of its own yet."""
-        given = lost.assignment.model_copy(update={"work": work, "resume": None})
+        given = lost.assignment.model_copy(update={"command": Load(work=work)})
         return self._stage(node, given, lost.neighbours)
 
     def standby(self, place: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
         """The stage of no ring that holds what another one does."""
         why = f"It holds the layers of {place.name}, whose place it takes should that go."
-        update = {"work": work, "epoch": self.next_epoch(), "reason": why, "resume": None}
+        update = {"command": Load(work=work), "epoch": self.next_epoch(), "reason": why}
         return self._stage(node, place.assignment.model_copy(update=update), place.neighbours)
 
     def _stage(self, node: Node, assignment: Assignment, neighbours: tuple[str, str]) -> AgentStage:
@@ -63,4 +65,5 @@ class Assigner:
         assignment = node.assignment
         if epoch is not None and (assignment is None or assignment.epoch != epoch):
             return
-        await self.commands.assign(node, Assignment(revision=0, reason="No ring needs it now."))
+        idle = Assignment(revision=0, command=Stop(), reason="No ring needs it now.")
+        await self.commands.assign(node, idle)

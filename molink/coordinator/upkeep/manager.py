@@ -29,12 +29,13 @@ from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.handover import Handover
 from molink.coordinator.upkeep.recovery import Recovery
-from molink.coordinator.upkeep.replacement import SlowReplacement
 from molink.coordinator.upkeep.ring_building import RingEndpoint
 from molink.coordinator.upkeep.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
+from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.coordinator.upkeep.shadows import Shadows
-from molink.coordinator.upkeep.slow_rings import SlowRings
+from molink.coordinator.upkeep.slow.replacement import SlowReplacement
+from molink.coordinator.upkeep.slow.slow_rings import SlowRings
 from molink.coordinator.upkeep.standbys import Standbys
 from molink.coordinator.upkeep.take_over import KeptRing, RingKeeper, TakeOver
 from molink.errors import ErrorGuard, MolinkError
@@ -59,21 +60,6 @@ at once. Doubles until a ring has served for a while."""
 
 STEADY_S = 60.0
 """Of service: what ends a ring after it is another matter than what ended the one before."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerSettings:
-    """Settings of the operator."""
-
-    min_nodes: int = 1
-    codec: str = "raw"
-    """As `--wire`."""
-    standbys: int = 0
-    """Free nodes that are to hold the layers of others."""
-    shadow: bool = True
-    """Whether they are to hold KV of theirs as well."""
-    first_must_stand: bool = False
-    """Whether a first ring that fails is the operator's to mend, who sits in front of it."""
 
 
 @dataclass(slots=True)
@@ -378,7 +364,7 @@ class ClusterManager:
         stages: Sequence[AgentStage],
         kept: KeptRing | None = None,
     ) -> None:
-        endpoint = self.new_endpoint(stages[0].epoch)
+        endpoint, files = self.new_endpoint(stages[0].epoch), self.settings.recoveries
         ring = RingSupervisor(
             number=number,
             plan=plan,
@@ -388,7 +374,9 @@ class ClusterManager:
             service=self.service,
             stand_by=self.assigner.stand_by,
             wake=self.book.changed,
-            recovery=Recovery(endpoint, self.assigner.next_epoch, self._standbys),
+            recovery=Recovery(
+                endpoint, self.assigner.next_epoch, self._standbys, files.note_of(number)
+            ),
             mended=lambda failure: self.blame.mended(failure.node_id, time.monotonic()),
             complained=lambda failure: self.blame.complained(failure, time.monotonic()),
             keeper=self.keeper,

@@ -1,37 +1,58 @@
-"""Failover of a ring that has lost stages: survivors stay, the hole is filled, the ring goes on.
+"""Driver of a ring's failover: `molink_scheduler.recovery` decides, nodes and links carry it out.
 
-What is lost goes on on a standby that holds its layers, else it is loaded again on its own node if
-that is still there, else on another one, else beside what a neighbour holds. Then all stages join
-the ring's next epoch, in which survivors keep their process, weights and KV
-(`molink_scheduler.resume`). When another stage is lost meanwhile, the same begins again. A ring
-that cannot go on in time ends, and its requests go to the next one.
+`begin` says what was lost and finds out who is in which place of the next epoch; `run` has all of
+them load and join. What fails meanwhile is another loss, and begins the same again.
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Protocol
 
+from molink.control.messages.assignment import GoOn
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import AgentStage, Ring, tokens_asked
-from molink.coordinator.upkeep.neighbours import has_grown, in_places, without_holes
-from molink.coordinator.upkeep.ring_building import RingEndpoint, ring_snapshots, routes_of
+from molink.coordinator.upkeep.neighbours import extended, has_grown, in_places
+from molink.coordinator.upkeep.ring_building import RingEndpoint, room_of, routes_of, with_caches
 from molink.errors import StageError
 from molink.tasks import background_tasks, gathered
-from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.tiers import CacheTiers
-from molink_scheduler.resume import Positions, Resume, common_runs, held_behind
-
-RECOVER_WITHIN_S = 60.0
-"""A small download and the import of torch on a busy PC; after that users are better off with a
-ring that is dealt anew, which loads too."""
-
-LOST_AGAIN_S, LOST_AGAIN_MAX_S = 60.0, 3600.0
-"""A node that loses its stage again within this time has a reason: another one takes its place, or
-the ring is planned anew. Twice as long after each further loss."""
+from molink_scheduler.recovery.events import (
+    Event,
+    FillerFound,
+    Loss,
+    NeighbourFound,
+    PlaceLoaded,
+    PlaceReady,
+    RequestsListed,
+    StageSilent,
+    StagesLost,
+    TimePassed,
+    WentOn,
+)
+from molink_scheduler.recovery.instructions import (
+    BeginEpoch,
+    EndRing,
+    Extends,
+    Fills,
+    FindFiller,
+    FindNeighbour,
+    HoldPlaces,
+    Instruction,
+    JoinEpoch,
+    ListRequests,
+    LoadPlaces,
+    Reloads,
+    ResumeRequests,
+    Seat,
+    Serve,
+    Stays,
+    TooSmall,
+)
+from molink_scheduler.recovery.machine import recover
+from molink_scheduler.recovery.members import Filler, Member, RingRoom
+from molink_scheduler.recovery.state import RECOVER_WITHIN_S, RingRecovery
+from molink_scheduler.resume import Resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +60,9 @@ class Resumption:
     """Ring whose stages have all joined its next epoch."""
 
     ring: Ring
-    listed: frozenset[int]
-    """Requests of which survivors were told to keep KV..."""
-    missing: frozenset[int]
-    """...and those among them with which some stage cannot go on."""
-    behind_tokens: int
-    """Rows that fresh stages lack of them, all told."""
+    going_on: ResumeRequests
     reason: str
     """Why there is another epoch, a sentence."""
-    cached: Positions | None = None
-    """Runs of cached blocks that all survivors hold; None: none are asked for any."""
 
 
 class Fillers(Protocol):
@@ -68,6 +82,10 @@ class Fillers(Protocol):
         """Work of a stage that takes these layers too; None: its node has no room, or no time."""
 
 
+Note = Callable[[RingRecovery, Event, float, Sequence[Instruction]], object]
+"""Takes the state before an event, the event, its time, and what it led to."""
+
+
 @dataclass(slots=True)
 class Recovery:
     """Way of one ring into its next epoch, and the next."""
@@ -75,158 +93,172 @@ class Recovery:
     endpoint: RingEndpoint
     next_epoch: Callable[[], int]
     fillers: Fillers
+    note: Note | None = None
     clock: Callable[[], float] = time.monotonic
-    _fresh: set[int] = field(default_factory=set)
-    """Places of stages that hold nothing of the ring's requests."""
-    _began_at: float | None = None
-    """When the first stage was lost; None: the ring serves."""
-    _loaded_at: float = 0.0
-    """When all that was lost was loaded again."""
-    _times_lost: Counter[str] = field(default_factory=Counter)
-    """How often each node has lost its stage..."""
-    _held_back_until: dict[str, float] = field(default_factory=dict)
-    """...and until when it must not load it again."""
+    _state: RingRecovery | None = None
+    """None: it has lost nothing yet."""
+    _todo: list[Instruction] = field(default_factory=list)
+    _offered: dict[tuple[int, str], AgentStage] = field(default_factory=dict)
+    """Stages that could take places of lost ones, by place and node."""
+    _beside: dict[int, AssignedWork] = field(default_factory=dict)
+    """Work of neighbours that could take a hole's layers too, by place."""
 
     @property
     def left_s(self) -> float:
         """For how long it may still take."""
-        began_at = self.clock() if self._began_at is None else self._began_at
-        return max(0.0, began_at + RECOVER_WITHIN_S - self.clock())
+        state = self._state
+        return RECOVER_WITHIN_S if state is None else state.left_s(self.clock())
 
-    def begin(self, ring: Ring, *, taken_over: bool = False) -> Ring | None:
+    def begin(self, ring: Ring, *, with_coordinator: bool = False) -> Ring | None:
         """The ring on its way into the next epoch, with nothing loaded in the places of what is
-        lost, or with fewer places; None: it cannot go on without that, or not in time. One that is
-        `taken_over` may have lost nothing but its coordinator."""
-        lost = _lost(ring.stages)
-        replaced = lost | self._fresh
-        fewest, most = int(not taken_over), len(ring.stages) - 1
-        if not self.left_s or not fewest <= len(replaced) <= most:
-            return None
-        fillings = self._fillings(ring, sorted(lost))
-        stages = [fillings.get(place, stage) for place, stage in enumerate(ring.stages)]
-        beside = partial(self._beside, tokens_asked(ring.terms.ring.kv_tokens_capacity))
-        going_on = without_holes(stages, lost - fillings.keys(), replaced, beside)
-        if going_on is None:
-            return None
-        now, epoch = self.clock(), self.next_epoch()
-        self._began_at = now if self._began_at is None else self._began_at
-        for place in lost:
-            self._hold_back(ring.stages[place].node.node_id)
-        left, self._fresh = going_on
-        return in_places(ring, [stage.in_epoch(epoch) for stage in left])
+        lost, or with fewer places; None: it cannot go on without that, or not in time. One whose
+        coordinator was lost too may have lost nothing else."""
+        losses = tuple(
+            Loss(place, stage.may_load_again)
+            for place, stage in enumerate(ring.stages)
+            if stage.is_lost
+        )
+        self._offered, self._beside = {}, {}
+        self._todo.clear()
+        self._tell(ring, StagesLost(losses, with_coordinator))
+        while self._todo:
+            match self._todo.pop(0):
+                case FindFiller() as asked:
+                    self._tell(ring, self._filler(ring, asked))
+                case FindNeighbour() as asked:
+                    self._tell(ring, self._neighbour(ring, asked))
+                case BeginEpoch(_, seats):
+                    return self._in_epoch(ring, seats)
+        return None
 
-    def has_standby(self, ring: Ring, stage: AgentStage) -> bool:
-        """Whether another node could take a stage's place at once."""
-        tokens = tokens_asked(ring.terms.ring.kv_tokens_capacity)
-        return self.fillers.standing_by(stage, tokens, set()) is not None
-
-    def _beside(
-        self, kv_tokens: int, stage: AgentStage, layers: tuple[int, int]
-    ) -> AssignedWork | None:
-        return self.fillers.beside(stage, layers, kv_tokens, self.left_s)
-
-    def _fillings(self, ring: Ring, lost: Sequence[int]) -> dict[int, AgentStage]:
-        """What takes the place of each stage that is lost, where something can."""
-        found: dict[int, AgentStage] = {}
-        for place in lost:
-            taken = {stage.node.node_id for stage in found.values()}
-            filling = self._filling(ring, ring.stages[place], taken)
-            if filling is not None:
-                found[place] = filling
+    def is_lost(self, ring: Ring, place: int, silent_s: float) -> bool:
+        """Whether a stage that nobody hears counts as lost."""
+        stage, tokens = ring.stages[place], _tokens_asked(ring)
+        has_standby = self.fillers.standing_by(stage, tokens, set()) is not None
+        self._tell(ring, StageSilent(place, silent_s, has_standby))
+        found = bool(self._todo)
+        self._todo.clear()
         return found
-
-    def _filling(self, ring: Ring, lost: AgentStage, taken: Set[str]) -> AgentStage | None:
-        """A standby that has the layers, else its own node, else another one that is free."""
-        tokens = tokens_asked(ring.terms.ring.kv_tokens_capacity)
-        standby = self.fillers.standing_by(lost, tokens, taken)
-        if standby is not None:
-            return standby
-        now, until = self.clock(), self._held_back_until
-        held_back = {node_id for node_id in until if now < until[node_id]}
-        if lost.may_load_again and lost.node.node_id not in held_back:
-            return lost.replaced(tokens)
-        return self.fillers.with_room(lost, tokens, taken | held_back, self.left_s)
-
-    def _hold_back(self, node_id: str) -> None:
-        again_s = LOST_AGAIN_S * 2.0 ** min(self._times_lost[node_id], 30)
-        self._times_lost[node_id] += 1
-        self._held_back_until[node_id] = self.clock() + min(LOST_AGAIN_MAX_S, again_s)
 
     async def run(self, ring: Ring, client: RingClient, reason: str) -> Resumption:
         """Load what is lost and have all stages join. Raises StageError or UserError when one
         cannot."""
-        stages, terms = ring.stages, ring.terms
-        await self._load(stages)
-        _check_room(stages, terms.ring)
-        self._loaded_at = self.clock()
-        loaded = [stage.loaded for stage in stages if stage.loaded is not None]
-        tiers = CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded])
-        ring_terms = replace(terms.ring, tiers=tiers, state_snapshots=ring_snapshots(loaded))
-        terms = replace(terms, ring=ring_terms)
-        routes = await self.endpoint.reroute(routes_of(stages, loaded, terms.coordinator))
-        listed = client.to_resume()
-        shadowed = {place: stages[place].shadowed for place in self._fresh}
-        held = held_behind(dict(listed), shadowed, self._fresh)
-        stays = self._chains_stay(stages, terms.ring)
-        facts = await gathered(
-            stage.join(
-                terms.ring,
-                to_next,
-                routes.sampled if stage is stages[-1] else None,
-                replace(self._resume(place, len(stages), listed, held), chains_stay=stays),
-            )
-            for place, (stage, to_next) in enumerate(zip(stages, routes.next_of, strict=True))
-        )
-        return Resumption(
-            Ring(stages, terms, routes.requests),
-            frozenset(request_id for request_id, _ in listed),
-            frozenset(request_id for fact in facts for request_id in fact.missing),
-            sum(_tokens(listed) - _tokens(one) for one in held.values()),
-            reason,
-            common_runs(one.cached for place, one in enumerate(facts) if place not in self._fresh)
-            if stays
-            else None,
-        )
-
-    async def _load(self, stages: Sequence[AgentStage]) -> None:
-        """Have survivors hold what they have, and load the others; ends when one more is lost."""
+        stages = ring.stages
         self.endpoint.admit(stages)
         await gathered(stage.admit() for stage in stages)
-        survivors = [
-            stage
-            for place, stage in enumerate(stages)
-            if (place not in self._fresh or has_grown(stage)) and stage.loaded is not None
-        ]
-        await gathered(stage.hold() for stage in survivors)
-        loading = [stage for stage in stages if stage.loaded is None]
-        async with background_tasks() as tasks:
-            for stage in stages:
-                tasks.create_task(_until_lost(stage))
-            await gathered(stage.load(lambda fraction: None) for stage in loading)
+        while self._todo:
+            match self._todo.pop(0):
+                case HoldPlaces(places):
+                    await gathered(stages[place].hold() for place in places)
+                case LoadPlaces(places):
+                    await self._load(ring, places)
+                case ListRequests():
+                    self._tell(ring, RequestsListed(self._attempt, client.to_resume()))
+                case JoinEpoch(resumes):
+                    ring = await self._join(ring, resumes)
+                case ResumeRequests() as going_on:
+                    return Resumption(ring, going_on, reason)
+                case TooSmall(place, lacks):
+                    raise _too_small(stages[place], lacks)
+                case EndRing(why):
+                    raise StageError(why)
+        raise StageError("Its ring has no way to go on.")
 
-    def _chains_stay(self, stages: Sequence[AgentStage], ring: RingTerms) -> bool:
-        """Whether survivors may keep what is cached: the head knows what that is, and a stage that
-        has taken another one's layers, or has tiers, is fed in ways that know no cached blocks."""
-        has_tiers = ring.tiers is not None and ring.tiers.has_room
-        can = ring.prefix_cache and ring.state_slots is None and not has_tiers
-        return can and 0 not in self._fresh and not any(map(has_grown, stages))
-
-    def succeeded(self) -> tuple[float, float]:
+    def succeeded(self, ring: Ring) -> tuple[float, float]:
         """The ring serves again; how many seconds after its loss, and how many of them it took to
         load."""
-        assert self._began_at is not None, "it had lost a stage"
-        elapsed_s, loading_s = self.clock() - self._began_at, self._loaded_at - self._began_at
-        self._began_at, self._fresh = None, set()
-        return elapsed_s, loading_s
+        self._tell(ring, WentOn())
+        served = self._todo.pop(0) if self._todo else None
+        return (served.elapsed_s, served.loading_s) if isinstance(served, Serve) else (0.0, 0.0)
 
-    def _resume(
-        self, place: int, count: int, listed: Positions, held: Mapping[int, Positions]
-    ) -> Resume:
-        """The tail's next stage is the head, to which it sends no rows."""
-        next_fresh = place + 1 < count and place + 1 in self._fresh
-        fresh = place if place in self._fresh else place + 1
-        is_told = place in self._fresh or next_fresh
-        return Resume(listed, place in self._fresh, next_fresh, held[fresh] if is_told else ())
+    def _tell(self, ring: Ring, event: Event) -> None:
+        before, now = self._state or _as_it_serves(ring), self.clock()
+        self._state, told = recover(before, event, now)
+        self._todo.extend(told)
+        if self.note is not None and (told or not isinstance(event, StageSilent)):
+            self.note(before, event, now, told)
+
+    @property
+    def _attempt(self) -> int:
+        return self._state.attempt if self._state is not None else 0
+
+    # -- who is in which place -------------------------------------------------------------------
+
+    def _filler(self, ring: Ring, asked: FindFiller) -> FillerFound:
+        lost, tokens, taken = ring.stages[asked.place], _tokens_asked(ring), set(asked.taken)
+        standby = self.fillers.standing_by(lost, tokens, taken)
+        avoided = taken.union(asked.held_back)
+        free = self.fillers.with_room(lost, tokens, avoided, asked.within_s)
+        for one in (standby, free):
+            if one is not None:
+                self._offered.setdefault((asked.place, one.node.node_id), one)
+        return FillerFound(asked.place, _offer(standby), _offer(free))
+
+    def _neighbour(self, ring: Ring, asked: FindNeighbour) -> NeighbourFound:
+        for place in asked.able:
+            stage = ring.stages[place]
+            if stage.node.wants != "serve":
+                continue
+            tokens = _tokens_asked(ring)
+            work = self.fillers.beside(stage, asked.layers, tokens, asked.within_s)
+            if work is not None:
+                self._beside[place] = work
+                return NeighbourFound(place)
+        return NeighbourFound(None)
+
+    def _in_epoch(self, ring: Ring, seats: Sequence[Seat]) -> Ring:
+        epoch = self.next_epoch()
+        return in_places(ring, [self._seated(ring, seat).in_epoch(epoch) for seat in seats])
+
+    def _seated(self, ring: Ring, seat: Seat) -> AgentStage:
+        stage = ring.stages[seat.place]
+        match seat:
+            case Stays():
+                return stage
+            case Reloads():
+                return stage.replaced(_tokens_asked(ring))
+            case Fills(place, filler):
+                return self._offered[place, filler.node]
+            case Extends(place):
+                return extended(stage, self._beside[place])
+
+    # -- into the epoch --------------------------------------------------------------------------
+
+    async def _load(self, ring: Ring, places: Sequence[int]) -> None:
+        """Until all are loaded; ends when one more is lost."""
+        async with background_tasks() as tasks:
+            for stage in ring.stages:
+                tasks.create_task(_until_lost(stage))
+            await gathered(self._load_one(ring, place) for place in places)
+
+    async def _load_one(self, ring: Ring, place: int) -> None:
+        loaded = await ring.stages[place].load(lambda fraction: None)
+        self._tell(ring, PlaceLoaded(self._attempt, place, room_of(loaded)))
+
+    async def _join(self, ring: Ring, resumes: Sequence[Resume]) -> Ring:
+        """The ring with the terms by which all have joined."""
+        stages, terms = ring.stages, ring.terms
+        loaded = [stage.loaded for stage in stages if stage.loaded is not None]
+        terms = replace(terms, ring=with_caches(terms.ring, loaded))
+        routes = await self.endpoint.reroute(routes_of(stages, loaded, terms.coordinator))
+        joined = Ring(stages, terms, routes.requests)
+
+        async def join(place: int, resume: Resume) -> None:
+            sampled = routes.sampled if place == len(stages) - 1 else None
+            command = GoOn(
+                work=stages[place].work,
+                terms=terms.ring,
+                next_link=routes.next_of[place],
+                coordinator_link=sampled,
+                resume=resume,
+            )
+            fact = await stages[place].enter(command)
+            ready = PlaceReady(self._attempt, place, fact.missing, fact.cached)
+            self._tell(joined, ready)
+
+        await gathered(join(place, resume) for place, resume in enumerate(resumes))
+        self._tell(joined, TimePassed())
+        return joined
 
 
 async def _until_lost(stage: AgentStage) -> None:
@@ -236,21 +268,30 @@ async def _until_lost(stage: AgentStage) -> None:
     raise StageError(f"While others loaded, {stage.name} was lost too.")
 
 
-def _tokens(positions: Positions) -> int:
-    return sum(tokens for _, tokens in positions)
+def _as_it_serves(ring: Ring) -> RingRecovery:
+    terms = ring.terms.ring
+    room = RingRoom(terms.kv_tokens_capacity, terms.state_slots, terms.prefix_cache)
+    return RingRecovery(room, tuple(map(_member, ring.stages)))
 
 
-def _lost(stages: Sequence[AgentStage]) -> set[int]:
-    return {place for place, stage in enumerate(stages) if stage.is_lost}
+def _member(stage: AgentStage) -> Member:
+    room = room_of(stage.loaded) if stage.loaded is not None else None
+    return Member(stage.node.node_id, stage.layers, room, has_grown=has_grown(stage))
 
 
-def _check_room(stages: Sequence[AgentStage], ring: RingTerms) -> None:
-    """Raises StageError when one has less room than the ring counts with."""
-    for stage in stages:
-        loaded = stage.loaded
-        assert loaded is not None, "all have loaded"
-        has_slots = (loaded.state_slots or 0) >= (ring.state_slots or 0)
-        if loaded.state_slots is not None and not has_slots:
-            raise stage.fail(f"{stage.name} has room for the states of too few requests.")
-        if loaded.kv_tokens_capacity < ring.kv_tokens_capacity:
-            raise stage.fail(f"{stage.name} has room for too few tokens of its ring.")
+def _offer(stage: AgentStage | None) -> Filler | None:
+    if stage is None:
+        return None
+    room = room_of(stage.loaded) if stage.loaded is not None else None
+    return Filler(stage.node.node_id, room, tuple(sorted(stage.shadowed.items())))
+
+
+def _tokens_asked(ring: Ring) -> int:
+    return tokens_asked(ring.terms.ring.kv_tokens_capacity)
+
+
+def _too_small(stage: AgentStage, lacks: str) -> StageError:
+    """The error to raise about a stage that has less room than its ring counts with."""
+    stage.is_given_up = True
+    what = "the states of too few requests" if lacks == "states" else "too few tokens of its ring"
+    return stage.stuck(f"{stage.name} has room for {what}.")

@@ -4,11 +4,12 @@ Nothing is started here: nodes get assignments, and report when they have carrie
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from molink.control.messages.assignment import Join
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.ring.client import RingClient
@@ -16,7 +17,9 @@ from molink.coordinator.ring.ring import AgentStage, JoinTerms, Ring
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.recovery.members import Room
 
 ADDRESSES_MAX = 16
 """Of a link, as messages allow."""
@@ -67,21 +70,35 @@ async def build_ring(
         kv_tokens_capacity=capacity,
         state_slots=min(slots, default=None),
         micro_batch_candidates=micro_batch_candidates(len(stages)),
-        state_snapshots=ring_snapshots(loaded),
-        tiers=CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded]),
     )
+    ring = with_caches(ring, loaded)
     async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):
         await gathered(
-            stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
+            stage.enter(
+                Join(
+                    work=stage.work,
+                    terms=ring,
+                    next_link=to_next,
+                    coordinator_link=routes.sampled if stage is stages[-1] else None,
+                )
+            )
             for stage, to_next in zip(stages, routes.next_of, strict=True)
         )
     return Ring(stages, replace(terms, ring=ring), routes.requests)
 
 
-def ring_snapshots(loaded: Iterable[StageLoaded]) -> int:
-    """Snapshots of states that all stages of a ring have room for whose layers keep some."""
+def with_caches(ring: RingTerms, loaded: Sequence[StageLoaded]) -> RingTerms:
+    """The terms of a ring, with what all of its stages have room to cache beside their KV."""
     keeping = [stage for stage in loaded if stage.state_slots is not None]
-    return min((stage.state_snapshots for stage in keeping), default=0)
+    snapshots = min((stage.state_snapshots for stage in keeping), default=0)
+    tiers = CacheTiers.of_ring([room_of(stage).tiers for stage in loaded])
+    return replace(ring, tiers=tiers, state_snapshots=snapshots)
+
+
+def room_of(loaded: StageLoaded) -> Room:
+    """Room of a stage as its ring's recovery counts it."""
+    tiers = loaded.tiers or CacheTiers()
+    return Room(loaded.kv_tokens_capacity, loaded.state_slots, tiers)
 
 
 def micro_batch_candidates(stages: int) -> tuple[int, ...]:

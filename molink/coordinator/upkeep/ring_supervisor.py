@@ -42,10 +42,6 @@ PROGRESS_PERIOD_S = 1.0
 SILENCE_PERIOD_S = 0.1
 """Between two looks for stages that are silent."""
 
-SILENT_LOST_S = 4.0
-"""For which a stage may be silent until it is lost, where no standby holds its layers: a stall of a
-home Wi-Fi is over in two to five seconds, and costs less than to go on without the PC."""
-
 ROWS_REFUSED_MAX = 3
 """Requests that a stage may refuse for its neighbour's rows, until one of both is left out."""
 
@@ -168,7 +164,7 @@ class RingSupervisor:
         for one in self.keeper.requests.get(self.number, ()):
             client.adopt(one)
         self._serving = self._serving_ring(client)
-        if (begun := self.recovery.begin(ring, taken_over=True)) is None:
+        if (begun := self.recovery.begin(ring, with_coordinator=True)) is None:
             raise StageError("Too little is left of it to take it over.")
         self.state = RingState.RESUMING
         self._go_to(begun)
@@ -262,16 +258,16 @@ class RingSupervisor:
                 self._note("plan", f"goes on with {stage.name} for {wide}")
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
-        reason, missing = resumption.reason, resumption.missing
-        if resumption.cached is not None:
-            client.keep_cached(resumption.cached)
-        client.go_on(resumption.ring, resumption.listed, missing, reason)
-        elapsed_s, loading_s = self.recovery.succeeded()
-        kept = len(resumption.listed - missing)
+        reason, going_on = resumption.reason, resumption.going_on
+        if going_on.cached is not None:
+            client.keep_cached(going_on.cached)
+        client.go_on(resumption.ring, going_on.listed, going_on.missing, reason)
+        elapsed_s, loading_s = self.recovery.succeeded(resumption.ring)
+        kept = len(going_on.listed - going_on.missing)
         if self.state is RingState.RESUMING:
             self.state = RingState.SERVING
         times = f"{elapsed_s:.1f} s after a loss, {loading_s:.1f} of them to load"
-        holding = f"with the KV of {kept} requests, {resumption.behind_tokens} tokens behind"
+        holding = f"with the KV of {kept} requests, {going_on.behind_tokens} tokens behind"
         self._note("ring_resumed", f"goes on {times}, {holding}: {reason}")
         self.wake.set()
 
@@ -295,7 +291,7 @@ class RingSupervisor:
                 self._note("stage_silent", f"waits for {ring.stages[place].name}: {SILENT}")
             for place, silent_s in silent.items():
                 stage = ring.stages[place]
-                if silent_s >= SILENT_LOST_S or self.recovery.has_standby(ring, stage):
+                if self.recovery.is_lost(ring, place, silent_s):
                     silence = f"{stage.name} has been silent for {silent_s:.0f} s"
                     raise stage.silent(f"{silence}: {SILENT}.", now)
             known = set(silent)

@@ -14,12 +14,11 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from molink.control.messages.assignment import Follow, GoOn, Join
 from molink.coordinator.ring.ring import AgentStage, NodeCommands
 from molink.coordinator.upkeep.ring_building import link_to
 from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
 from molink.errors import ErrorGuard, MolinkError
-from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.resume import Resume
 
 Standing = MutableMapping[str, AgentStage]
 """What each standby holds, by the id of its node."""
@@ -64,7 +63,7 @@ class Shadows:
     def in_place(self, shadow: AgentStage, filling: AgentStage) -> AgentStage:
         """The stage in a lost one's place on a standby's node: that of a shadow is loaded, and
         holds what it has reported, unless it was the shadow of another ring's stage."""
-        if shadow.node.node_id not in self._pairs or not _joins(shadow):
+        if shadow.node.node_id not in self._pairs or not _follows(shadow):
             return filling
         health = shadow.health
         report = health.shadow if health is not None else None
@@ -93,15 +92,14 @@ class Shadows:
         with self.guard:
             try:
                 await shadow.admit()
-                given = before.node.assignment
-                terms = given.join if given is not None else None
+                given = before.node.assignment.command if before.node.assignment else None
                 is_current = standing.get(node.node_id) is held and before.epoch == ring.epoch
-                if not is_current or loaded is None or not isinstance(terms, RingTerms):
+                if not is_current or loaded is None or not isinstance(given, Join | GoOn):
                     return
                 standing[node.node_id] = shadow
-                await shadow.join(terms, None, None, Resume())
-                relay = given.next_link.relay if given is not None and given.next_link else ""
-                link = await ring.endpoint.reroute_one(link_to(node, loaded.port, "ring", relay))
+                await shadow.enter(Follow(work=held.work, terms=given.terms))
+                link = link_to(node, loaded.port, "ring", given.next_link.relay)
+                link = await ring.endpoint.reroute_one(link)
                 await self.commands.lead_to_shadow(before.node, before.epoch, link)
             except MolinkError:
                 return  # What has failed is seen where it stands by.
@@ -126,10 +124,12 @@ def _able(covered: AgentStage, standing: Standing, taken: set[str]) -> Iterator[
         and one.work.layers == covered.work.layers
         and (one.work.dtype, one.work.kv_dtype) == (covered.work.dtype, covered.work.kv_dtype)
     ]
-    yield from sorted(able, key=lambda one: not _joins(one))
+    yield from sorted(able, key=lambda one: not _follows(one))
 
 
-def _joins(stage: AgentStage) -> bool:
-    """Whether it was told to join a ring's epoch."""
+def _follows(stage: AgentStage) -> bool:
+    """Whether it was told to be a shadow in its ring's epoch."""
     given = stage.node.assignment
-    return given is not None and given.join is not None and given.epoch == stage.epoch
+    if given is None or given.epoch != stage.epoch:
+        return False
+    return isinstance(given.command, Follow)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
-from molink.control.messages.payloads import Assignment, StageLink
+from molink.control.messages.assignment import Assignment
+from molink.control.messages.payloads import StageLink
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.ring.ring import AgentStage, Ring
@@ -40,6 +41,16 @@ class KeptStage:
     assigned: Assignment
     """The last that its node was sent."""
     loaded: StageLoaded
+
+    def __post_init__(self) -> None:
+        if self.assigned.work is None:
+            raise ValueError("a stage that serves holds layers")
+
+    @property
+    def planned(self) -> PlannedStage:
+        """The stage in the plan of its ring."""
+        assert self.assigned.work is not None, "it was checked"
+        return PlannedStage(self.node_id, self.assigned.work)
 
     def is_held(self, node: Node) -> bool:
         """Whether the node is as it was left, by its own report."""
@@ -71,9 +82,9 @@ class KeptRing:
     @property
     def plan(self) -> PlannedRing:
         """What it was built by."""
-        works = [(one.node_id, one.assigned.work) for one in self.stages]
-        planned = tuple(PlannedStage(one, work) for one, work in works if work is not None)
-        return PlannedRing(planned, self.forecast, self.prompt_token_s)
+        return PlannedRing(
+            tuple(one.planned for one in self.stages), self.forecast, self.prompt_token_s
+        )
 
     def restored(self, stages: Sequence[AgentStage]) -> Sequence[AgentStage]:
         """Stages of its plan as they were left; one whose node does not hold that counts as

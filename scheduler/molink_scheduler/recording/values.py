@@ -11,7 +11,7 @@ import base64
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import ModuleType
@@ -53,12 +53,19 @@ _MODULES: tuple[ModuleType, ...] = (
     *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings, snapshots, head_snapshots),
 )
-_CLASSES = {
-    name: value
-    for module in _MODULES
-    for name, value in vars(module).items()
-    if isinstance(value, type) and value.__module__ == module.__name__
-}
+_CLASSES: dict[str, type] = {}
+
+
+def know(modules: Iterable[ModuleType]) -> None:
+    """Write and read values of these modules' classes too. Raises ValueError for a known name."""
+    for module in modules:
+        for name, value in vars(module).items():
+            is_own = isinstance(value, type) and value.__module__ == module.__name__
+            if is_own and _CLASSES.setdefault(name, value) is not value:
+                raise ValueError(f"two classes are called {name}")
+
+
+know(_MODULES)
 
 IDS_MIN = 16
 """Least number of token ids that are written as one string: JSON takes 1 us for each number, and a

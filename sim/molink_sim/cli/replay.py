@@ -1,4 +1,4 @@
-"""`molink sim replay`: a stage's event log, played again."""
+"""`molink sim replay`: a log of the core, played again."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,8 @@ import click
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write findings there.")
 def replay(path: Path, json_path: Path | None) -> None:
-    """Play the event log of a stage again, and say where it decides otherwise, objects or fails.
+    """Play the event log of a stage, or of a ring's recovery, again, and say where it decides
+    otherwise, objects or fails.
 
     Exit code 1 when a decision is another one than in the log.
     """

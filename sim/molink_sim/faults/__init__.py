@@ -7,11 +7,9 @@ or nothing more at all.
 from molink_sim.faults.cuts import cut_links
 from molink_sim.faults.disturb import disturb, disturb_link, disturb_stage
 from molink_sim.faults.draw import FAULTS, draw_faults
-from molink_sim.faults.recovery import Recovery
 
 __all__ = [
     "FAULTS",
-    "Recovery",
     "cut_links",
     "disturb",
     "disturb_link",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, WeightsSource
+from molink.control.messages.payloads import AssignedWork, NodeState, WeightsSource
 from molink_agent.daemon.agent import DEVICES_EVERY_S, NO_DEVICE, assign_devices
 from molink_agent.daemon.process import node_name
 from molink_agent.daemon.status import answer_owner, status_of
@@ -14,6 +14,7 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.status_text import status_lines
 from tests.agent.daemon.agents import PAIR, FakeGroup, agent_with
 from tests.agent.probe.fake_nvml import FakeCard
+from tests.control.assignments import loading
 
 WORK = AssignedWork(
     layers=(0, 2), device="cuda:1", dtype="float32", weights=WeightsSource(model="m")
@@ -68,7 +69,7 @@ async def test_a_device_that_is_taken_back_ends_its_nodes_lending_only(tmp_path)
 
 async def test_a_driver_that_is_silent_takes_no_device_from_a_stage(tmp_path):
     agent, driver = await running(tmp_path, FakeCard(), FakeCard())
-    agent.nodes[1].stage.assignment = Assignment(revision=1, work=WORK)
+    agent.nodes[1].stage.assignment = loading(WORK)
     driver.cards[1].refuses = frozenset({"memory"})
     agent._devices_checked_at -= DEVICES_EVERY_S
     await agent.refresh()
@@ -84,13 +85,13 @@ async def test_a_pause_holds_for_all_devices_and_so_does_leaving(tmp_path):
     await answer_owner(agent, {"command": "leave"})
     assert [node.reports.wish.wish for node in agent.nodes] == ["leave", "leave"]
     assert not agent.pc.busy
-    agent.nodes[1].stage.assignment = Assignment(revision=1, work=WORK)
+    agent.nodes[1].stage.assignment = loading(WORK)
     assert agent.pc.busy
 
 
 async def test_status_has_a_line_for_each_device(tmp_path):
     agent, _ = await running(tmp_path, FakeCard(), FakeCard())
-    agent.nodes[1].stage.assignment = Assignment(revision=1, work=WORK)
+    agent.nodes[1].stage.assignment = loading(WORK)
     agent.nodes[0].refused = "This PC has not joined this cluster yet."
     answer = json.loads(json.dumps(status_of(agent)))
     assert (answer["id"], answer["device"]) == (agent.first.session.node_id, "cuda:0")
@@ -103,7 +104,7 @@ async def test_status_has_a_line_for_each_device(tmp_path):
 
 async def test_one_device_is_shown_without_more_ado(tmp_path):
     agent, _ = await running(tmp_path, FakeCard())
-    agent.first.stage.assignment = Assignment(revision=1, work=WORK)
+    agent.first.stage.assignment = loading(WORK)
     lines = list(status_lines(status_of(agent)))
     assert lines[1].startswith("state: ") and not any("cuda:0: " in line for line in lines)
 

@@ -10,9 +10,9 @@ import random
 
 import pytest
 
+from molink.control.messages.assignment import Assignment, Load, Stop
 from molink.control.messages.payloads import (
     AssignedWork,
-    Assignment,
     NodeWish,
     ProbeOrder,
     Profile,
@@ -108,9 +108,8 @@ class World:
             weights=WeightsSource(model="m"),
         )
         is_work = self.chance.random() < 0.7
-        given = Assignment(
-            revision=self.revision, work=work if is_work else None, protocol=PROTOCOL_VERSION
-        )
+        command = Load(work=work) if is_work else Stop()
+        given = Assignment(revision=self.revision, command=command, protocol=PROTOCOL_VERSION)
         await node._handle(given)
         self.fetching.clear()
         fetching = asyncio.ensure_future(self.fetching.wait())

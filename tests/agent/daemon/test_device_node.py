@@ -6,7 +6,6 @@ import pytest
 
 from molink.control.messages.payloads import (
     AssignedWork,
-    Assignment,
     CoordinatorPresence,
     NodeState,
     ShadowOrder,
@@ -27,6 +26,7 @@ from molink_agent.daemon.device_node import (
 )
 from tests.agent.daemon.agents import agent_with_two_nodes
 from tests.agent.daemon.test_membership import answering
+from tests.control.assignments import loading
 
 
 async def test_a_cluster_that_takes_no_further_devices_still_has_the_first(tmp_path, monkeypatch):
@@ -91,7 +91,7 @@ WORK = AssignedWork(layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSo
 
 async def test_stages_wait_for_a_coordinator_that_was_started_anew(tmp_path):
     node = agent_with_two_nodes(tmp_path).first
-    node.stage.assignment = Assignment(revision=7, work=WORK, session="first")
+    node.stage.assignment = loading(WORK, revision=7, session="first")
     for online, session in ((True, "first"), (False, "second")):
         await node._handle(CoordinatorPresence(online=online, session=session))
         assert not node._is_unclaimed
@@ -99,7 +99,7 @@ async def test_stages_wait_for_a_coordinator_that_was_started_anew(tmp_path):
     assert node.stage.busy and not node._is_unclaimed, "nobody is heard without a connection"
     node.session.client = SimpleNamespace(connected=True)
     assert node._is_unclaimed
-    node.stage.assignment = Assignment(revision=8, work=WORK, session="second")
+    node.stage.assignment = loading(WORK, revision=8, session="second")
     assert not node._is_unclaimed
 
 
@@ -127,7 +127,7 @@ async def test_an_owner_reads_who_is_to_update_and_nothing_is_computed(tmp_path,
     assert node.state is NodeState.OUTDATED and node._reported_state() is NodeState.PAUSED
     assert node.reports.wish.wish == "pause"
     assert f"update MoLink {where}" in node.reports.wish.reason
-    await node._handle(Assignment(revision=1, work=WORK, protocol=newest))
+    await node._handle(loading(WORK, protocol=newest))
     await node._handle(ShadowOrder(revision=2, epoch=1, protocol=newest))
     assert node.stage.assignment is None
     spoken = {"protocol_min": PROTOCOL_VERSION, "protocol": PROTOCOL_VERSION + 1}
@@ -148,7 +148,7 @@ async def test_a_coordinator_whose_connection_breaks_is_not_outdated(tmp_path):
 
 async def test_an_older_coordinator_s_stages_go_on(tmp_path):
     node = agent_with_two_nodes(tmp_path).first
-    node.stage.assignment = Assignment(revision=7, work=WORK)
+    node.stage.assignment = loading(WORK, revision=7)
     await node._handle(CoordinatorPresence(online=True, session="second"))
     assert node.stage.busy
 
@@ -158,7 +158,7 @@ async def test_its_memory_is_free_once_nobody_has_come_for_long(tmp_path, monkey
     monkeypatch.setattr(device_node.time, "monotonic", lambda: now)
     node = agent_with_two_nodes(tmp_path).first
     node.reports.set_device("cuda:0")
-    node.stage.assignment = Assignment(revision=7, work=WORK)
+    node.stage.assignment = loading(WORK, revision=7)
     await node.refresh(limits_changed=False)
     now = ABANDONED_S - 1
     await node.refresh(limits_changed=False)

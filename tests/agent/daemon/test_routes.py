@@ -7,7 +7,8 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from molink.control.messages.payloads import Assignment, Services, StageLink
+from molink.control.messages.assignment import Join
+from molink.control.messages.payloads import Services, StageLink
 from molink.stage_protocol.messages import MovePath, PathMoved
 from molink.transport.paths.choose import Path
 from molink.transport.paths.reach import Reach
@@ -27,6 +28,7 @@ from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
 from molink_scheduler.head.settings import RingTerms
+from tests.coordinator.examples import WORK
 from tests.transport.relay.nodes import (
     ANNA,
     BERT,
@@ -207,8 +209,8 @@ async def test_a_stage_is_told_which_ways_lead_through_the_relay(routes, monkeyp
     del routes._routes["next"]
     moves: list[MovePath] = []
     link = StageLink(to=BERT, public_key="k" * 40, addresses=(), port_name="ring")
-    given = Assignment(revision=1, ring=0, epoch=1, next_link=link, join=RingTerms(64))
-    command = await routes.join_command(given, moves.append)
+    given = Join(work=WORK, terms=RingTerms(64), next_link=link, coordinator_link=None)
+    command = await routes.join_command(1, given, moves.append)
     assert (command.next_address, command.next_relayed) == ("tcp://127.0.0.1:9", True)
     for path in (NEAR, RELAYED):
         await routes._routes["next"].keeper.moved(path)

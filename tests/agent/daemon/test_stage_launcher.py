@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
+from molink.control.messages.payloads import AssignedWork, WeightsSource
 from molink.errors import StageError
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.daemon import process
@@ -15,6 +15,7 @@ from molink_agent.limits.lent import FREE_MEMORY, Lent
 from molink_agent.limits.limits import GB
 from tests.agent.daemon.agents import agent_with_two_nodes, membership
 from tests.agent.limits.test_assignment_check import write_stage
+from tests.control.assignments import loading
 
 
 async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp_path, monkeypatch):
@@ -46,7 +47,7 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
     own = "https://127.0.0.1:9/weights", "t" * 32
     assert calls[1] == (range(1, 2), *own, frozenset()), "whatever an assignment names"
     for number, stage in enumerate(pc.stages):
-        stage.manager.assignment = Assignment(revision=1, work=work(number))
+        stage.manager.assignment = loading(work(number))
     await get(1, 2)
     assert calls[2][3] == {tmp_path / "weights" / "0"}
 

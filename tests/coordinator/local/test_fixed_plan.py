@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.config.settings import ServeSettings
-from molink.control.messages.payloads import Assignment, StageLink
+from molink.control.messages.assignment import Join
+from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import FixedPlanner, check_memory, fixed_plan
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.coordinator.nodes.node_book import Node
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.head.settings import RingTerms
+from tests.coordinator.examples import WORK
 from tests.node.test_stage_manager import JOIN
 
 
@@ -106,10 +108,8 @@ async def test_links_lead_where_they_are_told():
         StageLink(to="n", public_key="k" * 40, addresses=(address,), port_name="p")
         for address in ("10.0.0.2:7", "10.0.0.1:8")
     )
-    assignment = Assignment(
-        revision=1, epoch=4, join=JOIN, next_link=following, coordinator_link=tail_link
-    )
-    command = await routes.join_command(assignment, move=print)
+    given = Join(work=WORK, terms=JOIN, next_link=following, coordinator_link=tail_link)
+    command = await routes.join_command(4, given, move=print)
     assert (command.epoch, command.ring.span_tokens) == (4, JOIN.span_tokens)
     assert (command.next_address, command.coordinator_address) == (
         "tcp://10.0.0.2:7",
@@ -119,7 +119,7 @@ async def test_links_lead_where_they_are_told():
     assert (command.next_key, command.coordinator_key) == (None, None)
     assert routes.paths == {"next": "direct", "coordinator": "direct"}
     inside = await DirectRoutes.of(plan).join_command(
-        assignment.model_copy(update={"coordinator_link": None}), move=print
+        4, given.model_copy(update={"coordinator_link": None}), move=print
     )
     assert inside.coordinator_address is None
 

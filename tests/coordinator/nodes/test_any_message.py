@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink.control.inbox import Inbox
-from molink.control.messages.payloads import Assignment
 from molink.control.messages.topics import HEALTH
 from molink.coordinator.nodes.access import REPORT_TOPICS
 from molink.coordinator.reports.cluster_report import nodes_report, service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.serving.model_card import ModelCard
+from tests.control.assignments import loading
 from tests.coordinator.examples import WORK
 from tests.coordinator.nodes.test_hub import World
 from tests.golden.values_control import NODE, PAYLOADS
@@ -86,7 +86,7 @@ def test_no_message_stops_the_hub_and_its_report_is_json(ledger, messages):
     for topic, example in EXAMPLES:
         inbox.put(topic.of(NODE), json.dumps(example).encode(), retained=False)
     for topic, payload in messages:
-        world.book.node(NODE).assignment = Assignment(revision=1, work=WORK)
+        world.book.node(NODE).assignment = loading(WORK)
         inbox.put(topic.of(NODE), payload, retained=False)
         for received in inbox.read():
             world.hub._take(received)

@@ -10,7 +10,6 @@ import pytest
 from molink.control.inbox import NODE_BUDGET, Inbox
 from molink.control.messages.payloads import (
     Accepted,
-    Assignment,
     LinkKeys,
     NodeHealth,
     NodeState,
@@ -24,6 +23,7 @@ from molink.coordinator.nodes.hub import ControlHub
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.nodes.probing import Probing
 from molink.errors import ControlError
+from tests.control.assignments import loading
 from tests.coordinator.examples import HERE, PROFILE, WORK
 
 ALIVE = NodeHealth(incarnation="a" * 12, state=NodeState.STANDBY, uptime_s=1.0)
@@ -179,7 +179,7 @@ async def test_a_heartbeat_is_news_of_whom_a_ring_counts_on_and_of_who_was_lost(
         w.book.node("a").lost = True
         assert await w.say("a", HEALTH, ALIVE)
         assert w.book.node("a").is_here
-        w.book.node("a").assignment = Assignment(revision=1, work=WORK)
+        w.book.node("a").assignment = loading(WORK)
         assert await w.say("a", HEALTH, ALIVE)
 
 

@@ -1,8 +1,9 @@
 """What the coordinator knows of its nodes, from what they say."""
 
 from molink.control.heartbeats import SILENT_AFTER_S
-from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, NodeWish, StageFact
+from molink.control.messages.payloads import NodeHealth, NodeState, NodeWish, StageFact
 from molink.coordinator.nodes.node_book import NodeBook
+from tests.control.assignments import loading, stopping
 from tests.coordinator.examples import HERE, PROFILE, WORK
 
 GONE = HERE.model_copy(update={"online": False})
@@ -28,7 +29,7 @@ def test_a_node_goes_from_joining_to_standby_when_it_is_measured():
 
 def test_an_assigned_node_loads_until_it_says_of_this_very_revision_that_it_is_ready():
     book, node = book_with(HERE, PROFILE)
-    node.assignment = Assignment(revision=7, work=WORK)
+    node.assignment = loading(WORK, revision=7)
     book.take("n", StageFact(revision=6, kind="ready"), 0.0)
     assert node.state is NodeState.LOADING
     book.take("n", StageFact(revision=7, kind="ready"), 0.0)
@@ -38,7 +39,7 @@ def test_an_assigned_node_loads_until_it_says_of_this_very_revision_that_it_is_r
 def test_the_owners_wish_decides():
     book, node = book_with(HERE, PROFILE, NodeWish(wish="pause"))
     assert node.state is NodeState.PAUSED
-    node.assignment = Assignment(revision=1, work=WORK)
+    node.assignment = loading(WORK)
     assert node.state is NodeState.DRAINING
     book.take("n", NodeWish(wish="serve"), 0.0)
     assert node.state is NodeState.LOADING
@@ -73,4 +74,4 @@ def test_the_will_of_a_replaced_agent_does_not_end_the_one_that_replaced_it():
 
 def test_what_is_no_word_of_a_node_is_not_taken():
     book = NodeBook()
-    assert not book.take("n", Assignment(revision=1), 0.0)
+    assert not book.take("n", stopping(), 0.0)

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.messages.payloads import (
-    Assignment,
     CoordinatorPresence,
     NodeState,
     NodeWish,
@@ -18,6 +17,7 @@ from molink.coordinator.nodes.hub import UP_TO_DATE
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.reports.cluster_report import nodes_report
 from molink.wire.protocol import PROTOCOL_VERSION
+from tests.control.assignments import loading
 from tests.coordinator.examples import HERE, PROFILE, WORK
 from tests.coordinator.nodes.test_hub import world
 
@@ -37,7 +37,7 @@ WORDS = st.one_of(
 def test_whatever_it_says_it_is_never_planned_nor_measured(words, is_assigned):
     book = NodeBook()
     node = book.node("n")
-    node.assignment = Assignment(revision=1, work=WORK) if is_assigned else None
+    node.assignment = loading(WORK) if is_assigned else None
     for word in words:
         book.take("n", word, 0.0)
         speaks = node.presence is not None and node.presence.protocol == PROTOCOL_VERSION

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, StageFact
+from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
 from molink.coordinator.nodes.node_book import Contribution, NodeBook
 from molink.coordinator.reports import ledger as ledger_module
 from molink.coordinator.reports.cluster_report import service_report
@@ -19,6 +19,7 @@ from molink.serving.model_card import ModelCard
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.tasks import cancel
 from molink_scheduler.link.facts import LinkReport
+from tests.control.assignments import loading
 from tests.coordinator.examples import HERE, PROFILE, WORK
 
 
@@ -70,7 +71,7 @@ def accounting(tmp_path):
     """Of one node, that serves."""
     book, ledger = NodeBook(), Ledger.open(tmp_path)
     book.take("a", HERE, 0.0)
-    book.node("a").assignment = Assignment(revision=1, work=WORK)
+    book.node("a").assignment = loading(WORK)
     book.take("a", StageFact(revision=1, kind="ready"), 0.0)
     yield Accounting(
         ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None), service_report), _at=0.0

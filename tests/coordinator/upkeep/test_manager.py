@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from molink.control.messages.assignment import Join, Load
 from molink.control.messages.payloads import (
     NodeHealth,
     NodeWish,
@@ -64,7 +65,7 @@ async def test_each_stage_is_told_where_the_next_one_listens(monkeypatch):
         w.join("a", "b")
         w.say("b", at)
         await w.until(lambda: w.serving)
-        joins = {name: told for name, told in w.told if told.join is not None}
+        joins = {name: told.command for name, told in w.told if isinstance(told.command, Join)}
         assert joins["a"].next_link.addresses == ("10.0.0.7:5000", "8.8.8.8:5000")
         assert joins["a"].coordinator_link is None
         assert joins["b"].next_link.to == "a"
@@ -154,7 +155,7 @@ async def test_a_node_that_leaves_is_replaced_and_its_ring_ends_what_it_was_doin
         assert await answer == [7]
         await w.until(lambda: w.members() == [["b", "c"]])
         assert w.book.node("a").assignment.work is None
-        loads = [told for name, told in w.told if name == "c" and told.work and not told.join]
+        loads = [told for name, told in w.told if name == "c" and isinstance(told.command, Load)]
         assert len(loads) == 2, "what has loaded meanwhile is kept for the next ring"
         assert all(told.work is not None for name, told in w.told if name == "c")
 

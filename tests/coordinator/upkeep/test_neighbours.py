@@ -1,65 +1,14 @@
 """A ring whose hole nobody else can fill: a neighbour takes the layers beside its own."""
 
-from dataclasses import replace
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from molink.control.messages.payloads import Assignment, StageFact
-from molink.coordinator.nodes.node_book import Node
-from molink.coordinator.ring.ring import AgentStage
-from molink.coordinator.upkeep.neighbours import has_grown, without_holes
+from molink.control.messages.assignment import Extend, Hold, Load
+from molink.control.messages.payloads import StageFact
 from molink.coordinator.upkeep.ring_supervisor import RingState
-from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.resume import Resume
-from tests.coordinator.examples import HERE, WORK
+from tests.coordinator.examples import HERE
 from tests.coordinator.upkeep.test_recovery import ANNA, BERT, CARL, end_stage, serving_three, told
 from tests.coordinator.upkeep.world import World, world
-
-LOADED = StageLoaded(5000, 5001, "cpu", "float32", 64, 1)
-
-
-def a_ring(cuts: list[int]) -> list[AgentStage]:
-    stages = []
-    for place, (start, end) in enumerate(zip([0, *cuts], cuts, strict=False)):
-        work = replace(WORK, layers=(start, end))
-        node = Node(f"n{place}")
-        given = Assignment(revision=0, stage=place, stages=len(cuts), work=work)
-        stages.append(AgentStage(node, given, ("p", "c"), None, LOADED))
-    return stages
-
-
-@given(st.data())
-def test_no_layer_is_lost_and_nobody_who_stays_holds_less(data):
-    lengths = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=8))
-    stages = a_ring([sum(lengths[: one + 1]) for one in range(len(lengths))])
-    places = st.sets(st.integers(0, len(stages) - 1))
-    holes = data.draw(places)
-    fresh, small = holes | data.draw(places), data.draw(places)
-
-    def beside(stage, layers):
-        start, end = min(layers[0], stage.layers[0]), max(layers[1], stage.layers[1])
-        is_small = int(stage.node.node_id[1:]) in small
-        return None if is_small else replace(stage.work, layers=(start, end))
-
-    found = without_holes(stages, holes, fresh, beside)
-    if found is None:
-        assert holes
-        return
-    left, fed = found
-    layers = [stage.layers for stage in left]
-    assert layers[0][0] == 0 and layers[-1][1] == stages[-1].layers[1]
-    assert all(before[1] == after[0] for before, after in pairwise(layers))
-    before = {stage.node.node_id: stage for stage in stages}
-    for place, stage in enumerate(left):
-        was = before[stage.node.node_id]
-        number = int(was.node.node_id[1:])
-        assert has_grown(stage) == (stage.layers != was.layers) == (stage.loaded is None)
-        assert not has_grown(stage) or number not in holes | fresh | small
-        is_in_front = stage.layers[0] < was.layers[0]
-        assert (place in fed) == (is_in_front or number in fresh)
 
 
 def switch_off(w: World, name: str) -> None:
@@ -74,16 +23,17 @@ async def test_the_stage_before_takes_what_is_lost(monkeypatch):
         await w.until(lambda: client.went_on)
         assert w.manager.rings == [ring] and ring.state is RingState.SERVING
         (load, join), (carl,) = (told(w, name) for name in (ANNA, CARL))
-        assert (load.join, load.resume, load.work.layers) == (None, Resume(fresh=True), (0, 2))
+        assert load.command == Extend(work=load.work) and load.work.layers == (0, 2)
         listed = ((4, 7), (5, 30))
-        assert join.resume == carl.resume == Resume(listed), "nobody is fed over a link"
+        resumes = [one.command.resume for one in (join, carl)]
+        assert resumes == [Resume(listed)] * 2, "nobody is fed over a link"
         assert carl.work.layers == (2, 3), "who is not extended loads nothing"
         places = [(one.work.layers, one.stage, one.stages) for one in (join, carl)]
         assert places == [((0, 2), 0, 2), ((2, 3), 1, 2)]
-        assert join.join.micro_batch_candidates == (1, 2, 3, 4)
+        assert join.command.terms.micro_batch_candidates == (1, 2, 3, 4)
         assert w.allowed[CARL] == w.allowed[ANNA]
         assert [one.work.layers for one in ring.plan.stages] == [(0, 2), (2, 3)]
-        held = [name for name, one in w.told if one.resume == Resume()]
+        held = [name for name, one in w.told if isinstance(one.command, Hold)]
         assert held == [CARL], "the extended one holds its links by what it is told to load"
 
 
@@ -94,8 +44,8 @@ async def test_behind_a_lost_head_the_next_one_takes_its_layers_and_its_place(mo
         await w.until(lambda: w.clients[0].went_on)
         (load, join), (carl,) = (told(w, name) for name in (BERT, CARL))
         assert load.work.layers == (0, 2) and (load.stage, join.stage) == (0, 0)
-        assert join.resume == Resume(((4, 7), (5, 30)), fresh=True)
-        assert carl.resume == Resume(((4, 7), (5, 30)))
+        assert join.command.resume == Resume(((4, 7), (5, 30)), fresh=True)
+        assert carl.command.resume == Resume(((4, 7), (5, 30)))
 
 
 async def test_where_the_one_before_has_no_room_the_one_behind_is_fed(monkeypatch):
@@ -106,8 +56,8 @@ async def test_where_the_one_before_has_no_room_the_one_behind_is_fed(monkeypatc
         await w.until(lambda: w.clients[0].went_on)
         (anna,), (load, join) = told(w, ANNA), told(w, CARL)
         assert load.work.layers == (1, 3)
-        assert anna.resume == Resume(((4, 7), (5, 30)), next_fresh=True)
-        assert join.resume.fresh
+        assert anna.command.resume == Resume(((4, 7), (5, 30)), next_fresh=True)
+        assert join.command.resume.fresh
 
 
 @pytest.mark.parametrize("why", ["room", "time", "fails"])
@@ -145,8 +95,10 @@ async def test_a_ring_that_has_lost_a_place_loses_the_next_stage_as_any_other(mo
         end_stage(w, ANNA)
         await w.until(lambda: len(w.clients[0].went_on) == 2)
         load, join = told(w, ANNA)
-        assert (load.resume, load.work.layers) == (None, (0, 2)), "in a new process, all of it"
-        assert join.resume.fresh
+        assert load.command == Load(work=load.work) and load.work.layers == (0, 2), (
+            "in a new process"
+        )
+        assert join.command.resume.fresh
         (ring,) = w.serving
         assert [stage.layers for stage in ring.stages] == [(0, 2), (2, 3)]
 

@@ -1,16 +1,24 @@
 """A ring that loses a stage goes on: survivors are told to join again, and nothing else."""
 
 import asyncio
+import os
 import time
 from dataclasses import asdict, replace
 
+from molink.control.messages.assignment import GoOn, Hold, Load
 from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
-from molink.coordinator.upkeep import recovery, ring_supervisor
-from molink.coordinator.upkeep.recovery import Recovery
-from molink.coordinator.upkeep.ring_supervisor import SILENT_LOST_S, RingState, RingSupervisor
+from molink.coordinator.upkeep import ring_supervisor
+from molink.coordinator.upkeep.recovery_files import FILES_KEPT, RecoveryFiles
+from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.recovery import state as recovery_state
+from molink_scheduler.recovery.events import Loss, StagesLost
+from molink_scheduler.recovery.machine import SILENT_LOST_S
+from molink_scheduler.recovery.members import Member, RingRoom
+from molink_scheduler.recovery.state import RingRecovery
 from molink_scheduler.resume import Resume
+from molink_sim.replay import replay
 from tests.coordinator.examples import HERE
 from tests.coordinator.upkeep.world import LOADED, REPORT, World, collect, request, world
 
@@ -33,7 +41,7 @@ def end_stage(w: World, name: str) -> None:
 def told(w: World, name: str) -> list:
     """What it was told to do; not that its ring will go on."""
     given = [assignment for node, assignment in w.told if node == name]
-    return [one for one in given if one.join is not None or one.resume != Resume()]
+    return [one for one in given if not isinstance(one.command, Hold)]
 
 
 async def test_survivors_join_again_and_load_nothing(monkeypatch):
@@ -48,10 +56,10 @@ async def test_survivors_join_again_and_load_nothing(monkeypatch):
         assert w.manager.rings == [ring] and ring.state is RingState.SERVING
         (anna,), (load, join), (carl,) = (told(w, name) for name in (ANNA, BERT, CARL))
         listed = ((4, 7), (5, 30))
-        assert anna.resume == Resume(listed, next_fresh=True)
-        assert (load.join, load.resume, load.epoch) == (None, None, ring.epoch)
-        assert join.resume == Resume(listed, fresh=True)
-        assert carl.resume == Resume(listed), "the head, behind it, gets tokens and no rows"
+        assert anna.command.resume == Resume(listed, next_fresh=True)
+        assert isinstance(load.command, Load) and load.epoch == ring.epoch
+        assert join.command.resume == Resume(listed, fresh=True)
+        assert carl.command.resume == Resume(listed), "the head, behind it, gets tokens and no rows"
         assert {one.epoch for one in (anna, join, carl)} == {ring.epoch}
         kinds = [one.kind for one in w.service.events.after(0) if one.ring == ring.number]
         assert kinds.count("ring_resumed") == 1 and "ring_ended" not in kinds
@@ -63,8 +71,8 @@ async def test_survivors_hold_their_links_before_anything_is_loaded(monkeypatch)
         w.stuck.add(BERT)
         end_stage(w, BERT)
         await w.until(lambda: told(w, BERT))
-        held = [(node, one.join, one.resume) for node, one in w.told if one.resume is not None]
-        assert held == [(ANNA, None, Resume()), (CARL, None, Resume())]
+        held = [node for node, one in w.told if isinstance(one.command, Hold)]
+        assert held == [ANNA, CARL]
         assert w.told[-1][0] == BERT and w.book.node(ANNA).state is NodeState.SERVING
 
 
@@ -85,14 +93,15 @@ async def test_a_stage_that_is_lost_meanwhile_is_loaded_again_too(monkeypatch):
         await serving_three(w)
         w.broken.add(CARL)
         end_stage(w, BERT)
-        await w.until(lambda: any(one.join for one in told(w, CARL)))
+        await w.until(lambda: any(isinstance(one.command, GoOn) for one in told(w, CARL)))
         w.broken.clear()
         await w.until(lambda: w.clients[0].went_on)
-        last = {name: told(w, name)[-1] for name in (ANNA, BERT, CARL)}
-        assert [last[name].resume.fresh for name in (ANNA, BERT, CARL)] == [False, True, True]
-        assert [last[name].resume.next_fresh for name in (ANNA, BERT, CARL)] == [True, True, False]
-        assert len([one for one in told(w, BERT) if one.join is None]) == 1, "it had loaded"
-        assert len([one for one in told(w, CARL) if one.join is None]) == 1
+        resumes = [told(w, name)[-1].command.resume for name in (ANNA, BERT, CARL)]
+        assert [one.fresh for one in resumes] == [False, True, True]
+        assert [one.next_fresh for one in resumes] == [True, True, False]
+        bert, carl = ([type(one.command) for one in told(w, name)] for name in (BERT, CARL))
+        assert bert.count(Load) == 1, "it had loaded"
+        assert carl.count(Load) == 1
 
 
 async def test_nobody_joins_beside_a_stage_that_was_lost_while_another_loaded(monkeypatch):
@@ -108,8 +117,8 @@ async def test_nobody_joins_beside_a_stage_that_was_lost_while_another_loaded(mo
         w.say(BERT, StageFact(revision=loading, kind="loaded", line=LOADED))
         await w.until(lambda: w.clients[0].went_on)
         load, join = told(w, CARL)
-        assert (load.join, join.resume.fresh) == (None, True)
-        assert len([one for _, one in w.told if one.join is not None]) == 3
+        assert isinstance(load.command, Load) and join.command.resume.fresh
+        assert len([one for _, one in w.told if isinstance(one.command, GoOn)]) == 3
 
 
 async def test_a_stage_with_less_room_for_cached_kv_bounds_its_ring(monkeypatch):
@@ -124,7 +133,7 @@ async def test_a_stage_with_less_room_for_cached_kv_bounds_its_ring(monkeypatch)
         loading = w.book.node(BERT).assignment.revision
         w.say(BERT, StageFact(revision=loading, kind="loaded", line=line))
         await w.until(lambda: w.clients[0].went_on)
-        joined = [told(w, name)[-1].join for name in (ANNA, BERT, CARL)]
+        joined = [told(w, name)[-1].command.terms for name in (ANNA, BERT, CARL)]
         assert [one.tiers for one in joined] == [CacheTiers(3, 20, 0.5)] * 3
 
 
@@ -138,7 +147,7 @@ async def test_two_that_are_lost_one_after_the_other_load_at_once(monkeypatch):
         await w.until(lambda: told(w, CARL) and len(told(w, BERT)) == 2)
         first, again = told(w, BERT)
         (load,) = told(w, CARL)
-        assert (first.work, again.join, load.join) == (again.work, None, None)
+        assert first.command == again.command and isinstance(load.command, Load)
         w.stuck.clear()
         for name in (BERT, CARL):
             loading = w.book.node(name).assignment.revision
@@ -178,16 +187,6 @@ async def test_a_stage_that_is_lost_again_at_once_ends_its_ring(monkeypatch):
         end_stage(w, BERT)
         await w.until(lambda: ring.state is RingState.ENDED)
         assert len(w.clients[0].went_on) == 1
-
-
-async def test_a_stage_that_is_lost_again_and_again_is_held_back_ever_longer():
-    held_back, now = [], [0.0]
-    ring = Recovery(None, iter(range(99)).__next__, None, clock=lambda: now[0])
-    for _ in range(7):
-        ring._hold_back(BERT)
-        held_back.append(ring._held_back_until[BERT] - now[0])
-        now[0] += 1e4
-    assert held_back == [60, 120, 240, 480, 960, 1920, 3600]
 
 
 SECOND = 5000.0
@@ -236,7 +235,7 @@ async def test_a_stage_that_stays_silent_behind_a_lively_agent_is_loaded_again(m
         report(w, ANNA, 3, next_silent_s=SILENT_LOST_S)
         await w.until(lambda: w.clients[0].went_on)
         load, join = told(w, BERT)
-        assert load.join is None and join.resume.fresh
+        assert isinstance(load.command, Load) and join.command.resume.fresh
         assert ring.state is RingState.SERVING and "stage_lost" in events(w, ring)
         assert w.manager.blame.failed_lately(BERT, time.monotonic())
         assert not w.manager.blame.reasons(time.monotonic()), "nobody rests for it"
@@ -260,11 +259,11 @@ async def test_a_stage_that_computes_nothing_is_loaded_again(monkeypatch):
             for _ in range(5):
                 await asyncio.sleep(0)
         await w.until(lambda: w.clients[0].went_on)
-        assert [one.join is None for one in told(w, BERT)] == [True, False]
+        assert [type(one.command) for one in told(w, BERT)] == [Load, GoOn]
 
 
 async def test_a_ring_that_cannot_go_on_in_time_ends(monkeypatch):
-    monkeypatch.setattr(recovery, "RECOVER_WITHIN_S", 0.01)
+    monkeypatch.setattr(recovery_state, "RECOVER_WITHIN_S", 0.01)
     async with world(monkeypatch, size=3) as w:
         await serving_three(w)
         (ring,) = w.manager.rings
@@ -308,3 +307,42 @@ async def test_what_a_ring_cached_falls_with_whoever_is_removed(monkeypatch):
         await w.until(lambda: w.clients[0].went_on and w.serving)
         w.book.drop(BERT)
         await w.until(lambda: w.clients[0].cleared == 1)
+
+
+async def test_the_log_of_an_outage_replays_to_the_same_instructions(monkeypatch, tmp_path):
+    files = RecoveryFiles(tmp_path / "recoveries")
+    async with world(monkeypatch, size=3, recoveries=files) as w:
+        await serving_three(w)
+        assert not files.folder.exists(), "a ring that loses nothing leaves no file"
+        w.broken.add(CARL)
+        end_stage(w, BERT)
+        await w.until(lambda: any(isinstance(one.command, GoOn) for one in told(w, CARL)))
+        w.broken.clear()
+        await w.until(lambda: w.clients[0].went_on)
+    (path,) = files.folder.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = replay(path.read_text().splitlines())
+    assert found.difference is None and found.calls_count > 10
+    changed = path.read_text().replace('"kv_tokens":64', '"kv_tokens":65', 1)
+    assert replay(changed.splitlines()).difference is not None, "its stages are too small then"
+
+
+def lose_one(files: RecoveryFiles, ring: int) -> None:
+    state = RingRecovery(RingRoom(64), (Member("a", (0, 1)),))
+    files.note_of(ring)(state, StagesLost((Loss(0),)), 0.0, ())
+
+
+def test_logs_of_many_rings_are_kept_and_the_oldest_removed(tmp_path):
+    files = RecoveryFiles(tmp_path)
+    for ring in range(FILES_KEPT + 3):
+        lose_one(files, ring)
+        os.utime(next(tmp_path.glob(f"ring-{ring}-*")), (ring, ring))
+    left = {int(path.name.split("-")[1]) for path in tmp_path.iterdir()}
+    assert len(left) == FILES_KEPT and min(left) == 3
+
+
+def test_a_log_that_cannot_be_written_costs_a_warning_and_no_ring(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    files = RecoveryFiles(tmp_path / "file")
+    lose_one(files, 1)
+    assert len(caplog.records) == 1 and "ring-1-" in caplog.text

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from molink.control.messages.assignment import Extend, Follow, GoOn, Load
 from molink.control.messages.payloads import NodeHealth
 from molink.coordinator.nodes.slowdown import AS_REPORTED, Slowdown
 from molink.coordinator.upkeep import manager as manager_module
@@ -55,11 +56,13 @@ async def test_another_node_loads_a_slow_one_s_layers_and_takes_its_place(monkey
         w.planner.slowdowns[BERT] = SLOW
         await w.until(lambda: w.clients[0].went_on)
         assert members(w) == [ANNA, DORA, CARL] and ring.state is RingState.SERVING
-        load, again, join = [told for name, told in w.told if name == DORA]
-        assert (load.work.layers, load.join) == ((1, 2), None) and again.work == load.work
-        assert join.resume == Resume(LISTED, fresh=True)
-        loads = [told for name, told in w.told if name != DORA and told.join is None]
-        assert all(told.resume is not None or told.work is None for told in loads)
+        load, follow, join = [told for name, told in w.told if name == DORA]
+        kinds = [type(told.command) for told in (load, follow, join)]
+        assert kinds == [Load, Follow, GoOn] and load.work == follow.work == join.work
+        assert load.work.layers == (1, 2)
+        assert join.command.resume == Resume(LISTED, fresh=True)
+        loads = [name for name, told in w.told if isinstance(told.command, Load | Extend)]
+        assert set(loads) == {DORA}
         assert "9.0 times" in w.manager.blame.reasons(0.0)[BERT]
         texts = {one.kind: one.text for one in w.service.events.after(0)}
         assert f"{DORA} takes its place" in texts["stage_lost"]

@@ -10,8 +10,8 @@ import pytest
 
 from molink.control.messages.payloads import NodeHealth
 from molink.coordinator.nodes.slowdown import Slowdown
-from molink.coordinator.upkeep import slow_rings
-from molink.coordinator.upkeep.slow_rings import (
+from molink.coordinator.upkeep.slow import slow_rings
+from molink.coordinator.upkeep.slow.slow_rings import (
     GAPS_MIN,
     SLOWER_MIN,
     WINDOW_S,

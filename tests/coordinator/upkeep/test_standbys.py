@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from molink.control.messages.assignment import Extend, Follow, Hold, Load
 from molink.control.messages.payloads import NodeHealth, NodeState, NodeWish, StageFact
 from molink.coordinator.upkeep import ring_supervisor
-from molink.coordinator.upkeep.ring_supervisor import SILENT_LOST_S, RingState
+from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.stage_protocol.progress import ShadowProgress, StageProgress
+from molink_scheduler.recovery.machine import SILENT_LOST_S
 from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE
 from tests.coordinator.upkeep.world import REPORT, world
@@ -64,7 +66,7 @@ def end_stage(w, name):
 def told(w, name):
     """What it was told to do; not that its ring will go on."""
     given = [assignment for node, assignment in w.told if node == name]
-    return [one for one in given if one.join is not None or one.resume is None]
+    return [one for one in given if not isinstance(one.command, Hold | Extend)]
 
 
 def members(w):
@@ -78,7 +80,8 @@ async def test_a_standby_takes_the_place_of_a_pc_and_survivors_load_nothing(monk
         w.book.node(BERT).changes = 9
         w.join(DORA)
         held = await covering(w, DORA)
-        assert (held.work.layers, held.work.kv_tokens, held.join) == ((1, 2), 49, None)
+        assert isinstance(held.command, Load)
+        assert (held.work.layers, held.work.kv_tokens) == ((1, 2), 49)
         assert w.book.node(DORA).covers == BERT, "who comes and goes is covered first"
         w.book.node(DORA).public_key = "d" * 40
         w.told.clear()
@@ -86,10 +89,10 @@ async def test_a_standby_takes_the_place_of_a_pc_and_survivors_load_nothing(monk
         await w.until(lambda: w.clients[0].went_on)
         (anna,), (load, join), (carl,) = (told(w, name) for name in (ANNA, DORA, CARL))
         assert load.work == held.work, "so its node loads nothing either"
-        assert anna.resume == Resume(LISTED, next_fresh=True)
-        assert join.resume == Resume(LISTED, fresh=True)
-        assert carl.resume == Resume(LISTED)
-        assert (anna.next_link.to, join.next_link.to) == (DORA, CARL)
+        assert anna.command.resume == Resume(LISTED, next_fresh=True)
+        assert join.command.resume == Resume(LISTED, fresh=True)
+        assert carl.command.resume == Resume(LISTED)
+        assert (anna.command.next_link.to, join.command.next_link.to) == (DORA, CARL)
         assert (w.allowed[DORA][0], w.allowed[CARL][0]) == ("a" * 40, "d" * 40)
         assert not told(w, BERT) and members(w) == [ANNA, DORA, CARL]
         assert [stage.node_id for stage in w.manager.rings[0].plan.stages] == members(w)
@@ -200,8 +203,7 @@ async def shadowing(w, name, before):
     """The epoch in which a standby is a shadow, once rows are led to it."""
     await w.until(lambda: w.shadows.get(before, (0, ""))[1] == name)
     joined = w.book.node(name).assignment
-    assert (joined.join, joined.next_link, joined.resume) != (None, None, None)
-    assert joined.next_link is None and w.book.node(name).state is NodeState.STANDBY
+    assert isinstance(joined.command, Follow) and w.book.node(name).state is NodeState.STANDBY
     assert w.shadows[before] == (joined.epoch, name)
     return joined.epoch
 
@@ -220,9 +222,9 @@ async def test_a_shadow_is_sent_only_what_it_has_not_reported(monkeypatch):
         await w.until(lambda: w.clients[0].went_on)
         (anna,), (join,), (carl,) = (told(w, name) for name in (ANNA, DORA, CARL))
         held = ((4, 7), (5, 21))
-        assert anna.resume == Resume(LISTED, next_fresh=True, held=held)
-        assert join.resume == Resume(LISTED, fresh=True, held=held)
-        assert carl.resume == Resume(LISTED)
+        assert anna.command.resume == Resume(LISTED, next_fresh=True, held=held)
+        assert join.command.resume == Resume(LISTED, fresh=True, held=held)
+        assert carl.command.resume == Resume(LISTED)
         assert w.serving and members(w) == [ANNA, DORA, CARL]
 
 
@@ -237,11 +239,12 @@ async def test_in_another_epoch_a_shadow_begins_anew_and_old_reports_count_for_n
         end_stage(w, CARL)
         await w.until(lambda: w.clients[0].went_on)
         await w.until(lambda: w.shadows[ANNA][0] > first)
-        assert w.book.node(DORA).assignment.resume == Resume(), "it forgets what it held"
+        followed = w.book.node(DORA).assignment
+        assert isinstance(followed.command, Follow) and followed.epoch > first
         w.told.clear()
         switch_off(w, BERT)
-        await w.until(lambda: any(one.resume.fresh for one in told(w, DORA)))
-        assert told(w, DORA)[0].resume.held == ()
+        await w.until(lambda: told(w, DORA))
+        assert told(w, DORA)[0].command.resume.held == ()
 
 
 async def test_who_fed_a_shadow_that_is_gone_is_told(monkeypatch):

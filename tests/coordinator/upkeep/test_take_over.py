@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from molink.control.messages.assignment import GoOn, Hold, Load
 from molink.control.messages.payloads import StageFact
 from molink.coordinator.upkeep import take_over
 from molink.coordinator.upkeep.take_over import RingKeeper
@@ -75,7 +76,7 @@ def comes_back(w, name, *, restarted=False):
 
 def loads(w):
     """Nodes that were told to load, and not to wait or to join."""
-    return [name for name, one in w.told if one.work and one.join is None and one.resume is None]
+    return [name for name, one in w.told if isinstance(one.command, Load)]
 
 
 async def test_stages_that_stand_go_on_with_what_they_hold(monkeypatch, left):
@@ -87,9 +88,9 @@ async def test_stages_that_stand_go_on_with_what_they_hold(monkeypatch, left):
         assert not w.told, "the other one may come back yet"
         comes_back(w, BERT)
         await w.until(lambda: w.serving)
-        joins = [assignment for _, assignment in w.told if assignment.join is not None]
+        joins = [one for _, one in w.told if isinstance(one.command, GoOn)]
         assert len(joins) == 2 and not loads(w), "nobody loads anything"
-        assert {one.resume for one in joins} == {Resume(((41, 2 + 2 - 1),))}
+        assert {one.command.resume for one in joins} == {Resume(((41, 2 + 2 - 1),))}
         epochs = {one.epoch for one in joins}
         assert len(epochs) == 1 and epochs.pop() > max(one.epoch for one in w.left.values())
         (client,) = w.clients
@@ -108,7 +109,9 @@ async def test_a_stage_that_is_gone_is_loaded_again_and_the_other_stays(monkeypa
         comes_back(w, BERT, restarted=True)
         await w.until(lambda: w.serving)
         assert loads(w) == [BERT]
-        resumes = {name: one.resume for name, one in w.told if one.join is not None}
+        resumes = {
+            name: one.command.resume for name, one in w.told if isinstance(one.command, GoOn)
+        }
         assert not resumes[ANNA].fresh and resumes[BERT].fresh
 
 
@@ -135,7 +138,7 @@ async def test_a_ring_of_which_nothing_is_left_is_built_anew(monkeypatch, left):
             comes_back(w, name, restarted=True)
         await w.until(lambda: w.serving)
         assert w.serving[0].number == 1
-        assert all(one.resume is None for _, one in w.told)
+        assert not any(isinstance(one.command, GoOn | Hold) for _, one in w.told)
 
 
 async def test_a_ring_that_was_loaded_otherwise_is_built_anew(monkeypatch, left):
@@ -144,7 +147,8 @@ async def test_a_ring_that_was_loaded_otherwise_is_built_anew(monkeypatch, left)
             comes_back(w, name)
         await w.until(lambda: w.serving)
         assert w.serving[0].number == 0
-        assert all(one.resume is None for _, one in w.told) and not w.clients[0].adopted
+        assert not any(isinstance(one.command, GoOn | Hold) for _, one in w.told)
+        assert not w.clients[0].adopted
 
 
 async def test_a_ring_that_has_ended_is_not_taken_over(monkeypatch, tmp_path):
@@ -156,3 +160,17 @@ async def test_a_ring_that_has_ended_is_not_taken_over(monkeypatch, tmp_path):
             assert [number for number, _ in live.rings()] == [0]
     with opened(tmp_path) as live:
         assert not live.rings()
+
+
+async def test_a_ring_that_was_kept_with_a_command_of_another_version_is_forgotten(left):
+    folder, _ = left
+    with opened(folder) as live:
+        ((number, text),) = live.rings()
+        assert [kept.number for kept in RingKeeper(live, SETTINGS).rings()] == [number]
+        for other in (text.replace('"kind":"join"', '"kind":"fly"', 1), text.replace("work", "w")):
+            live.keep_ring(number, other)
+            await live.find("", "gen-a")
+            assert live.rings() == [(number, other)]
+            assert RingKeeper(live, SETTINGS).rings() == []
+            await live.find("", "gen-a")
+            assert live.rings() == []

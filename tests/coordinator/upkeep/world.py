@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 
+from molink.control.messages.assignment import Extend, Hold, Load, Stop
 from molink.control.messages.payloads import (
     StageFact,
     StageLink,
@@ -26,8 +27,9 @@ from molink.coordinator.upkeep import manager as manager_module
 from molink.coordinator.upkeep import ring_health
 from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.blame import Blame
-from molink.coordinator.upkeep.manager import ClusterManager, ManagerSettings
+from molink.coordinator.upkeep.manager import ClusterManager
 from molink.coordinator.upkeep.ring_supervisor import RingState
+from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.coordinator.upkeep.take_over import RingKeeper
 from molink.errors import MolinkError, RingError
 from molink.serving.model_card import ModelCard
@@ -39,7 +41,6 @@ from molink.tasks import background_tasks
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
-from molink_scheduler.resume import Resume
 from tests.coordinator.examples import HERE, PROFILE, WORK
 
 TERMS = JoinTerms(
@@ -320,21 +321,21 @@ class World:
         assignment = assignment.model_copy(update={"revision": next(self.numbers)})
         node.assignment = assignment
         self.told.append((node.node_id, assignment))
-        is_held = assignment.join is None and assignment.resume == Resume()
-        if node.node_id in self.stuck or is_held:
+        command = assignment.command
+        if node.node_id in self.stuck or isinstance(command, Hold):
             return
-        if assignment.work is None:
+        if isinstance(command, Stop):
             fact = StageFact(revision=assignment.revision, kind="stopped")
         elif node.node_id in self.broken:
             fact = StageFact(revision=assignment.revision, kind="failed", message="disk full")
-        elif assignment.join is None and node.node_id in self.slow:
+        elif isinstance(command, Load | Extend) and node.node_id in self.slow:
             fact = StageFact(revision=assignment.revision, kind="downloading", fraction=0.01)
-        elif assignment.join is None:
+        elif isinstance(command, Load | Extend):
             line = LOADED | self.loads.get(node.node_id, {})
             fact = StageFact(revision=assignment.revision, kind="loaded", line=line)
         elif node.node_id in self.deaf:
             return
-        elif assignment.next_link and (about := assignment.next_link.to) in self.deaf:
+        elif about := next((link.to for link in command.links if link.to in self.deaf), ""):
             failed = {"kind": "failed", "message": "got no answer", "about": about}
             fact = StageFact(revision=assignment.revision, **failed)
         else:

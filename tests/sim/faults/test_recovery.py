@@ -6,9 +6,7 @@ from itertools import pairwise
 import pytest
 
 from molink.coordinator.ring import client as ring_client
-from molink.coordinator.upkeep import recovery as product
 from molink_scheduler.kv.blocks import KvBlocks
-from molink_sim.faults import recovery
 from molink_sim.ring import coordinator
 from molink_sim.ring.coordinator import Coordinator
 from molink_sim.scenario import (
@@ -62,9 +60,9 @@ def test_a_ring_goes_on_where_it_was(suffer, place):
 @pytest.mark.parametrize("lacks", [0, 5, 500])
 @pytest.mark.parametrize("places", [(1,), (2,), (1, 2)])
 def test_a_shadow_in_the_place_goes_on_from_what_it_holds(suffer, places, lacks):
-    world = suffer(*(NodeLoss(0, place, 5.1, 7.1, lacks) for place in places))
+    world = suffer(*(NodeLoss(0, place, 5.1, 17.1, lacks) for place in places))
     assert all_finish(world)
-    assert 2.0 < pause_s(world) < 2.7
+    assert 0.1 < pause_s(world) < 1.5, "it waits for nothing to load"
     assert world.rings[0].epoch == 1
 
 
@@ -156,6 +154,4 @@ def test_what_survivors_hold_beyond_what_goes_on_is_given_back(plain_ring, monke
 
 
 def test_the_rules_are_the_products():
-    assert recovery.RECOVER_WITHIN_S == product.RECOVER_WITHIN_S
-    assert recovery.LOST_AGAIN_S == product.LOST_AGAIN_S
     assert coordinator.LOSSES_MAX == ring_client.LOSSES_MAX

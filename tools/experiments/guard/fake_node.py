@@ -16,9 +16,10 @@ from typing import Any
 
 from molink.control.addresses import Credentials
 from molink.control.identity import KeyPair
+from molink.control.messages.assignment import Assignment, Extend, Follow, GoOn, Hold, Join, Load
 from molink.control.messages.invites import Invite
 from molink.control.messages.payloads import (
-    Assignment,
+    AssignedWork,
     Device,
     LinkKeys,
     NodeHealth,
@@ -273,12 +274,17 @@ class FakeNode:
     async def _obey(self, assignment: Assignment) -> None:
         self.assignments.append(assignment)
         self.serving = False
-        if assignment.work is None:
-            self._close_links()
-            await self._fact(assignment, "stopped")
-        elif assignment.join is None:
-            await self._load(assignment)
-        elif self.says_ready:
+        match assignment.command:
+            case Load(work=work) | Extend(work=work) | Hold(work=work):
+                await self._load(assignment, work)
+            case Join() | GoOn() | Follow():
+                await self._serve(assignment)
+            case _:
+                self._close_links()
+                await self._fact(assignment, "stopped")
+
+    async def _serve(self, assignment: Assignment) -> None:
+        if self.says_ready:
             if self._links is not None:
                 self._links.epoch = assignment.epoch
             await self._fact(assignment, "ready")
@@ -293,7 +299,7 @@ class FakeNode:
             fraction = min(0.99, 0.01 + step * CREEP_S * self.creeps_per_s)
             await self._fact(assignment, "downloading", fraction=fraction)
 
-    async def _load(self, assignment: Assignment) -> None:
+    async def _load(self, assignment: Assignment, work: AssignedWork) -> None:
         if not self.loads:
             await self._fact(assignment, "downloading", fraction=0.01)
             if self.creeps_per_s:
@@ -307,8 +313,8 @@ class FakeNode:
             "port": ports[0],
             "coordinator_port": ports[1] if is_head else None,
             "device": "cpu",
-            "dtype": assignment.work.dtype if assignment.work else "float32",
-            "kv_tokens_capacity": assignment.work.kv_tokens or 4096 if assignment.work else 4096,
+            "dtype": work.dtype,
+            "kv_tokens_capacity": work.kv_tokens or 4096,
             "weights_bytes": 1,
         }
         await self._fact(assignment, "loaded", line=line | self.line)

@@ -264,8 +264,8 @@ class Member:
 
     def _load(self, assignment: dict[str, Any]) -> None:
         self.assignments += 1
-        revision, work = assignment["revision"], assignment["work"]
-        if work is None:
+        revision, command = assignment["revision"], assignment["command"]
+        if command["kind"] == "stop":
             self._publish(FACT, StageFact(revision=revision, kind="stopped"))
         else:
             self._publish(FACT, StageFact(revision=revision, kind="downloading"))

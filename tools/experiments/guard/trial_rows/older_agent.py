@@ -7,13 +7,13 @@ protocol.PROTOCOL_MIN -= 1  # Before anything else is imported, which copies the
 
 from molink.cli.main import main  # noqa: E402
 from molink.control import versions  # noqa: E402
-from molink.control.messages import joining, payloads  # noqa: E402
+from molink.control.messages import assignment, joining, payloads  # noqa: E402
 
 TOLD_IN = (
     joining.JoinRequest,
     joining.JoinAnswer,
     payloads.Presence,
-    payloads.Assignment,
+    assignment.Assignment,
     payloads.ShadowOrder,
     payloads.CoordinatorPresence,
 )

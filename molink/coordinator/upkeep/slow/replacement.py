@@ -19,7 +19,7 @@ from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
-from molink.coordinator.upkeep.slow_rings import SlowRings
+from molink.coordinator.upkeep.slow.slow_rings import SlowRings
 from molink.coordinator.upkeep.standbys import Standbys
 
 

@@ -1,0 +1,22 @@
+"""Settings of the operator for the upkeep of rings."""
+
+from dataclasses import dataclass, field
+
+from molink.coordinator.upkeep.recovery_files import RecoveryFiles
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """Settings of the operator for building, covering and replacing rings."""
+
+    min_nodes: int = 1
+    codec: str = "raw"
+    """As `--wire`."""
+    standbys: int = 0
+    """Free nodes that are to hold the layers of others."""
+    shadow: bool = True
+    """Whether they are to hold KV of theirs as well."""
+    first_must_stand: bool = False
+    """Whether a first ring that fails is the operator's to mend, who sits in front of it."""
+    recoveries: RecoveryFiles = field(default_factory=RecoveryFiles)
+    """Logs of rings that lose stages."""

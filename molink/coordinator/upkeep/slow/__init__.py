@@ -1,0 +1,1 @@
+"""Rings and members that have become slow."""

@@ -1,0 +1,1 @@
+"""Recovery of a ring that loses stages: events in, instructions out."""

@@ -1,0 +1,248 @@
+"""Driver of the core's recovery in virtual time: a ring loses stages and goes on, or ends.
+
+`molink_scheduler.recovery` decides. Here a stage that was lost is loaded again at a time that the
+fault says, a shadow takes its place at once, and where neither is, a neighbour may take its layers.
+A ring that ends is followed by the next one, with empty KV, when all of its stages are there.
+
+A host that sleeps is a loss as soon as it was silent for too long, whether it wakes up or not.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from molink_scheduler.recovery.events import (
+    Event,
+    FillerFound,
+    Loss,
+    NeighbourFound,
+    PlaceLoaded,
+    PlaceReady,
+    RequestsListed,
+    StageSilent,
+    StagesLost,
+    TimePassed,
+    WentOn,
+)
+from molink_scheduler.recovery.instructions import (
+    BeginEpoch,
+    CountAsLost,
+    EndRing,
+    FindFiller,
+    FindNeighbour,
+    Instruction,
+    JoinEpoch,
+    ListRequests,
+    LoadPlaces,
+    ResumeRequests,
+)
+from molink_scheduler.recovery.machine import SILENT_LOST_S, recover
+from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
+from molink_scheduler.recovery.state import RingRecovery
+from molink_scheduler.resume import Positions, Resume
+from molink_sim.clock import Clock
+from molink_sim.scenario import FaultSpec, HostSuspended, NodeLoss, RingSpec
+
+
+class RingHost(Protocol):
+    """The ring that recovers, with its coordinator."""
+
+    def lose(self, place: int) -> None:
+        """The process of a stage is gone, or nobody listens to it any more."""
+
+    def suspend(self, place: int, until: float) -> None:
+        """The host of a stage sleeps."""
+
+    def pause(self) -> None:
+        """The coordinator takes nothing more of the ring until it goes on."""
+
+    def listed(self) -> Positions:
+        """Requests that could go on, and their first tokens of which all stages hold KV."""
+
+    def join(
+        self, resumes: tuple[Resume, ...], entered: Callable[[int, tuple[int, ...]], None]
+    ) -> None:
+        """Have all stages enter the next epoch; `entered` is called with the place of each that
+        has, and the requests with which it cannot go on."""
+
+    def go_on(self, listed: Positions, missing: frozenset[int]) -> None:
+        """Let requests flow again; those that are `listed` go on, but for those `missing`."""
+
+    def end(self) -> None:
+        """End the ring: nothing more comes of it."""
+
+    def restart(self) -> None:
+        """The next ring begins, with empty KV."""
+
+
+@dataclass(slots=True)
+class RingLosses:
+    """Losses of one ring, and its way into the next epoch or the next ring."""
+
+    clock: Clock
+    host: RingHost
+    spec: RingSpec
+    survivors_stay: bool
+    detect_s: float
+    _state: RingRecovery = field(init=False)
+    _missing: Counter[int] = field(init=False, default_factory=Counter)
+    """Losses of each place after which its layers are not loaded again yet."""
+    _unnoticed: list[tuple[float, int]] = field(init=False, default_factory=list)
+    """Losses (time at which it is noticed, place) that nobody knows of yet."""
+    _covered: dict[int, int] = field(init=False, default_factory=dict)
+    """Tokens of each request that the shadow of a lost place lacks, by place."""
+    _loading: set[int] = field(init=False, default_factory=set)
+    """Places whose layers are to be loaded."""
+    _is_down: bool = field(init=False, default=False)
+    _life: int = field(init=False, default=0)
+    """Number of the ring: what is planned for one that has ended is void."""
+
+    def __post_init__(self) -> None:
+        self._state = _as_it_serves(self.spec)
+
+    def plan(self, fault: FaultSpec) -> None:
+        """Plan a loss, or a host's sleep, on the clock."""
+        match fault:
+            case NodeLoss():
+                self.clock.at(fault.at_s, self._lost, fault)
+                self.clock.at(fault.until_s, self._loaded, fault.place)
+            case HostSuspended():
+                self.clock.at(fault.at_s, self._asleep, fault)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def _lost(self, loss: NodeLoss) -> None:
+        self._missing[loss.place] += 1
+        if self._is_down:
+            return
+        self.host.lose(loss.place)
+        if loss.shadow_lacks_tokens is not None:
+            self._covered[loss.place] = loss.shadow_lacks_tokens
+        if not self.survivors_stay:
+            self._end()
+        else:
+            noticed_at = self.clock.now + self.detect_s
+            self._unnoticed.append((noticed_at, loss.place))
+            self.clock.at(noticed_at, self._noticed, self._life)
+
+    def _noticed(self, life: int) -> None:
+        """All that was lost by then, at once."""
+        if life != self._life:
+            return
+        now = self.clock.now
+        lost = tuple(Loss(place) for at, place in self._unnoticed if at <= now)
+        self._unnoticed = [one for one in self._unnoticed if one[0] > now]
+        if lost:
+            self._tell(StagesLost(lost))
+
+    def _asleep(self, sleep: HostSuspended) -> None:
+        if self._is_down or self._missing[sleep.place]:
+            return
+        self.host.suspend(sleep.place, sleep.until_s)
+        if self.survivors_stay and sleep.at_s + sleep.silent_s < sleep.until_s:
+            self.clock.at(sleep.at_s + sleep.silent_s, self._silent, (sleep, self._life))
+
+    def _silent(self, what: tuple[HostSuspended, int]) -> None:
+        """A ring that does not wait for as long as others do has a standby."""
+        sleep, life = what
+        is_known = sleep.place in self._state.fresh | self._missing.keys()
+        if life == self._life and not is_known:
+            self.clock.at(self.clock.now + sleep.load_s, self._loaded, sleep.place)
+            self._missing[sleep.place] += 1
+            has_standby = sleep.silent_s < SILENT_LOST_S
+            self._tell(StageSilent(sleep.place, sleep.silent_s, has_standby))
+
+    def _loaded(self, place: int) -> None:
+        self._missing[place] -= 1
+        self._missing += Counter()  # Only what is missing stays.
+        if self._is_down:
+            self._restart_if_loaded()
+        else:
+            self._tell_loaded()
+
+    def _tell_loaded(self) -> None:
+        for place in sorted(self._loading - self._missing.keys()):
+            self._loading.discard(place)
+            room = _room(self.spec, place)
+            self._tell(PlaceLoaded(self._state.attempt, place, room))
+
+    def _late(self, life: int) -> None:
+        if life == self._life:
+            self._tell(TimePassed())
+
+    # -- what follows ----------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        self._state, told = recover(self._state, event, self.clock.now)
+        for instruction in told:
+            self._obey(instruction)
+
+    def _obey(self, told: Instruction) -> None:
+        match told:
+            case CountAsLost(place):
+                self.host.lose(place)
+                self._tell(StagesLost((Loss(place),)))
+            case FindFiller(place):
+                self._tell(FillerFound(place, self._shadow(place)))
+            case FindNeighbour():
+                self._tell(NeighbourFound(None))
+            case BeginEpoch():
+                self.host.pause()
+                self._loading.clear()
+                if self._state.due_at is not None:
+                    self.clock.at(self._state.due_at, self._late, self._life)
+            case LoadPlaces(places):
+                self._loading = set(places)
+                self._tell_loaded()
+            case ListRequests():
+                self._tell(RequestsListed(self._state.attempt, self.host.listed()))
+            case JoinEpoch(resumes):
+                self.host.join(resumes, partial(self._entered, self._state.attempt))
+            case ResumeRequests():
+                self.host.go_on(self._state.listed, told.missing)
+                self._tell(WentOn())
+            case EndRing():
+                self._end()
+
+    def _shadow(self, place: int) -> Filler | None:
+        lacks = self._covered.pop(place, None)
+        if lacks is None:
+            return None
+        listed = self.host.listed()
+        held = ((one, tokens - lacks) for one, tokens in listed if tokens > lacks)
+        return Filler(f"shadow of {place}", _room(self.spec, place), tuple(held))
+
+    def _entered(self, attempt: int, place: int, missing: tuple[int, ...]) -> None:
+        self._tell(PlaceReady(attempt, place, missing))
+
+    def _end(self) -> None:
+        self._is_down = True
+        self._life += 1
+        self._loading.clear()
+        self._covered.clear()
+        self._unnoticed.clear()
+        self._state = _as_it_serves(self.spec)
+        self.host.end()
+        self._restart_if_loaded()
+
+    def _restart_if_loaded(self) -> None:
+        if not self._missing:
+            self._is_down = False
+            self.host.restart()
+
+
+def _as_it_serves(spec: RingSpec) -> RingRecovery:
+    slots = [one.state_slots for one in spec.stages if one.state_slots is not None]
+    room = RingRoom(min(one.kv_tokens for one in spec.stages), min(slots, default=None))
+    members, start = [], 0
+    for place, stage in enumerate(spec.stages):
+        layers = start, start + stage.layers
+        members.append(Member(f"pc {place}", layers, _room(spec, place)))
+        start += stage.layers
+    return RingRecovery(room, tuple(members))
+
+
+def _room(spec: RingSpec, place: int) -> Room:
+    return Room(spec.stages[place].kv_tokens, spec.stages[place].state_slots)
