@@ -14,6 +14,8 @@ from aiohttp import web
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
@@ -87,8 +89,8 @@ class CountingService:
         finally:
             self.running -= 1
 
-    def cluster(self) -> dict[str, Any]:
-        return {}
+    def cluster(self) -> ClusterReport:
+        return from_plain(ClusterReport, {})
 
 
 @pytest.fixture

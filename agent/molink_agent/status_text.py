@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from molink.terminal.amounts import duration_text, progress_text
-from molink_agent.limits.limits import Limits, plain_limits
+from molink_agent.limits.limits import OwnerLimits, plain_limits
+from molink_scheduler.units import GB, MB, gb_text
 
 Status = Mapping[str, Any]
-
-GB = 2**30
-MB = 1e6
 
 DOING = {
     "joining": "measuring what this PC can do for the model, a minute at most",
@@ -30,7 +28,7 @@ DOING = {
 LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
 """Sentences while the progress is known."""
 
-QUARTERS_BYTES_MIN = 10**9
+QUARTERS_BYTES_MIN = GB
 """Bytes of a download whose quarters are told: half a minute each on a line of 100 Mbps."""
 
 
@@ -169,15 +167,15 @@ def _device_lines(device: Status, margin: str) -> Iterator[str]:
         links = ", ".join(f"{name} {kind}" for name, kind in device["paths"].items())
         yield f"{margin}links:   {links}"
     lent = ", ".join(
-        f"{part['device']} {part['lent_bytes'] / GB:.1f} of {part['total_bytes'] / GB:.1f} GB"
+        f"{part['device']} {part['lent_bytes'] / GB:.1f} of {gb_text(part['total_bytes'])}"
         for part in device["lends"]
     )
     yield f"{margin}lends:   {lent or 'nothing yet'}"
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
-    """Limits that the owner has set."""
-    default = plain_limits(Limits())
+    """OwnerLimits that the owner has set."""
+    default = plain_limits(OwnerLimits())
     own = [f"{key} {_value(value)}" for key, value in limits.items() if value != default.get(key)]
     return ", ".join(own) or "none of your own; `molink agent set --help` shows what there is"
 

@@ -20,6 +20,8 @@ from molink.api.errors import ApiError, errors_in_shape
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, ErrorGuard, JoinRefusedError, StorageError
+from molink.report.nodes import ContributionReport
+from molink.report.plain import to_plain
 
 JOIN_PATH = "/agents/join"
 GIVEN_PATH = "/agents/given"
@@ -33,7 +35,7 @@ NOT_NOW = (
 )
 """Message to a PC while the registry cannot be written: the reason, a path, is the operator's."""
 
-GivenBy = Callable[[str], dict[str, int]]
+GivenBy = Callable[[str], ContributionReport]
 """Function that tells what the PC with this id has given, with all its devices."""
 
 
@@ -99,7 +101,7 @@ def _add_given_route(app: web.Application, pc_of_token: PcOfToken, given_by: Giv
 
     async def given(request: web.Request) -> web.Response:
         pc = pc_that_asks(request, pc_of_token, "What a PC has given is")
-        return web.json_response(given_by(pc))
+        return web.json_response(to_plain(given_by(pc)))
 
     app.add_routes([web.get(GIVEN_PATH, given)])
 

@@ -11,7 +11,7 @@ Their content type must be JSON as of every post, so that no web page can send o
 (`access`); a body may be empty where it has no fields.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,17 @@ from molink.api.callers import caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError, unknown_field
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.errors import ControlError, UserError
+from molink.report.orders import InviteMade, NodeOrdered
+from molink.report.plain import to_plain
 
 NODE_PATH = "/cluster/nodes/{id}/{order}"
 INVITES_PATH = "/cluster/invites"
 INTAKE_PATH = "/cluster/intake"
 CLEAR_CACHE_PATH = "/cluster/cache/clear"
+
+Done = NodeOrdered | InviteMade
+
+NodeOrder = Callable[[str, str], Awaitable[NodeOrdered]]
 
 ORDER_BYTES_MAX = 4096
 """Most bytes of an order's body, which has three short fields."""
@@ -59,7 +65,11 @@ class _Orders:
     async def post_node(self, request: web.Request) -> web.Response:
         """Carry out an order for one node."""
         admin = self.admin
-        known = {"drain": admin.drain, "resume": admin.resume, "remove": admin.remove}
+        known: Mapping[str, NodeOrder] = {
+            "drain": admin.drain,
+            "resume": admin.resume,
+            "remove": admin.remove,
+        }
         order = known.get(request.match_info["order"])
         if order is None:
             raise web.HTTPNotFound
@@ -83,17 +93,19 @@ class _Orders:
         body = await _body(request, {"paused": (bool,)})
         if "paused" not in body:
             raise ApiError("'paused' is missing: add it to the request.", param="paused")
-        return web.json_response(self.admin.pause_intake(body["paused"], caller_of(request).name))
+        return web.json_response(
+            to_plain(self.admin.pause_intake(body["paused"], caller_of(request).name))
+        )
 
     async def post_clear_cache(self, request: web.Request) -> web.Response:
         """Clear the rings' prefix caches."""
         await _body(request, {})
-        return web.json_response(self.admin.clear_caches(caller_of(request).name))
+        return web.json_response(to_plain(self.admin.clear_caches(caller_of(request).name)))
 
 
-async def _carried_out(done: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def _carried_out(done: Awaitable[Done]) -> dict[str, Any]:
     try:
-        return await done
+        return to_plain(await done)
     except UnknownNodeError as error:
         raise ApiError(str(error), status=404, code="unknown_node") from None
     except ControlError as error:

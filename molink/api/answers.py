@@ -42,6 +42,7 @@ from molink.api.errors import (
 )
 from molink.api.headers.serving import cached_tokens, note_sequences
 from molink.api.keys.store import KeyUsage
+from molink.api.openapi.answers import Usage
 from molink.errors import ControlError
 from molink.serving.answers.kept_answer import KeptAnswer
 from molink.serving.answers.live_state import LiveState
@@ -254,7 +255,7 @@ class EventStream:
         return self.response.prepared
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
     """How many tokens a request cost, as OpenAI's object."""
     return {
         "prompt_tokens": prompt_tokens,

@@ -13,11 +13,11 @@ vLLM's server, not a 501: clients send whatever fails with 5xx twice more.
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 from aiohttp.typedefs import Handler
 
+from molink.api.openapi.answers import AnthropicError, ErrorAnswer, ErrorKind
 from molink.errors import (
     DeadlineError,
     InvalidRequestError,
@@ -146,16 +146,17 @@ def as_api_error(error: Exception) -> ApiError:
             )
 
 
-def error_body(error: ApiError) -> dict[str, Any]:
+def error_body(error: ApiError) -> ErrorAnswer:
     """The error object that OpenAI's clients parse."""
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    kind = "requests" if error.status == 429 else kind
+    kind: ErrorKind = "invalid_request_error" if error.status < 500 else "server_error"
+    if error.status == 429:
+        kind = "requests"
     return {
         "error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}
     }
 
 
-def anthropic_error_body(error: ApiError) -> dict[str, Any]:
+def anthropic_error_body(error: ApiError) -> AnthropicError:
     """The error object that Anthropic's clients parse."""
     otherwise = "invalid_request_error" if error.status < 500 else "api_error"
     kind = ANTHROPIC_KINDS.get(error.status, otherwise)

@@ -33,6 +33,7 @@ from molink.api.grammars.fields import grammar_of
 from molink.api.headers.request_id import kept_id_of
 from molink.api.headers.serving import served_by
 from molink.api.openai.logprobs import TokenTexts, check_scores, prompt_entries
+from molink.api.openapi.answers import Timing, TokenIdPosition
 from molink.api.requests import (
     generation_requests,
     in_worker,
@@ -69,7 +70,7 @@ class Stopwatch:
         if self.first_s is None:
             self.first_s = self.last_s
 
-    def timing(self) -> dict[str, float | None]:
+    def timing(self) -> Timing:
         """`tpot_s` is the mean time between tokens after the first one, null for a single token."""
         if self.first_s is None:
             return {"ttft_s": None, "tpot_s": None, "total_s": None}
@@ -186,7 +187,7 @@ def _body(
     return body
 
 
-def _logprob(one: TokenLogprob) -> dict[str, Any]:
+def _logprob(one: TokenLogprob) -> TokenIdPosition:
     return {
         "token_id": one.token_id,
         "logprob": finite(one.logprob),

@@ -7,7 +7,10 @@ from aiohttp import web
 
 from molink.api.answers import json_text
 from molink.api.errors import NAME_CHARS_SHOWN, RETRY_AFTER_S, ApiError
+from molink.api.openapi.answers import ModelEntry
 from molink.api.requests import check_model
+from molink.report.cluster import ClusterReport
+from molink.report.plain import to_plain
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationService
 
@@ -44,12 +47,12 @@ async def get_health(service: GenerationService, request: web.Request) -> web.Re
 
 async def get_cluster(service: GenerationService, request: web.Request) -> web.Response:
     """Stages, links and load of the ring."""
-    return web.json_response(service.cluster())
+    return web.json_response(cluster_body(service.cluster()))
 
 
 async def get_requests(service: GenerationService, request: web.Request) -> web.Response:
     """Timelines of the requests that are live, and of the last that have ended."""
-    return web.json_response({"requests": service.request_log.report()}, dumps=json_text)
+    return web.json_response(to_plain(service.request_log.report()), dumps=json_text)
 
 
 async def get_events(service: GenerationService, request: web.Request) -> web.Response:
@@ -61,10 +64,20 @@ async def get_events(service: GenerationService, request: web.Request) -> web.Re
             "of the answer before, or leave it out.",
             param="after",
         )
-    return web.json_response(service.events.report(int(after)), dumps=json_text)
+    return web.json_response(to_plain(service.events.report(int(after))), dumps=json_text)
 
 
-def _entry(card: ModelCard, name: str) -> dict[str, Any]:
+def cluster_body(report: ClusterReport) -> dict[str, Any]:
+    """The body of GET /cluster: the first ring's figures stand at the top, too, as those of the
+    only ring did once."""
+    body = to_plain(report)
+    first = (
+        body["rings"][0] if body["rings"] else {"model": report.model, "stages": [], "links": []}
+    )
+    return first | body
+
+
+def _entry(card: ModelCard, name: str) -> ModelEntry:
     """OpenAI's model object with vLLM's fields. The length stands under the names of vLLM and of
     OpenRouter, as clients look for either; the vocabulary's size is for clients of token ids."""
     return {

@@ -20,7 +20,7 @@ from molink.bench.runner import (
     run_plan,
     warm_up,
 )
-from molink.client.api_client import ApiClient, ServedModel
+from molink.client.api_client import ApiClient, ListedModel
 from molink.errors import UserError
 from molink.workload.trace import (
     TraceRequest,
@@ -130,7 +130,7 @@ async def run_load(
     `done` with each one's record when it ends.
     """
     async with ApiClient(settings.url, key) as client:
-        model = await ServedModel.ask(client)
+        model = await ListedModel.ask(client)
         warming, plan, offered = _plans(settings, model)
         planned(len(plan.requests))
         await run_plan(client, warming, temperature=settings.temperature)
@@ -139,7 +139,7 @@ async def run_load(
 
 
 def _plans(
-    settings: Settings, model: ServedModel
+    settings: Settings, model: ListedModel
 ) -> tuple[RequestPlan, RequestPlan, dict[str, Any]]:
     """The warm-up, the counted requests, and what to report of the load beside its settings."""
     warm_random, random = Random(WARM_UP_SEED), Random(settings.seed)

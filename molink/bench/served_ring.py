@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from molink.bench.runner import PlannedRequest, RequestRecord, random_request, send
-from molink.client.api_client import ApiClient, ServedModel
+from molink.client.api_client import ApiClient, ListedModel
 from molink.errors import UserError
 from molink.workload.trace import TraceRequest
 
@@ -82,7 +82,7 @@ class ServedRing:
     """Ring of a running server, asked through its REST API."""
 
     client: ApiClient
-    model: ServedModel
+    model: ListedModel
     server: ServerProcess
     random: Random
 
@@ -134,7 +134,7 @@ async def serve_ring(
     server = await ServerProcess.start(model, options, environment, program)
     try:
         async with ApiClient(server.url) as client:
-            ring = ServedRing(client, await ServedModel.ask(client), server, Random(seed))
+            ring = ServedRing(client, await ListedModel.ask(client), server, Random(seed))
             await ring.ask(*warm_up)
             yield ring
     finally:

@@ -20,7 +20,7 @@ import zmq
 
 from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
-from molink.transport.link.inbound import Arrived, InboundLink
+from molink.transport.link.inbound import ArrivedMessage, InboundLink
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import LinkThread
 from molink_scheduler.batch import BatchClass
@@ -57,7 +57,7 @@ class HopTimes:
 
 def hop_times() -> HopTimes:
     """Measure a link between two threads of this process. Raises UserError when nothing arrives."""
-    inbox: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[ArrivedMessage] = queue.SimpleQueue()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     inbound = InboundLink.bind(context, "127.0.0.1")
     receiving, sending = LinkThread([inbound], inbox.put), LinkThread([], lambda frames: None)
@@ -101,7 +101,9 @@ def _connect(context: "zmq.Context[zmq.Socket[bytes]]", port: int) -> PacedLink:
     return PacedLink.connect(context, "measured", address, PriorityQueues(), LinkPacer())
 
 
-def _one_hop_s(link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[Arrived]") -> float:
+def _one_hop_s(
+    link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[ArrivedMessage]"
+) -> float:
     time.sleep(PAUSE_S)
     shape = LINK.steps[0].shape
     known_s = shape.one_way_s + (HEADER_BYTES + ROW_BYTES) / shape.bytes_per_s

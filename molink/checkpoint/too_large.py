@@ -2,8 +2,7 @@
 how much it needs, how much there is, and what to do."""
 
 from molink.checkpoint.quantized.declared import DeclaredQuantization
-
-GB = 1e9
+from molink_scheduler.units import gb_text
 
 FOR_STAGE = "give it fewer layers there, fewer --kv-tokens or another node"
 FOR_PC = "ask for fewer --kv-tokens, or share it with other PCs (`molink up`)"
@@ -32,7 +31,7 @@ def stage_refusal(
     if needed_bytes <= free_bytes:
         return ""
     sentence = (
-        f"{what} with KV for {kv_tokens:,} tokens needs {needed_bytes / GB:.2f} GB {place}, where "
-        f"{free_bytes / GB:.2f} GB are free: {ways}."
+        f"{what} with KV for {kv_tokens:,} tokens needs {gb_text(needed_bytes, 2)} {place}, where "
+        f"{gb_text(free_bytes, 2)} are free: {ways}."
     )
     return with_advice(sentence, declared)

@@ -70,7 +70,7 @@ async def _live(
         from molink.client.api_client import server_url
         from molink.dashboard.actions import Actions
         from molink.dashboard.poller import Poller
-        from molink.dashboard.recording import Recorder
+        from molink.dashboard.recording import DashboardRecorder
         from molink.dashboard.sources import LiveSource
 
     async with AsyncExitStack() as stack:
@@ -78,7 +78,9 @@ async def _live(
         poller = Poller(await stack.enter_async_context(client))
         first = await poller.first()
         where = server_url(server[0])
-        recorder = stack.enter_context(Recorder(record, where)) if record is not None else None
+        recorder = (
+            stack.enter_context(DashboardRecorder(record, where)) if record is not None else None
+        )
         source = LiveSource(poller, where, first, recorder)
         if _has_terminal():
             await _show(source, None if read_only else Actions(poller.client))
@@ -88,10 +90,10 @@ async def _live(
 
 async def _replay(path: Path) -> None:
     from molink.dashboard.plain import PlainNews
-    from molink.dashboard.recording import Recording, Replay
+    from molink.dashboard.recording import DashboardRecording, DashboardReplay
     from molink.dashboard.sources import ReplaySource
 
-    replay = Replay(Recording.open(path))
+    replay = DashboardReplay(DashboardRecording.open(path))
     if _has_terminal():
         await _show(ReplaySource(replay), None)
         return

@@ -7,16 +7,18 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from molink.errors import UserError
+from molink.report.plain import to_plain
 from molink.terminal.command_line import quiet_option, shown_option
 from molink.terminal.tables import json_option
 
 if TYPE_CHECKING:
     from molink.config.settings import ServeSettings
+    from molink.report.cluster import RingLink
     from molink.serving.model_card import ModelCard
     from molink.serving.service import GenerationRequest, GenerationService
 
@@ -43,10 +45,12 @@ HEALTH_WITHIN_S = 0.8
 def demo(chat: bool, prompt: str, quiet: bool, as_json: bool) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
     from molink.config.link_schedule import LinkSchedule
+    from molink.config.setting import settings_of
     from molink.config.settings import ServeSettings
     from molink.tasks import until_stopped
 
-    settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
+    link = LinkSchedule.parse(LINK)
+    settings = settings_of(ServeSettings, model="demo", nodes=STAGES, port=0, link=link)
     if chat and as_json:
         raise UserError("A conversation is no JSON: leave one of --chat and --json out.")
     talk = _chat if chat else partial(_one_answer, prompt=prompt, as_json=as_json)
@@ -77,10 +81,11 @@ async def _one_answer(service: "GenerationService", prompt: str, *, as_json: boo
     speed = _speed(started, arrivals)
     tell(f"\n\n{_speed_line(speed)}\n")
     await asyncio.sleep(HEALTH_WITHIN_S)
-    links = service.cluster()["links"]
+    links = [link for ring in service.cluster().rings for link in ring.links]
     tell(f"Bytes per hop:\n{''.join(map(_hop_line, links))}")
     if as_json:
-        print(json.dumps({"prompt": prompt, "answer": answer, **speed, "links": links}))
+        told = {"prompt": prompt, "answer": answer, **speed, "links": [*map(to_plain, links)]}
+        print(json.dumps(told))
 
 
 def _untold(text: str) -> None:
@@ -125,9 +130,9 @@ def _speed_line(speed: dict[str, float]) -> str:
     )
 
 
-def _hop_line(link: dict[str, Any]) -> str:
-    hop = f"{link['from']} -> {link['to']}"
-    return f"  {hop:26} {link['bytes_sent']:>9,} bytes in {link['messages_sent']:,} messages\n"
+def _hop_line(link: "RingLink") -> str:
+    hop = f"{link.source} -> {link.target}"
+    return f"  {hop:26} {link.bytes_sent:>9,} bytes in {link.messages_sent:,} messages\n"
 
 
 async def _chat(service: "GenerationService") -> None:

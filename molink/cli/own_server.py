@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from molink.api.access import Access
     from molink.api.keys.store import ApiKey, KeyStore
     from molink.client.api_client import ApiClient
-    from molink.config.settings import ServeSettings, UpSettings
+    from molink.config.groups import ApiSettings
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -40,18 +40,16 @@ RENEWAL_S = 20.0
 """A key that is in use is renewed three times before it would end."""
 
 
-def api_tls(
-    settings: "ServeSettings | UpSettings", directory: Path, access: "Access"
-) -> "SSLContext | None":
+def api_tls(api: "ApiSettings", directory: Path, access: "Access") -> "SSLContext | None":
     """What an API presents itself with; None: it is plain HTTP. Raises UserError for files that
     cannot be used."""
     from molink.control.addresses import TlsFiles
     from molink.control.certificate import api_certificate
 
-    if not settings.api_tls:
+    if not api.api_tls:
         return None
-    if settings.api_tls_cert:
-        return TlsFiles(settings.api_tls_cert, settings.api_tls_key).server_context()
+    if api.api_tls_cert:
+        return TlsFiles(api.api_tls_cert, api.api_tls_key).server_context()
     return api_certificate(directory, access.host_names | LOOPBACK).server_context()
 
 

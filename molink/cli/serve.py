@@ -2,21 +2,21 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import access_options, chat_options, ring_options
+from molink.cli.options import settings_options
 from molink.cli.watching import Watching, watch_options
-from molink.terminal.command_line import shown_option
+from molink.config.setting import settings_of
+from molink.config.settings import ServeSettings
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from molink.api.access import Access
     from molink.api.metrics.route import Metrics
-    from molink.config.settings import ServeSettings, UpSettings
+    from molink.config.groups import ApiSettings, ModelSettings
     from molink.coordinator.cluster import Cluster
 
 NODES_DEFAULT = 3
@@ -25,35 +25,15 @@ NODES_DEFAULT = 3
 
 @click.command()
 @click.argument("model")
-@shown_option("--host", default="127.0.0.1", help="Where the API listens.")
-@shown_option("--port", default=8000, help="0 takes a free one.")
-@click.option(
-    "--link",
-    metavar="MBPS:MS|FILE",
-    help="Emulate a home link on every hop: rate and one-way delay, for example 100:30, or a file "
-    "of steps `t_s, mbps, one_way_ms`.",
-)
-@click.option(
-    "--event-log",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write what each stage is told and decides to FILE.0, FILE.1, ..., for `molink sim "
-    "replay`; prompts and answers are in it.",
-)
-@access_options
-@chat_options
-@ring_options
+@settings_options(ServeSettings)
 @watch_options
-def serve(link: str | None, nodes: int | None, watching: Watching, **options: Any) -> None:
+def serve(nodes: int | None, watching: Watching, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
-    from molink.config.link_schedule import LinkSchedule
-    from molink.config.settings import ServeSettings
     from molink.tasks import until_stopped
 
-    shape = LinkSchedule.parse(link) if link is not None else None
     if nodes is None:
         nodes = _nodes_of(options["layers"])
-    settings = ServeSettings(link=shape, nodes=nodes, log_format=watching.log_format, **options)
+    settings = settings_of(ServeSettings, nodes=nodes, log_format=watching.log_format, **options)
     asyncio.run(until_stopped(_serve(settings, watching)))
 
 
@@ -63,7 +43,11 @@ def _nodes_of(layers: str | None) -> int:
 
 
 def users_app(
-    settings: "ServeSettings | UpSettings", cluster: "Cluster", access: "Access", metrics: "Metrics"
+    api: "ApiSettings",
+    served: "ModelSettings",
+    cluster: "Cluster",
+    access: "Access",
+    metrics: "Metrics",
 ) -> "web.Application":
     """The application that answers a cluster's users and operators."""
     from molink.api import create_app
@@ -74,9 +58,9 @@ def users_app(
     app = create_app(
         cluster.service,
         access,
-        chat_format=ChatFormat.of(tokenizer, settings.tool_parser, settings.reasoning_parser),
-        strict=settings.strict,
-        shares_cache=settings.shared_cache,
+        chat_format=ChatFormat.of(tokenizer, served.tool_parser, served.reasoning_parser),
+        strict=api.strict,
+        shares_cache=api.shared_cache,
         metrics=metrics,
         live=cluster.live,
     )
@@ -84,7 +68,7 @@ def users_app(
     return app
 
 
-async def _serve(settings: "ServeSettings", watching: Watching) -> None:
+async def _serve(settings: ServeSettings, watching: Watching) -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import start_api
     from molink.api.access import open_access
@@ -98,14 +82,14 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
     from molink.terminal.tables import DATA_FOLDER
 
     check_port_free(settings.host, settings.port)
-    cors, directory = CorsRules.of(settings.cors_origins), data_dir(DATA_FOLDER)
+    cors, directory = CorsRules.of(settings.api.cors_origins), data_dir(DATA_FOLDER)
     async with AsyncExitStack() as stack:
         access = await stack.enter_async_context(
             open_access(
                 settings.host,
                 directory,
-                settings.allowed_hosts,
-                no_keys=settings.no_keys,
+                settings.api.allowed_hosts,
+                no_keys=settings.api.no_keys,
                 make=False,
                 cors=cors,
             )
@@ -114,8 +98,8 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
         metrics = Metrics(cluster.service)
         await stack.enter_async_context(watching.recording(cluster, metrics))
         await until_loaded(cluster, settings.nodes, shown=watching.shows_progress)
-        app = users_app(settings, cluster, access, metrics)
-        tls = api_tls(settings, directory, access)
+        app = users_app(settings.api, settings.served, cluster, access, metrics)
+        tls = api_tls(settings.api, directory, access)
         runner = await start_api(app, settings.host, settings.port, tls, data_dir=directory)
         stack.push_async_callback(runner.cleanup)
         shown = watching.status_line()

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import access_options, chat_options, some_ring_options
+from molink.cli.options import settings_options
 from molink.cli.watching import Watching, watch_options
-from molink.terminal.command_line import shown_option
+from molink.config.setting import settings_of
+from molink.config.settings import UpSettings
 
 if TYPE_CHECKING:
     from molink.api.access import Access
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
-    from molink.config.settings import UpSettings
     from molink.control.registry.registry import Registry
     from molink.coordinator.cluster import Cluster
     from molink.coordinator.start import Coordinator
@@ -30,117 +30,18 @@ PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends thi
 has joined stays a member.
 """
 
-SHARED = (
-    *("dtype", "kv_dtype", "model_len_max", "micro_batch_count"),
-    *("codec", "span_tokens", "replay_log_gb", "standbys", "shadow"),
-    "no_prefix_cache",
-)
-"""Options of `molink serve` that mean the same here."""
-
 
 @click.command()
 @click.argument("model")
-@shown_option("--host", default="0.0.0.0", help="Where everything listens.")
-@shown_option("--port", default=8000, help="Of the API; 0 takes a free one.")
-@click.option(
-    "--public-host",
-    default="",
-    metavar="NAME",
-    help="Where agents reach this machine; without it its first address at home.",
-)
-@click.option(
-    "--broker",
-    default="embedded",
-    envvar="MOLINK_BROKER",
-    metavar="URL|embedded",
-    help="mqtts://USER:PASSWORD@HOST:PORT of a broker that you run (better in $MOLINK_BROKER, "
-    "which other users cannot read); without it one in the coordinator's process.",
-)
-@shown_option("--broker-port", default=8001, help="0 takes a free one.")
-@shown_option("--relay-port", default=8002, help="0 takes a free one.")
-@click.option(
-    "--relay",
-    default="",
-    metavar="HOST:PORT",
-    help="Of a `molink relay` elsewhere, as nodes reach it; without it one runs here.",
-)
-@click.option(
-    "--relay-secret-file",
-    default="",
-    metavar="FILE",
-    help="The secret that it was started with.",
-)
-@shown_option(
-    "--agents-port",
-    default=8003,
-    help="Where agents join and fetch weights; 0 takes a free one.",
-)
-@click.option(
-    "--broker-users",
-    default="",
-    metavar="FILE",
-    help="Lines NODE_ID:PASSWORD: the nodes' users at a --broker by URL.",
-)
-@click.option(
-    "--tls-cert",
-    default="",
-    metavar="FILE",
-    help="PEM: what agents are shown; without it a certificate of the coordinator's own.",
-)
-@click.option("--tls-key", default="", metavar="FILE", help="PEM: its private key.")
-@click.option(
-    "--tls-ca",
-    default="",
-    metavar="FILE",
-    help="PEM: who signed it, where not every system trusts them.",
-)
-@shown_option(
-    "--min-nodes",
-    default=1,
-    help="Nodes to wait for before a plan; each device of a PC is one.",
-)
-@click.option("--wait", is_flag=True, help="Say `ready URL` when a ring serves.")
-@shown_option(
-    "--tpot-ms",
-    default=250.0,
-    help="Time between two tokens up to which a plan counts a user as served.",
-)
-@click.option("--context-tokens", type=int, help="KV that a plan keeps for each user.")
-@click.option("--prompt-tokens", type=int, help="Of the request that is planned for.")
-@click.option("--answer-tokens", type=int, help="Of its answer.")
-@shown_option(
-    "--split",
-    type=click.Choice(["planned", "even"]),
-    default="planned",
-    help="Layers as a plan finds best, or evenly over all PCs in the order in which they came.",
-)
-@shown_option(
-    "--audit-share",
-    default=0.0,
-    help="Of the requests, 0 to 1, that another ring computes again, to find PCs that lie.",
-)
-@click.option(
-    "--weights-mbps",
-    type=float,
-    help="Cap on what PCs fetch of weights from here, all together; without it what the line has.",
-)
-@click.option(
-    "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
-)
-@access_options
-@chat_options
-@some_ring_options(*SHARED)
+@settings_options(UpSettings)
 @watch_options
-def up(
-    data_dir: str | None, wait: bool, public_host: str, watching: Watching, **options: Any
-) -> None:
+def up(data_dir: str | None, public_host: str, watching: Watching, **options: Any) -> None:
     """Serve MODEL over the PCs that join: a local directory, a Hugging Face hub id, or `demo`.
 
     Prints the command with which a PC joins. Requests are answered with 503 and the reason until
     enough PCs are there.
     """
     from molink.config.data_dir import data_dir as data_folder
-    from molink.config.settings import UpSettings
     from molink.tasks import until_stopped
     from molink.terminal.tables import DATA_FOLDER
     from molink.transport.paths.direct import home_addresses
@@ -149,26 +50,24 @@ def up(
     host = options["host"]
     if not public_host:
         public_host = host if host != "0.0.0.0" else next(iter(home_addresses()), "127.0.0.1")
-    settings = UpSettings(data_dir=directory, public_host=public_host, **options)
-    asyncio.run(until_stopped(_up(settings, watching, wait=wait)))
+    settings = settings_of(UpSettings, data_dir=directory, public_host=public_host, **options)
+    asyncio.run(until_stopped(_up(settings, watching)))
 
 
-async def _up(settings: "UpSettings", watching: Watching, *, wait: bool) -> None:
+async def _up(settings: UpSettings, watching: Watching) -> None:
     """Until cancelled by a signal. Raises ControlError when the broker refuses us."""
     with watching.status_line() as shown:
-        shown.status(f"Starting, and reading {settings.model}: some seconds.")
-        await _serve(settings, watching, shown, wait=wait)
+        shown.status(f"Starting, and reading {settings.served.model}: some seconds.")
+        await _serve(settings, watching, shown)
 
 
-async def _serve(
-    settings: "UpSettings", watching: Watching, shown: "StatusLine", *, wait: bool
-) -> None:
+async def _serve(settings: UpSettings, watching: Watching, shown: "StatusLine") -> None:
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.coordinator.start import start_coordinator
 
     port, agents_port = _ports(settings)
-    cors = CorsRules.of(settings.cors_origins)
+    cors = CorsRules.of(settings.api.cors_origins)
     async with AsyncExitStack() as stack:
         coordinator = await stack.enter_async_context(
             start_coordinator(settings, port, agents_port)
@@ -183,11 +82,11 @@ async def _serve(
         if access.hint is not None:
             shown.hint(access.hint)
         shown.hint(access.rules)
-        ready_url = settings.api_url(port) if wait else None
+        ready_url = settings.api_url(port) if settings.wait else None
         await _show(cluster, ready_url, shown)
 
 
-def _ports(settings: "UpSettings") -> tuple[int, int]:
+def _ports(settings: UpSettings) -> tuple[int, int]:
     """Of the API and of what agents ask. Raises UserError for one that somebody else has."""
     from molink.api.server import check_port_free, free_ports
 
@@ -197,21 +96,21 @@ def _ports(settings: "UpSettings") -> tuple[int, int]:
     return settings.port or free[0], settings.agents_port or free[1]
 
 
-def _access(settings: "UpSettings", cors: "CorsRules") -> AbstractAsyncContextManager["Access"]:
+def _access(settings: UpSettings, cors: "CorsRules") -> AbstractAsyncContextManager["Access"]:
     from molink.api.access import open_access
 
     return open_access(
         settings.host,
         settings.data_dir,
-        (settings.public_host, *settings.allowed_hosts),
-        no_keys=settings.no_keys,
+        (settings.public_host, *settings.api.allowed_hosts),
+        no_keys=settings.api.no_keys,
         make=True,
         cors=cors,
     )
 
 
 async def _start_agents_api(
-    settings: "UpSettings", coordinator: "Coordinator", port: int, stack: AsyncExitStack
+    settings: UpSettings, coordinator: "Coordinator", port: int, stack: AsyncExitStack
 ) -> None:
     """Let agents join, and fetch weights; ended with the stack."""
     from molink.agents_api.app import create_agents_app
@@ -238,7 +137,7 @@ async def _start_agents_api(
 
 
 async def _start_users_api(
-    settings: "UpSettings",
+    settings: UpSettings,
     coordinator: "Coordinator",
     access: "Access",
     metrics: "Metrics",
@@ -252,15 +151,15 @@ async def _start_users_api(
     from molink.cli.serve import users_app
 
     cluster, data_dir = coordinator.cluster, settings.data_dir
-    app = users_app(settings, cluster, access, metrics)
+    app = users_app(settings.api, settings.served, cluster, access, metrics)
     add_plan_route(app, cluster.service.model.name, coordinator.plan)
-    tls = api_tls(settings, data_dir, access)
+    tls = api_tls(settings.api, data_dir, access)
     runner = await start_api(app, settings.host, port, tls, data_dir=data_dir)
     stack.push_async_callback(runner.cleanup)
     stack.callback(cluster.live.freeze)  # Answers that this cuts short go on at the next start.
 
 
-def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:
+def _announce(registry: "Registry", settings: UpSettings, port: int, shown: "StatusLine") -> None:
     import time
 
     from molink.errors import MolinkError

@@ -15,12 +15,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import click
-
+from molink.cli.options import settings_options
+from molink.config.setting import setting
 from molink.errors import UserError
 from molink.logs import LOG_FORMATS, set_up_logs
 from molink.serving.timeline import RequestTimeline
-from molink.terminal.command_line import quiet_option, shown_option
+from molink.terminal.command_line import quiet_option
 
 if TYPE_CHECKING:
     from molink.api.metrics.route import Metrics
@@ -28,23 +28,6 @@ if TYPE_CHECKING:
     from molink.terminal.status_line import StatusLine
 
 Command = Callable[..., Any]
-
-_WATCH_OPTIONS = (
-    shown_option(
-        "--log-format",
-        type=click.Choice(LOG_FORMATS),
-        default="text",
-        help="Of what is said on standard error: lines for people, or a JSON object a line.",
-    ),
-    click.option(
-        "--otlp",
-        metavar="URL",
-        help="Send metrics, and a trace of each request, to the OpenTelemetry collector there "
-        "(OTLP over HTTP, as http://127.0.0.1:4318); needs molink[otlp].",
-    ),
-    quiet_option,
-)
-
 
 OPERATOR_LOG = logging.getLogger("molink.cluster")
 """What the command tells its operator, where everything is a log record."""
@@ -70,8 +53,18 @@ def log_request(timeline: RequestTimeline) -> None:
 class Watching:
     """Wishes of an operator. Raises UserError for a URL that is none, or without `molink[otlp]`."""
 
-    log_format: str = "text"
-    otlp: str | None = None
+    log_format: str = setting(
+        "--log-format",
+        "text",
+        "Of what is said on standard error: lines for people, or a JSON object a line.",
+        choices=LOG_FORMATS,
+    )
+    otlp: str | None = setting(
+        "--otlp URL",
+        None,
+        "Send metrics, and a trace of each request, to the OpenTelemetry collector there "
+        "(OTLP over HTTP, as http://127.0.0.1:4318); needs molink[otlp].",
+    )
     quiet: bool = False
     """Whether no progress is shown; what happens is."""
 
@@ -133,6 +126,4 @@ def watch_options(command: Command) -> Command:
         set_up_logs(watching.log_format, sys.stderr)
         return command(watching=watching, **options)
 
-    for option in reversed(_WATCH_OPTIONS):
-        run = option(run)
-    return run
+    return settings_options(Watching)(quiet_option(run))

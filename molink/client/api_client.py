@@ -164,7 +164,7 @@ class ApiClient:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class ListedModel:
     """The model behind a server, by its /v1/models."""
 
     name: str
@@ -172,7 +172,7 @@ class ServedModel:
     vocabulary_size: int
 
     @classmethod
-    async def ask(cls, client: ApiClient) -> "ServedModel":
+    async def ask(cls, client: ApiClient) -> "ListedModel":
         """Ask the server. Raises UserError when it is not a MoLink server."""
         listed = await client.get("/v1/models")
         try:

@@ -55,6 +55,7 @@ from molink_scheduler.placement import (
     even_plan,
     make_plan,
 )
+from molink_scheduler.units import GIB
 
 BYTES_PER_MBIT = 125_000.0
 
@@ -62,10 +63,11 @@ NODES_MAX = 256
 """The longest ring that the simulator takes; a plan of so many takes about two seconds."""
 
 ONE_WAY_MS = 15.0
-"""Of a PC that does not say: 30 ms between two homes."""
+"""Delay of a PC that does not say: 30 ms between two homes."""
 
 LENT_SHARE = 0.9
-"""Of a device's memory where nothing is said; the rest is for activations, driver and display."""
+"""Share of a device's memory where nothing is said; the rest is for activations, driver and
+display."""
 
 GPU_KEYS = ("memory_gib", "bandwidth_gb_per_s", "tflops")
 DEVICE_KEYS = {"gpu", *GPU_KEYS}
@@ -242,7 +244,7 @@ def _lent_bytes(where: str, table: Table, device: Gpu | None) -> int:
             f"{where} has lends_gib {lent_gib:g}, but its device has {device.memory_gib:g} GiB: "
             "give no more than that."
         )
-    return round(lent_gib * 2**30)
+    return round(lent_gib * GIB)
 
 
 def _pair(path: Path, names: set[str], table: Table) -> tuple[frozenset[str], _Pair]:

@@ -13,13 +13,13 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from molink.control.registry.registry import Registry
 from molink.coordinator.audits.quarantine import Quarantine
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.errors import UserError
+from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
 
 DRAINED = "drained_nodes"
 """Name of the registry's setting that keeps them, as a JSON list of ids."""
@@ -49,15 +49,15 @@ class ClusterAdmin:
         self.book.drained |= _drained_before(self.registry)
         self.quarantine = Quarantine(self.book, self.registry)
 
-    async def drain(self, node_id: str, by: str) -> dict[str, Any]:
+    async def drain(self, node_id: str, by: str) -> NodeOrdered:
         """Let a node hand over what it does, and give it nothing more until it is resumed."""
         return await self._hold(node_id, by, is_held=True)
 
-    async def resume(self, node_id: str, by: str) -> dict[str, Any]:
+    async def resume(self, node_id: str, by: str) -> NodeOrdered:
         """Let a node serve again that was drained, or quarantined."""
         return await self._hold(node_id, by, is_held=False)
 
-    async def remove(self, node_id: str, by: str) -> dict[str, Any]:
+    async def remove(self, node_id: str, by: str) -> NodeOrdered:
         """Throw a PC out with all its devices, for good; names the invite with which it came and
         could come again."""
         self._check_agents()
@@ -69,43 +69,43 @@ class ClusterAdmin:
         devices = [one for one in self.registry.list_nodes() if one.pc == gone.node_id]
         invites = [one for one in self.registry.list_invites() if one.invite_id == gone.invite_id]
         self._note(f"{gone.name} is removed", by, gone.name)
-        return {
-            "id": gone.node_id,
-            "name": gone.name,
-            "devices": len(devices),
-            "invite": gone.invite_id,
-            "invite_usable": any(one.state(now) == "usable" for one in invites),
-        }
+        return NodeOrdered(
+            id=gone.node_id,
+            name=gone.name,
+            devices=len(devices),
+            invite=gone.invite_id,
+            invite_usable=any(one.state(now) == "usable" for one in invites),
+        )
 
-    async def invite(self, expires_s: float, uses: int, name: str, by: str) -> dict[str, Any]:
+    async def invite(self, expires_s: float, uses: int, name: str, by: str) -> InviteMade:
         """A new invite, whole: nobody can show it again. Raises UserError for wishes out of
         range."""
         self._check_agents()
         now = time.time()
         made = await asyncio.to_thread(self.registry.make_invite, expires_s, uses, name, now)
         self._note(f"Invite {made.invite_id} for {uses} PCs is made", by)
-        return {
-            "id": made.invite_id,
-            "command": f"molink agent join {made.text}",
-            "uses": uses,
-            "expires_unix_s": now + expires_s,
-        }
+        return InviteMade(
+            id=made.invite_id,
+            command=f"molink agent join {made.text}",
+            uses=uses,
+            expires_unix_s=now + expires_s,
+        )
 
-    def pause_intake(self, paused: bool, by: str) -> dict[str, Any]:
+    def pause_intake(self, paused: bool, by: str) -> IntakeChanged:
         """Refuse new requests, or take them again; those under way are finished."""
         self.service.set_intake(paused=paused)
         self._note("The intake is paused" if paused else "The intake is open", by)
-        return {"paused": paused}
+        return IntakeChanged(paused)
 
-    def clear_caches(self, by: str) -> dict[str, Any]:
+    def clear_caches(self, by: str) -> CachesCleared:
         """Let all rings forget what they keep of prompts and answers for prompts to come. What a
         request under way uses goes with it, and nobody else finds it."""
         rings = len(self.service.rings)
         self.service.clear_caches()
         self._note("The prefix caches are cleared", by)
-        return {"rings": rings}
+        return CachesCleared(rings)
 
-    async def _hold(self, node_id: str, by: str, *, is_held: bool) -> dict[str, Any]:
+    async def _hold(self, node_id: str, by: str, *, is_held: bool) -> NodeOrdered:
         self._check_agents()
         async with self._holding:
             node = self._member(node_id)
@@ -115,7 +115,7 @@ class ClusterAdmin:
             if not is_held:
                 await self.quarantine.release(node_id)
         self._note(f"{node.name} is {'drained' if is_held else 'resumed'}", by, node.name)
-        return {"id": node_id, "name": node.name, "state": str(node.state)}
+        return NodeOrdered(node_id, node.name, str(node.state))
 
     def _member(self, node_id: str) -> Node:
         node = self.book.nodes.get(node_id)

@@ -8,25 +8,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from molink.config.settings import ServeSettings, UpSettings
+from molink.config.groups import ModelSettings
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.nodes.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.reports.cluster_news import ClusterNews
-from molink.coordinator.reports.cluster_report import (
-    build_report,
-    contribution_report,
-    nodes_report,
-    service_report,
-)
+from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger
+from molink.coordinator.reports.node_reports import contribution_report, nodes_report
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
@@ -37,6 +32,8 @@ from molink.coordinator.upkeep.ring_building import RingEndpoint
 from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
 from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.coordinator.upkeep.take_over import RingKeeper
+from molink.report.cluster import ClusterReport, RelayReport
+from molink.report.nodes import ContributionReport
 from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel, read_served_model
@@ -62,13 +59,10 @@ def open_stores(folder: Path, model_name: str) -> Iterator[Stores]:
         yield Stores(registry, ledger, live)
 
 
-def model_of(settings: ServeSettings | UpSettings) -> ServedModel:
+def model_of(served: ModelSettings) -> ServedModel:
     """The model that is to be served. Raises UserError for one that cannot be."""
     return read_served_model(
-        settings.model,
-        settings.model_len_max,
-        settings.served_model_names,
-        settings.generation_config,
+        served.model, served.model_len_max, served.served_model_names, served.generation_config
     )
 
 
@@ -82,7 +76,7 @@ class Cluster:
     news: ClusterNews
     live: LiveState
     """What a later coordinator goes on with."""
-    given_by: Callable[[str], dict[str, int]]
+    given_by: Callable[[str], ContributionReport]
     """What the PC with this id has given, with all devices."""
 
 
@@ -98,7 +92,7 @@ def run_cluster(
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
     intake: Intake,
-    status: Callable[[], dict[str, Any]],
+    relay: Callable[[], RelayReport | None],
     audits: AuditSettings,
     live: LiveState,
     ring_settings: str = "",
@@ -106,14 +100,14 @@ def run_cluster(
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
     `new_endpoint` is called with the epoch of each ring; `intake` says which requests are taken,
-    and by which ring; `status` is what GET /cluster shows of what runs beside. Rings in `live` that
+    and by which ring; `relay` reports on the relay, where there is one. Rings in `live` that
     were loaded with the same `ring_settings` are taken over.
     """
 
-    def report(service: ClusterService) -> dict[str, Any]:
+    def report(service: ClusterService) -> ClusterReport:
         own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
-        beside = {"trouble": [one for one in own if one], "audits": auditor.report()}
-        return _report(service, hub, ledger) | beside | status()
+        nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
+        return replace(service_report(service, nodes, own), audits=auditor.report(), relay=relay())
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
     admin = ClusterAdmin(hub.book, hub.registry, service)
@@ -133,13 +127,7 @@ def run_cluster(
     return Cluster(service, manager.rings, admin, news, live, given_by)
 
 
-def _report(service: ClusterService, hub: ControlHub, ledger: Ledger) -> dict[str, Any]:
-    """What GET /cluster shows of rings and nodes."""
-    nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
-    return service_report(service) | {"nodes": nodes, "build": build_report()}
-
-
-def given_by_pc(registry: Registry, ledger: Ledger, pc: str) -> dict[str, int]:
+def given_by_pc(registry: Registry, ledger: Ledger, pc: str) -> ContributionReport:
     """What a PC has given with all its devices, those too that have not been heard since we
     started."""
     return contribution_report(ledger.of(registry.devices_of(pc)))

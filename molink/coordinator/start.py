@@ -38,6 +38,7 @@ from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
+from molink.report.cluster import RelayReport
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel
 from molink.tasks import background_tasks
@@ -78,7 +79,7 @@ async def start_coordinator(
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
     # Before there is a broker, which gives up a client that is silent for seconds.
-    model = await asyncio.to_thread(model_of, settings)
+    model = await asyncio.to_thread(model_of, settings.served)
     planner = await asyncio.to_thread(_planner, settings, model)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
@@ -119,7 +120,7 @@ def _cluster(
     services: NodeServices,
     stores: Stores,
 ) -> Cluster:
-    relay, config = services.relay, model.checkpoint.config()
+    relay, config, ring = services.relay, model.checkpoint.config(), settings.ring
     return run_cluster(
         tasks,
         card=model.card,
@@ -131,15 +132,15 @@ def _cluster(
         new_endpoint=_endpoints(settings, stores.registry.coordinator, model.card, relay),
         settings=ManagerSettings(
             settings.min_nodes,
-            settings.codec,
-            settings.standbys,
-            settings.shadow,
+            ring.codec,
+            ring.standbys,
+            ring.shadow,
             recoveries=RecoveryFiles(settings.data_dir / "recoveries"),
         ),
-        intake=Intake.of(settings),
+        intake=Intake.of(settings.api),
         live=stores.live,
         ring_settings=_ring_settings(settings),
-        status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+        relay=lambda: RelayReport(relay.address, relay.trouble),
         audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
     )
 
@@ -147,8 +148,9 @@ def _cluster(
 def _ring_settings(settings: UpSettings) -> str:
     """What a ring's stages were loaded with, and what they speak: a coordinator of other settings,
     or of another protocol, does not take them over."""
-    speaks = own_protocols().newest
-    return repr((speaks, settings.model, settings.dtype, settings.kv_dtype, settings.ring))
+    speaks, served = own_protocols().newest, settings.served
+    terms = settings.ring.terms(settings.api)
+    return repr((speaks, served.model, served.dtype, served.kv_dtype, terms))
 
 
 def _best_plan(
@@ -200,7 +202,7 @@ def _endpoints(
     settings: UpSettings, keys: KeyPair, card: ModelCard, relay: CoordinatorRelay
 ) -> Callable[[int], CoordinatorEndpoint]:
     """Maker of the endpoint of each ring, by its epoch."""
-    terms = replace(settings.ring, audited=settings.audit_share > 0)
+    terms = replace(settings.ring.terms(settings.api), audited=settings.audit_share > 0)
     return lambda epoch: CoordinatorEndpoint(
         keys=keys,
         card=card,

@@ -1,11 +1,13 @@
 """The operator's orders, as posts to the REST API, and the sentences that they end with."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 from urllib.parse import quote
 
 from molink.client.api_client import ApiClient
-from molink.dashboard.model.fields import count, flag, text
+from molink.report.orders import IntakeChanged, InviteMade, NodeOrdered
+from molink.report.plain import Json, from_plain
+
+T = TypeVar("T")
 
 NODE_STATES = {"drain": "drains", "resume": "may serve again"}
 
@@ -26,27 +28,29 @@ class Actions:
 
     async def remove(self, node_id: str) -> str:
         """Throw a PC out for good."""
-        gone = await self._post(f"/cluster/nodes/{quote(node_id, safe='')}/remove", {})
-        sentence = f"{text(gone, 'name')} is removed."
-        if flag(gone, "invite_usable"):
-            invite = text(gone, "invite")
-            sentence += f" Its owner could join anew: molink invite revoke {invite} prevents that."
+        gone = await self._post(_node_path(node_id, "remove"), {}, NodeOrdered)
+        sentence = f"{gone.name} is removed."
+        if gone.invite_usable:
+            ending = f"molink invite revoke {gone.invite} prevents that."
+            sentence += f" Its owner could join anew: {ending}"
         return sentence
 
-    async def invite(self) -> tuple[str, int]:
-        """A new invite: the command that its holder types, and how many PCs it lets in."""
-        made = await self._post("/cluster/invites", {})
-        return text(made, "command"), count(made, "uses")
+    async def invite(self) -> InviteMade:
+        """A new invite."""
+        return await self._post("/cluster/invites", {}, InviteMade)
 
     async def pause_intake(self, paused: bool) -> str:
         """Refuse new requests, or take them again."""
-        await self._post("/cluster/intake", {"paused": paused})
+        await self._post("/cluster/intake", {"paused": paused}, IntakeChanged)
         return "New requests are refused." if paused else "Requests are taken again."
 
     async def _node(self, node_id: str, order: str) -> str:
-        done = await self._post(f"/cluster/nodes/{quote(node_id, safe='')}/{order}", {})
-        return f"{text(done, 'name')} {NODE_STATES[order]}."
+        done = await self._post(_node_path(node_id, order), {}, NodeOrdered)
+        return f"{done.name} {NODE_STATES[order]}."
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        answer = await self._client.post(path, body)
-        return answer if isinstance(answer, dict) else {}
+    async def _post(self, path: str, body: Json, answer: type[T]) -> T:
+        return from_plain(answer, await self._client.post(path, body))
+
+
+def _node_path(node_id: str, order: str) -> str:
+    return f"/cluster/nodes/{quote(node_id, safe='')}/{order}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.client.api_client import ApiClient, RefusedError
-from molink.dashboard.model.fields import Json, count, objects, text
 from molink.dashboard.model.observation import EVENTS_MAX, Observation
 from molink.errors import UserError
 from molink.printable import printable_line
+from molink.report.plain import Json, number, objects, text
 
 PERIOD_S = 0.5
 """Seconds between two looks; stages report about as often."""
@@ -72,15 +72,16 @@ class Poller:
         requests = None if listed is None else self._news_of(listed)
         if told is None:
             return Observation(self.clock(), cluster, requests)
-        self._after = count(told, "next")  # Less than before: the coordinator was started anew.
-        return Observation(
-            self.clock(), cluster, requests, tuple(objects(told, "events"))[-EVENTS_MAX:]
-        )
+        # Less than before: the coordinator was started anew.
+        self._after = int(number(told.get("next")) or 0)
+        events = objects(told.get("events"))[-EVENTS_MAX:]
+        return Observation(self.clock(), cluster, requests, events)
 
     def _news_of(self, body: Json) -> tuple[Json, ...]:
         """Requests that are live, and those that have ended since the last look."""
         listed = [
-            ((text(one, "id"), count(one, "choice")), one) for one in objects(body, "requests")
+            ((text(one.get("id")), int(number(one.get("choice")) or 0)), one)
+            for one in objects(body.get("requests"))
         ]
         before = self._ended
         self._ended = {key for key, one in listed if one.get("state") == "ended"}

@@ -23,7 +23,7 @@ from molink.printable import printable_line
 FIRST_LINE = "molink_recording"
 VERSION = 1
 
-RECORD_BYTES_MAX = 4 * 2**30
+RECORD_BYTES_MAX = 4_000_000_000
 """Most bytes before compression; of ten PCs more than a day at two looks a second. Then recording
 ends and the dashboard says so: a disk must not fill because somebody forgot it."""
 
@@ -34,7 +34,7 @@ FRAMES_MAX = 2_000_000
 """Most looks of a recording that is read: eleven days at two a second, 32 MB of their places."""
 
 
-class Recorder:
+class DashboardRecorder:
     """Writer of one recording. Raises UserError when the file cannot be made."""
 
     def __init__(self, path: Path, url: str) -> None:
@@ -75,7 +75,7 @@ class Recorder:
         except OSError as error:
             self.trouble = f"The recording may lack its end: {error.strerror}."
 
-    def __enter__(self) -> "Recorder":
+    def __enter__(self) -> "DashboardRecorder":
         return self
 
     def __exit__(
@@ -88,7 +88,7 @@ class Recorder:
 
 
 @dataclass(slots=True)
-class Recording:
+class DashboardRecording:
     """Recording that is read, by the number of a look."""
 
     path: Path
@@ -99,7 +99,7 @@ class Recording:
     _file: IO[bytes] | gzip.GzipFile
 
     @classmethod
-    def open(cls, path: Path) -> "Recording":
+    def open(cls, path: Path) -> "DashboardRecording":
         """Open a recording. Raises UserError when the file cannot be read, or is no recording."""
         try:
             file = _opened(path, "rb")
@@ -129,10 +129,10 @@ class Recording:
 
 
 @dataclass(slots=True)
-class Replay:
+class DashboardReplay:
     """Place in a recording, which goes on by steps, back and to a time."""
 
-    recording: Recording
+    recording: DashboardRecording
     index: int = 0
     history: History = field(default_factory=History)
 

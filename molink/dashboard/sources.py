@@ -10,7 +10,7 @@ from molink.dashboard.model.figures import clock
 from molink.dashboard.model.history import History
 from molink.dashboard.model.observation import Observation
 from molink.dashboard.poller import PERIOD_S, Poller
-from molink.dashboard.recording import Recorder, Replay
+from molink.dashboard.recording import DashboardRecorder, DashboardReplay
 from molink.errors import UserError
 
 STEP_S_MAX = 5.0
@@ -43,7 +43,7 @@ class LiveSource:
     poller: Poller
     url: str
     first: Observation
-    recorder: Recorder | None = None
+    recorder: DashboardRecorder | None = None
     period_s: float = PERIOD_S
     history: History = field(default_factory=History)
 
@@ -73,7 +73,7 @@ class LiveSource:
 class ReplaySource:
     """Recording that is played, to and fro."""
 
-    replay: Replay
+    replay: DashboardReplay
     zone: tzinfo | None = None
     playing: bool = True
     trouble: str = ""

@@ -17,6 +17,7 @@ from molink.hardware.format_times import (
     CPU_CORRECTIONS,
     FormatTimes,
 )
+from molink_scheduler.units import GB, GIB
 
 MEMORY_EFFICIENCY = 0.78
 """Share of the peak bandwidth at which weights and KV are read. Helix's profiles of one decode
@@ -77,12 +78,12 @@ class Gpu:
     @property
     def bytes_per_s(self) -> float:
         """Memory as a step reaches it."""
-        return self.bandwidth_gb_per_s * 1e9 * self.memory_efficiency
+        return self.bandwidth_gb_per_s * GB * self.memory_efficiency
 
     @property
     def kv_bytes_per_s(self) -> float:
         """Memory as attention reaches it."""
-        return self.bandwidth_gb_per_s * 1e9 * self.kv_efficiency
+        return self.bandwidth_gb_per_s * GB * self.kv_efficiency
 
     @property
     def flops_per_s(self) -> float:
@@ -92,7 +93,7 @@ class Gpu:
     @property
     def memory_bytes(self) -> int:
         """All of its memory."""
-        return round(self.memory_gib * 2**30)
+        return round(self.memory_gib * GIB)
 
 
 CPU = Gpu(

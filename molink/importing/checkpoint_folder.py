@@ -23,8 +23,9 @@ from molink import __version__
 from molink.checkpoint.checkpoint import INDEX
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.errors import UserError
+from molink_scheduler.units import GB, gb_text
 
-FILE_BYTES_MAX = 10**9
+FILE_BYTES_MAX = GB
 """Bytes of a weight file, unless one tensor is larger: an interrupted import does so much again."""
 
 SPARE_BYTES = 256 * 2**20
@@ -210,7 +211,7 @@ def _check_free(
     free = shutil.disk_usage(work.folder).free - SPARE_BYTES
     if missing > free:
         raise UserError(
-            f"{folder} would take {missing / 1e9:.1f} GB, and {max(0, free) / 1e9:.1f} GB are free "
+            f"{folder} would take {gb_text(missing)}, and {gb_text(max(0, free))} are free "
             "there: name a folder on another disk with --out."
         )
 

@@ -62,7 +62,7 @@ HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PlainSource:
     """The model that is rounded."""
 
     checkpoint: Checkpoint
@@ -122,7 +122,7 @@ def config_ties(config: dict[str, Any]) -> bool:
     return config.get("tie_word_embeddings") is True and "text_config" not in config
 
 
-def _opened(source: Path) -> Source:
+def _opened(source: Path) -> PlainSource:
     checkpoint = open_checkpoint(str(source))
     if checkpoint.hub_id is not None:
         raise CheckpointError(f"There is no folder {source}.")
@@ -140,13 +140,13 @@ def _opened(source: Path) -> Source:
         files |= {tensor.name: path for tensor in table.tensors}
     if quantized_weights(source.name, tensors, declared):
         raise already
-    return Source(checkpoint, tuple(tensors), TensorFiles(files))
+    return PlainSource(checkpoint, tuple(tensors), TensorFiles(files))
 
 
 # -- what is rounded ------------------------------------------------------------------------------
 
 
-def _rounded_names(source: Source) -> frozenset[str]:
+def _rounded_names(source: PlainSource) -> frozenset[str]:
     """Names of the stored matrices that stages can hold in few bits."""
     skeleton = _skeleton(source)
     names = TensorNames(skeleton)
@@ -159,7 +159,7 @@ def _rounded_names(source: Source) -> frozenset[str]:
     return frozenset(found)
 
 
-def _skeleton(source: Source) -> nn.Module:
+def _skeleton(source: PlainSource) -> nn.Module:
     """The library's model without numbers. Raises CheckpointError for settings without a model, or
     with more layers than there are tensors."""
     checkpoint = source.checkpoint
@@ -198,7 +198,7 @@ def _is_rounded(tensor: StoredTensor, skeleton: nn.Module, names: TensorNames) -
 
 
 def _new_tensors(
-    source: Source, tensor: StoredTensor, rounds: frozenset[str], bits: WeightBits, group: int
+    source: PlainSource, tensor: StoredTensor, rounds: frozenset[str], bits: WeightBits, group: int
 ) -> list[NewTensors]:
     if tensor.name not in rounds:
         return [_copied(source, tensor)]
@@ -209,7 +209,7 @@ def _new_tensors(
     return [_bytes_of(source, tensor, tensor.name)]
 
 
-def _copied(source: Source, tensor: StoredTensor) -> NewTensors:
+def _copied(source: PlainSource, tensor: StoredTensor) -> NewTensors:
     def pieces() -> Iterator[bytes]:
         for start in range(tensor.start, tensor.stop, PIECE_BYTES):
             stop = min(start + PIECE_BYTES, tensor.stop)
@@ -220,7 +220,7 @@ def _copied(source: Source, tensor: StoredTensor) -> NewTensors:
     return one_tensor(tensor.name, tensor.dtype, tensor.shape, size, pieces)
 
 
-def _bytes_of(source: Source, tensor: StoredTensor, name: str) -> NewTensors:
+def _bytes_of(source: PlainSource, tensor: StoredTensor, name: str) -> NewTensors:
     """A matrix in eight bits with a scale for each row."""
     outputs, inputs = tensor.shape
     stem = name.removesuffix(".weight")
@@ -239,7 +239,7 @@ def _bytes_of(source: Source, tensor: StoredTensor, name: str) -> NewTensors:
     return NewTensors(entries, pieces)
 
 
-def _words_of(source: Source, tensor: StoredTensor, group: int) -> NewTensors:
+def _words_of(source: PlainSource, tensor: StoredTensor, group: int) -> NewTensors:
     """A matrix in four bits with a scale and a zero point for each group."""
     outputs, inputs = tensor.shape
     stem, groups = tensor.name.removesuffix(".weight"), -(-inputs // group)

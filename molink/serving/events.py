@@ -11,11 +11,12 @@ whom audits have found out, stands in a list of its own, into which no PC can wr
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from heapq import merge
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from molink.printable import printable_line
+from molink.report.events import ClusterEvent, EventsReport
 from molink.tasks import Signal
 
 EventKind = Literal[
@@ -55,22 +56,6 @@ TEXT_CHARS_MAX = 500
 """Reasons come from nodes, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterEvent:
-    """Event in the life of a cluster."""
-
-    seq: int
-    """Number of the event, from 1 on without gaps."""
-    unix_s: float
-    kind: EventKind
-    node: str
-    """Name of the node that it is about; empty: about none."""
-    ring: int | None
-    """Number of the ring that it is about; None: about none."""
-    text: str
-    """Printable line for people."""
-
-
 @dataclass(slots=True)
 class EventLedger:
     """Bounded list of a cluster's events, oldest first."""
@@ -105,6 +90,6 @@ class EventLedger:
         both = merge(self._orders, self._events, key=lambda event: event.seq)
         return [event for event in both if event.seq > known]
 
-    def report(self, after: int) -> dict[str, Any]:
-        """The body of `GET /cluster/events`; `next` is the number to ask with the next time."""
-        return {"events": [asdict(event) for event in self.after(after)], "next": self._seq}
+    def report(self, after: int) -> EventsReport:
+        """Report on later events; `next` is the number to ask with the next time."""
+        return EventsReport(tuple(self.after(after)), next=self._seq)

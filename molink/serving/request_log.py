@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from molink.errors import ErrorGuard, OverloadedError
+from molink.report.requests import RequestsReport
 from molink.serving.timeline import RequestTimeline
 
 OVERLOADED = "overloaded"
@@ -71,8 +71,7 @@ class RequestLog:
                 with self._guard:
                     watcher(timeline)
 
-    def report(self) -> list[dict[str, Any]]:
-        """The timelines of `GET /cluster/requests`: live ones first, then ended ones, the newest
-        first."""
-        now = self.clock()
-        return [timeline.report(now) for timeline in (*self.live, *self.ended)]
+    def report(self) -> RequestsReport:
+        """Report on all requests: live ones first, then ended ones, the newest first."""
+        now, timelines = self.clock(), (*self.live, *self.ended)
+        return RequestsReport(tuple(timeline.report(now) for timeline in timelines))

@@ -7,8 +7,9 @@ The coordinator implements it over the ring.
 import hashlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from molink.report.cluster import ClusterReport
 from molink.serving.answer_log import AnswerLog
 from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
@@ -102,8 +103,8 @@ class GenerationService(Generator, Protocol):
     def events(self) -> EventLedger:
         """Events of the cluster."""
 
-    def cluster(self) -> dict[str, Any]:
-        """The body of GET /cluster."""
+    def cluster(self) -> ClusterReport:
+        """Report on rings and nodes, as they are now."""
 
     @property
     def unready_reason(self) -> str | None:

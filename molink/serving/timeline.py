@@ -13,8 +13,15 @@ import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
 
+from molink.report.requests import (
+    AttemptReport,
+    PauseReport,
+    PieceReport,
+    RequestReport,
+    RoundsReport,
+    StageLayers,
+)
 from molink.serving.progress import PromptPiece, PromptPieces, Rounds
 
 ID_BYTES = 12
@@ -40,15 +47,6 @@ class Arrival:
 ARRIVAL: ContextVar[Arrival | None] = ContextVar("arrival", default=None)
 """The HTTP request that the running task serves; None outside of one. Set by the API, read where
 timelines and log lines are made."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageLayers:
-    """Stage of a ring, as a timeline names it."""
-
-    node: str
-    layers: tuple[int, int]
-    """[start, end)."""
 
 
 @dataclass(slots=True)
@@ -252,72 +250,69 @@ class RequestTimeline:
         first = self.attempts[0]
         return first.submitted_at if first.started_at is None else first.started_at
 
-    def report(self, now: float) -> dict[str, Any]:
-        """JSON of the timeline in `GET /cluster/requests`: times in seconds since its arrival."""
-        return {
-            "id": self.arrival.request_id,
-            "choice": self.choice,
-            "model": self.model,
-            "key_id": self.key_id,
-            "state": self.state,
-            "received_unix_s": round(self.arrival.unix_s, 3),
-            "age_s": self._after(now),
-            "prompt_tokens": self.prompt_tokens,
-            "prompt_tokens_done": self.prompt_tokens_done,
-            "cached_tokens": self.cached_tokens,
-            "answer_tokens_max": self.answer_tokens_max,
-            "tokens": self.tokens,
-            "forecast_ttft_s": _rounded(self.forecast_ttft_s),
-            "forecast_tpot_s": _rounded(self.forecast_tpot_s),
-            "ttft_s": _rounded(self.ttft_s),
-            "queue_s": _rounded(self.queue_s),
-            "prefill_s": _rounded(self.prefill_s),
-            "decode_s": _rounded(self.decode_s),
-            "tpot_s": _rounded(self.tpot_s),
-            "total_s": self._after(self.finished_at),
-            "finish_reason": self.finish_reason,
-            "error": self.error,
-            "audited": self.audited,
-            "attempts": [self._attempt(attempt) for attempt in self.attempts],
-        }
+    def report(self, now: float) -> RequestReport:
+        """Report on the request: times in seconds since its arrival."""
+        return RequestReport(
+            id=self.arrival.request_id,
+            choice=self.choice,
+            model=self.model,
+            key_id=self.key_id,
+            state=self.state,
+            received_unix_s=round(self.arrival.unix_s, 3),
+            age_s=self._after(now),
+            prompt_tokens=self.prompt_tokens,
+            prompt_tokens_done=self.prompt_tokens_done,
+            cached_tokens=self.cached_tokens,
+            answer_tokens_max=self.answer_tokens_max,
+            tokens=self.tokens,
+            forecast_ttft_s=_rounded(self.forecast_ttft_s),
+            forecast_tpot_s=_rounded(self.forecast_tpot_s),
+            ttft_s=_rounded(self.ttft_s),
+            queue_s=_rounded(self.queue_s),
+            prefill_s=_rounded(self.prefill_s),
+            decode_s=_rounded(self.decode_s),
+            tpot_s=_rounded(self.tpot_s),
+            total_s=self._after_if(self.finished_at),
+            finish_reason=self.finish_reason,
+            error=self.error,
+            audited=self.audited,
+            attempts=tuple(self._attempt(attempt) for attempt in self.attempts),
+        )
 
-    def _attempt(self, attempt: RingAttempt) -> dict[str, Any]:
-        return {
-            "ring": attempt.ring,
-            "stages": [
-                {"node": stage.node, "layers": list(stage.layers)} for stage in attempt.stages
-            ],
-            "submitted_s": self._after(attempt.submitted_at),
-            "started_s": self._after(attempt.started_at),
-            "first_token_s": self._after(attempt.first_token_at),
-            "ended_s": self._after(attempt.ended_at),
-            "tokens": attempt.tokens,
-            "moved_because": attempt.moved_because,
-            "pieces": [
-                {"tokens": [piece.start, piece.end], "sent_s": self._after(piece.at)}
+    def _attempt(self, attempt: RingAttempt) -> AttemptReport:
+        return AttemptReport(
+            number=attempt.ring,
+            stages=attempt.stages,
+            submitted_s=self._after(attempt.submitted_at),
+            started_s=self._after_if(attempt.started_at),
+            first_token_s=self._after_if(attempt.first_token_at),
+            ended_s=self._after_if(attempt.ended_at),
+            tokens=attempt.tokens,
+            moved_because=attempt.moved_because,
+            pieces=tuple(
+                PieceReport((piece.start, piece.end), self._after(piece.at))
                 for piece in attempt.prompt.pieces
-            ],
-            "rounds": self._rounds(attempt.rounds),
-        }
+            ),
+            rounds=self._rounds(attempt.rounds),
+        )
 
-    def _rounds(self, rounds: Rounds) -> dict[str, Any]:
-        return {
-            "count": rounds.count,
-            "p50_s": _rounded(rounds.quantile_s(0.5)),
-            "p95_s": _rounded(rounds.quantile_s(0.95)),
-            "longest_s": _rounded(rounds.longest_s) if rounds.count else None,
-            "pauses": [
-                {
-                    "began_s": self._after(pause.at),
-                    "length_s": _rounded(pause.length_s),
-                    "tokens": pause.tokens,
-                }
+    def _rounds(self, rounds: Rounds) -> RoundsReport:
+        return RoundsReport(
+            count=rounds.count,
+            p50_s=_rounded(rounds.quantile_s(0.5)),
+            p95_s=_rounded(rounds.quantile_s(0.95)),
+            longest_s=_rounded(rounds.longest_s) if rounds.count else None,
+            pauses=tuple(
+                PauseReport(self._after(pause.at), round(pause.length_s, DIGITS), pause.tokens)
                 for pause in rounds.pauses
-            ],
-        }
+            ),
+        )
 
-    def _after(self, at: float | None) -> float | None:
-        return None if at is None else round(at - self.arrival.at, DIGITS)
+    def _after(self, at: float) -> float:
+        return round(at - self.arrival.at, DIGITS)
+
+    def _after_if(self, at: float | None) -> float | None:
+        return None if at is None else self._after(at)
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -36,7 +36,7 @@ from molink.stage_protocol.messages import (
     Steering,
 )
 from molink.transport.link.connections import MoveOutcome
-from molink.transport.link.inbound import Arrived, InboundLink
+from molink.transport.link.inbound import ArrivedMessage, InboundLink
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import STALE, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
@@ -65,7 +65,7 @@ class StageLinks:
     """Inbox and outgoing links of one stage."""
 
     name: str
-    _inbox: "queue.SimpleQueue[Arrived | None]"
+    _inbox: "queue.SimpleQueue[ArrivedMessage | None]"
     """Arrived messages; None: somebody has called `wake`."""
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
@@ -77,7 +77,7 @@ class StageLinks:
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
-    _pending: list[Arrived] = field(default_factory=list)
+    _pending: list[ArrivedMessage] = field(default_factory=list)
     _keys: dict[str, str | None] = field(default_factory=dict)
     """Key that each outgoing link was opened with."""
     _last_link: InboundLink | None = None
@@ -100,7 +100,7 @@ class StageLinks:
     ) -> "StageLinks":
         """Listen for the neighbours that will connect, before the ring is known; with `keys`,
         encrypted."""
-        inbox: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
+        inbox: queue.SimpleQueue[ArrivedMessage | None] = queue.SimpleQueue()
         roles = (FROM_TAIL, FROM_COORDINATOR) if is_head else (FROM_STAGE,)
         stage = cls(name, inbox, report)
         calls = inbox.put, stage._on_failure

@@ -108,7 +108,7 @@ def _workings(
 ) -> StageWorkings:
     ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
     packing = Packing(executor.hidden_size, token_ids_below=ids_below)
-    sent = SentLog(packing, executor.dtype, join.ring.replay_log_gb * 1e9)
+    sent = SentLog(packing, executor.dtype, join.ring.replay_log_bytes)
     rules = EndRules(tokenizer_of(executor.description) if executor.is_tail else None)
     recent = new_recent(executor, audited=join.ring.audited)
     return StageWorkings(executor, links, sent, rules, recent, watch_of(executor), stage_cache)

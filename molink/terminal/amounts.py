@@ -2,10 +2,11 @@
 
 from typing import Literal
 
+from molink_scheduler.units import GB, MB
+
 Unit = Literal["count", "bytes", "share"]
 """A share counts up to 1."""
 
-GB, MB = 1e9, 1e6
 MINUTE_S, HOUR_S = 60, 3600
 
 

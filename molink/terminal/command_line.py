@@ -13,7 +13,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 SENTENCE_CHARACTERS_MAX = 300
-"""Of a summary; longer than any first sentence of ours."""
+"""Length of a summary; longer than any first sentence of ours."""
 
 
 def shown_option(*names: str, **settings: Any) -> Callable[[Command], Command]:

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from molink_scheduler.placement import Forecast, Plan
-
-GIB = 2**30
+from molink_scheduler.units import GIB, gib_text
 
 
 def print_plan(plan: Plan, model: str, console: Console) -> None:
@@ -35,7 +34,7 @@ def _table(ring: Forecast, title: str) -> Table:
         table.add_row(
             stage.name,
             f"{stage.layers[0]}-{stage.layers[1]}",
-            f"{stage.weights_bytes / GIB:.1f} GiB",
+            gib_text(stage.weights_bytes),
             f"{stage.used_bytes / GIB:.1f}/{stage.memory_bytes / GIB:.1f}",
             f"{stage.kv_tokens:,}" + (f"/{stage.state_slots or '-'}" if has_states else ""),
             milliseconds(stage.step_s),
@@ -67,7 +66,7 @@ def _fetch_lines(ring: Forecast) -> list[str]:
     total = sum(stage.fetched_bytes for stage in ring.stages)
     if not total:
         return []
-    sentence = f"To fetch once: {total / GIB:.1f} GiB"
+    sentence = f"To fetch once: {gib_text(total)}"
     timed = [(stage.fetch_s, stage.name) for stage in ring.stages if stage.fetch_s is not None]
     if not timed:
         return [f"{sentence}."]

@@ -45,7 +45,7 @@ PREAMBLE_WITHIN_S = 5.0
 Kind = TypeVar("Kind")
 
 
-class RefusedError(MolinkError):
+class PreambleRefusedError(MolinkError):
     """Raised when the far end does not do what a node asks; the message says why not."""
 
 

@@ -34,14 +34,11 @@ class Resume:
 
     requests: Positions = ()
     """Pairs (request, its first tokens of which all survivors hold KV), each at least 1."""
-    fresh: bool = False
-    """Whether this stage holds none of them."""
-    next_fresh: bool = False
-    """Whether the stage behind this one does not."""
-    held: Positions = ()
-    """Pairs (request, its first tokens of which the fresh stage holds KV all the same), of this
-    stage if it is fresh and of the one behind it if that is; none of a request that is not
-    listed."""
+    held: Positions | None = None
+    """Pairs (request, its first tokens of which this stage holds KV), where it is fresh; None: it
+    is a survivor, and holds all that is listed."""
+    next_held: Positions | None = None
+    """The same of the stage behind this one, which is fed by it."""
     chains_stay: bool = False
     """Whether survivors keep cached blocks too, until the head says which of them stay
     (`CacheChange.retain`). A fresh stage is sent the rows of those that a request begins with."""
@@ -54,10 +51,21 @@ class Resume:
         if len({request_id for request_id, _ in self.requests}) < len(self.requests):
             raise ValueError("a request goes on from one position")
         listed = dict(self.requests)
-        if len(self.held) > len(self.requests) or any(
-            not 1 <= tokens <= listed.get(request_id, 0) for request_id, tokens in self.held
-        ):
-            raise ValueError("a fresh stage holds no more than the others do")
+        for held in (self.held or (), self.next_held or ()):
+            if len(held) > len(self.requests) or any(
+                not 1 <= tokens <= listed.get(request_id, 0) for request_id, tokens in held
+            ):
+                raise ValueError("a fresh stage holds no more than the others do")
+
+    @property
+    def fresh(self) -> bool:
+        """Whether this stage is fed again."""
+        return self.held is not None
+
+    @property
+    def next_fresh(self) -> bool:
+        """Whether the stage behind this one is fed again."""
+        return self.next_held is not None
 
     @property
     def replays(self) -> bool:
@@ -69,14 +77,14 @@ class Resume:
     ) -> tuple[int, ...]:
         """Requests that this stage cannot go on with: `computed` is of how many tokens of each it
         holds KV, `has_rows(request, tokens)` whether it still has the rows that it sent."""
-        held = dict(self.held)
+        keeps, next_keeps = dict(self.keeps), dict(self.next_keeps)
         return tuple(
             request_id
             for request_id, tokens in self.requests
-            if computed.get(request_id, 0) < (held.get(request_id, 0) if self.fresh else tokens)
+            if computed.get(request_id, 0) < keeps.get(request_id, 0)
             or (
-                self.replays
-                and held.get(request_id, 0) < tokens
+                not self.fresh
+                and next_keeps.get(request_id, 0) < tokens
                 and not has_rows(request_id, tokens)
             )
         )
@@ -84,13 +92,20 @@ class Resume:
     @property
     def keeps(self) -> Positions:
         """Pairs (request, its first tokens of which this stage keeps KV)."""
-        return self.held if self.fresh else self.requests
+        return self.requests if self.held is None else self.held
+
+    @property
+    def next_keeps(self) -> Positions:
+        """Pairs (request, its first tokens of which the stage behind this one keeps KV)."""
+        return self.requests if self.next_held is None else self.next_held
 
     def without(self, missing: Collection[int]) -> "Resume":
         """Copy of this without some requests."""
-        kept = tuple(one for one in self.requests if one[0] not in missing)
-        held = tuple(one for one in self.held if one[0] not in missing)
-        return Resume(kept, self.fresh, self.next_fresh, held, self.chains_stay)
+        kept, held, next_held = (
+            positions and tuple(one for one in positions if one[0] not in missing)
+            for positions in (self.requests, self.held, self.next_held)
+        )
+        return Resume(kept or (), held, next_held, self.chains_stay)
 
 
 def requests_to_resume(held: Mapping[int, int], kv_tokens_capacity: int) -> Positions:

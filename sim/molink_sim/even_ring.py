@@ -6,6 +6,7 @@ from molink.config.layer_split import even_split
 from molink.errors import UserError
 from molink.hardware.gpu import Gpu, gpu
 from molink.hardware.roofline import check_layers, stage_cost
+from molink_scheduler.units import gb_text
 from molink_sim.scenario import LinkSpec, RingSpec, StageSpec
 
 __all__ = ["MEMORY_SHARE", "even_ring", "kv_tokens"]
@@ -55,7 +56,7 @@ def kv_tokens(
     if tokens < 1:
         missing = layers * shape.kv_token_bytes - left
         raise UserError(
-            f"{layers} layers of {shape.name} do not fit on {gpu.name}: {missing / 1e9:.2f} GB are "
-            f"missing of {usable / 1e9:.1f} GB; give the stage fewer layers or more memory."
+            f"{layers} layers of {shape.name} do not fit on {gpu.name}: {gb_text(missing, 2)} are "
+            f"missing of {gb_text(usable)}; give the stage fewer layers or more memory."
         )
     return tokens

@@ -22,7 +22,7 @@ from molink_sim.even_ring import even_ring
 from molink_sim.report.micro_batches import fewest_near_best
 from molink_sim.report.summary import Parameter, Run, Sweep
 from molink_sim.report.tables import Table
-from molink_sim.scenario import Arrival, LinkSpec, RingSpec, Scenario, StepCost, SystemSpec
+from molink_sim.scenario import LinkSpec, RequestArrival, RingSpec, Scenario, StepCost, SystemSpec
 from molink_sim.simulate import World
 
 FIGURE = "tpot_s.mean"
@@ -171,7 +171,7 @@ def _runs(setting: SweepSetting, ring: RingSpec, where: Mapping[str, Parameter])
 def _run(ring: RingSpec, users: int, count: int | None) -> dict[str, object]:
     scenario = Scenario(
         rings=(ring,),
-        arrivals=[Arrival(0.0, PROMPT_TOKENS, _answer_tokens(ring, users))] * users,
+        arrivals=[RequestArrival(0.0, PROMPT_TOKENS, _answer_tokens(ring, users))] * users,
         system=SystemSpec(micro_batches=count),
         duration_s=SIMULATED_S_MAX,
     )

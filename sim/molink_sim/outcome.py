@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import BatchClass
 
-__all__ = ["Activity", "LinkOutcome", "Outcome", "RequestOutcome", "StageOutcome", "Usage"]
+__all__ = ["Activity", "BusyTimes", "LinkOutcome", "Outcome", "RequestOutcome", "StageOutcome"]
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Usage:
+class BusyTimes:
     """Busy time of a stage or a link over the counted time, and its bars of the Gantt picture."""
 
     lane: str

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.head.settings import REPLAY_LOG_GB
+from molink_scheduler.head.settings import REPLAY_LOG_BYTES
 
 __all__ = [
     "DETECT_S",
     "LOAD_S",
     "AcksCut",
-    "Arrival",
     "ConnectionReset",
     "DuplicatedMessages",
     "FaultSpec",
@@ -26,6 +25,7 @@ __all__ = [
     "LinkSpec",
     "NodeLoss",
     "OnePc",
+    "RequestArrival",
     "RingSpec",
     "Scenario",
     "SlowNode",
@@ -44,7 +44,7 @@ the demo model, 4.1 to 4.3 s in a new one (docs/decisions/0041-survivors-stay.md
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class RequestArrival:
     """Time and lengths of one request of the workload."""
 
     at_s: float
@@ -100,7 +100,7 @@ class StageSpec:
     after_idle: tuple[tuple[float, float], ...] = ()
     """Pairs (idle for so long, so much longer takes the next step), rising; beyond the last as the
     last. Empty: a step takes its time whatever was before."""
-    replay_log_bytes: float = REPLAY_LOG_GB * 1e9
+    replay_log_bytes: float = REPLAY_LOG_BYTES
     """Rows that it keeps for a stage behind it that is replaced."""
     state_slots: int | None = None
     """Requests whose states it holds at a time; None: its layers keep none."""
@@ -244,7 +244,7 @@ class Scenario:
     """
 
     rings: tuple[RingSpec, ...]
-    arrivals: Sequence[Arrival]
+    arrivals: Sequence[RequestArrival]
     system: SystemSpec = field(default_factory=SystemSpec)
     duration_s: float = 1800.0
     """Requests arrive until then."""

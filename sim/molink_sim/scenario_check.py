@@ -10,13 +10,13 @@ from molink_sim.network.make import LINK_MODELS
 from molink_sim.network.policies import PAPER_POLICY, POLICIES
 from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.scenario import (
-    Arrival,
     DuplicatedMessages,
     FaultSpec,
     HostSuspended,
     LateMessages,
     LinkSpec,
     OnePc,
+    RequestArrival,
     RingSpec,
     Scenario,
     SlowNode,
@@ -156,7 +156,7 @@ def _check_times(scenario: Scenario) -> None:
 
 def _check_arrivals(scenario: Scenario) -> None:
     _check(bool(scenario.arrivals), "Nobody asks for anything: raise the rate or the duration.")
-    before = Arrival(0.0, 1, 1)
+    before = RequestArrival(0.0, 1, 1)
     for arrival in scenario.arrivals:
         _check(
             before.at_s <= arrival.at_s < math.inf,

@@ -15,14 +15,14 @@ from molink_scheduler.resume import Positions, Resume
 from molink_sim.clock import Clock
 from molink_sim.faults import cut_links, disturb, disturb_link, disturb_stage
 from molink_sim.network.link import Sent
-from molink_sim.outcome import Activity, LinkOutcome, Outcome, StageOutcome, Usage
+from molink_sim.outcome import Activity, BusyTimes, LinkOutcome, Outcome, StageOutcome
 from molink_sim.ring.build import Ring, RingMaker
 from molink_sim.ring.coordinator import Coordinator, RingEndpoint
 from molink_sim.ring.recovery import RingLosses
 from molink_sim.scenario import HostSuspended, NodeLoss, RingSpec, Scenario
 from molink_sim.scenario_check import check_scenario
 
-__all__ = ["Watch", "World", "simulate"]
+__all__ = ["World", "WorldWatch", "simulate"]
 
 CHECK_INTERVAL_S = 10.0
 """How often, while the world drains, to check whether everything has ended."""
@@ -43,7 +43,7 @@ def simulate(
     return world.outcome()
 
 
-class Watch(Protocol):
+class WorldWatch(Protocol):
     """Observer of a world: `molink_sim.checkers`."""
 
     def ring_started(self, number: int, ring: Ring) -> None:
@@ -73,13 +73,13 @@ class World:
     """Rings, their coordinator and their virtual time."""
 
     scenario: Scenario
-    watch: Watch | None = None
+    watch: WorldWatch | None = None
     clock: Clock = field(default_factory=Clock)
     rings: list[Ring] = field(init=False, default_factory=list)
     coordinator: Coordinator = field(init=False)
     _specs: list[RingSpec] = field(init=False)
     _maker: RingMaker = field(init=False)
-    _usages: dict[str, Usage] = field(init=False, default_factory=dict)
+    _usages: dict[str, BusyTimes] = field(init=False, default_factory=dict)
     """Busy times by lane."""
     _timeline: list[Activity] | None = field(init=False, default=None)
 
@@ -179,10 +179,10 @@ class World:
                 self.watch.sampled(number, sent.what)
             self.coordinator.sampled(sent.what)
 
-    def _usage(self, lane: str) -> Usage:
+    def _usage(self, lane: str) -> BusyTimes:
         """Busy time of a lane, the same for a ring that was built anew."""
         counted = self.scenario.warmup_s, self.scenario.duration_s
-        return self._usages.setdefault(lane, Usage(lane, *counted, self._timeline))
+        return self._usages.setdefault(lane, BusyTimes(lane, *counted, self._timeline))
 
     def _stages(self) -> list[StageOutcome]:
         return [
@@ -259,7 +259,7 @@ class _RecoveringRing:
         for place in range(len(self.ring.stages)):
             self.ring.lose(place)
         for line in self.ring.lines:
-            line.usage = Usage("lost", 0.0, 0.0)
+            line.usage = BusyTimes("lost", 0.0, 0.0)
         self.world.coordinator.ring_lost(self.number)
         if self.world.watch is not None:
             self.world.watch.ring_lost(self.number)

@@ -24,9 +24,9 @@ from molink_sim.faults import FAULTS, draw_faults
 from molink_sim.network.make import LINK_MODELS
 from molink_sim.network.policies import POLICIES
 from molink_sim.scenario import (
-    Arrival,
     LinkChange,
     LinkSpec,
+    RequestArrival,
     RingSpec,
     Scenario,
     StageSpec,
@@ -246,14 +246,14 @@ def _system(source: random.Random) -> SystemSpec:
     )
 
 
-def _arrivals(source: random.Random) -> tuple[Arrival, ...]:
+def _arrivals(source: random.Random) -> tuple[RequestArrival, ...]:
     """A crowd or a trickle, some at the same moment."""
-    found: list[Arrival] = []
+    found: list[RequestArrival] = []
     at_s, gap_s = source.uniform(0.0, 1.0), _between(source, 0.03, 2.0)
     for _ in range(source.randint(2, REQUESTS_MAX)):
         input_tokens = round(_between(source, 1, INPUT_TOKENS_MAX))
         output_tokens = round(_between(source, 2, OUTPUT_TOKENS_MAX))
-        found.append(Arrival(at_s, input_tokens, output_tokens))
+        found.append(RequestArrival(at_s, input_tokens, output_tokens))
         at_s += source.choice([0.0, source.expovariate(1 / gap_s)])
     return tuple(arrival for arrival in found if arrival.at_s < SWARM_DURATION_S)
 

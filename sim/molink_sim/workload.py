@@ -38,7 +38,7 @@ from molink.workload.trace import (
     in_order,
     read_trace,
 )
-from molink_sim.scenario import Arrival
+from molink_sim.scenario import RequestArrival
 
 __all__ = ["generate", "load_trace", "read_mooncake", "thin"]
 
@@ -61,8 +61,8 @@ trace, 1 in the synthetic one."""
 
 
 def thin(
-    arrivals: Sequence[Arrival], rate_per_s: float, duration_s: float, seed: int
-) -> list[Arrival]:
+    arrivals: Sequence[RequestArrival], rate_per_s: float, duration_s: float, seed: int
+) -> list[RequestArrival]:
     """Arrivals in `duration_s` seconds of a trace at `rate_per_s`, as the live benchmark has them.
 
     A trace that is less busy than that is played faster.
@@ -83,15 +83,15 @@ def thin(
     return [one for one in found if one.at_s < duration_s]
 
 
-def generate(rate_per_s: float, duration_s: float, seed: int) -> list[Arrival]:
+def generate(rate_per_s: float, duration_s: float, seed: int) -> list[RequestArrival]:
     """Poisson arrivals with the lengths that ship with the project, as the live benchmark's
     `--trace generated` makes them (`molink.workload.trace`)."""
     _check(rate_per_s, duration_s)
     return _arrivals(generate_trace(Random(f"trace {seed}"), rate_per_s, duration_s))
 
 
-def _arrivals(requests: Iterable[TraceRequest]) -> list[Arrival]:
-    return [Arrival(one.start_s, one.input_tokens, one.output_tokens) for one in requests]
+def _arrivals(requests: Iterable[TraceRequest]) -> list[RequestArrival]:
+    return [RequestArrival(one.start_s, one.input_tokens, one.output_tokens) for one in requests]
 
 
 def _check(rate_per_s: float, duration_s: float) -> None:
@@ -117,7 +117,7 @@ def load_trace(
     input_tokens_max: int = INPUT_TOKENS_MAX,
     output_tokens_max: int = OUTPUT_TOKENS_MAX,
     jitter_seed: int = 0,
-) -> list[Arrival]:
+) -> list[RequestArrival]:
     """The requests of a trace whose lengths are from 1 to the given limits, in order of time.
 
     A name that ends in `.jsonl` is Mooncake's format, all else is CSV: Azure's columns or ours.
@@ -130,7 +130,7 @@ def load_trace(
     mooncake = path.suffix == ".jsonl"
     requests = read_mooncake(path, jitter_seed) if mooncake else read_trace(path)
     found = [
-        Arrival(one.start_s, one.input_tokens, one.output_tokens)
+        RequestArrival(one.start_s, one.input_tokens, one.output_tokens)
         for one in requests
         if 1 <= one.input_tokens <= input_tokens_max and 1 <= one.output_tokens <= output_tokens_max
     ]

@@ -14,12 +14,14 @@ from jinja2 import Environment
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
+from molink.report.requests import StageLayers
 from molink.serving.answers.deadline import until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
 from molink.serving.service import GenerationRequest
-from molink.serving.timeline import StageLayers
 from molink.serving.token_events import PromptLogprob, TokenEvent, TokenLogprob
 
 VOCABULARY_SIZE = 300
@@ -155,8 +157,8 @@ class FakeService:
             prompt_logprobs=_prompt_logprobs(request) if position == 0 else (),
         )
 
-    def cluster(self) -> dict[str, Any]:
-        return {"model": self.card.name, "epoch": 1, "stages": []}
+    def cluster(self) -> ClusterReport:
+        return from_plain(ClusterReport, {"model": self.card.name})
 
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)

@@ -16,6 +16,7 @@ from molink.api.keys.store import KeyStore
 from molink.control.registry.rules import check_wishes
 from molink.coordinator.admin import UnknownNodeError
 from molink.errors import ControlError, UserError
+from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
 from tests.api.conftest import FakeService
 
 NODE = "a" * 16
@@ -32,28 +33,31 @@ class FakeAdmin:
         if self.failure is not None:
             raise self.failure
         self.given.append(order)
-        return {"done": order[0]}
 
     async def drain(self, node_id, by):
-        return await self._note("drain", node_id, by)
+        await self._note("drain", node_id, by)
+        return NodeOrdered(node_id, "anna", "drain")
 
     async def resume(self, node_id, by):
-        return await self._note("resume", node_id, by)
+        await self._note("resume", node_id, by)
+        return NodeOrdered(node_id, "anna", "resume")
 
     async def remove(self, node_id, by):
-        return await self._note("remove", node_id, by)
+        await self._note("remove", node_id, by)
+        return NodeOrdered(node_id, "anna", devices=1, invite="i7", invite_usable=True)
 
     async def invite(self, expires_s, uses, name, by):
         check_wishes(expires_s, uses, name)
-        return await self._note("invite", expires_s, uses, name, by)
+        await self._note("invite", expires_s, uses, name, by)
+        return InviteMade("i7", "molink agent join molink1-x", uses, 1e9 + expires_s)
 
     def pause_intake(self, paused, by):
         self.given.append(("intake", paused, by))
-        return {"paused": paused}
+        return IntakeChanged(paused)
 
     def clear_caches(self, by):
         self.given.append(("clear", by))
-        return {"rings": 2}
+        return CachesCleared(2)
 
 
 @pytest.fixture
@@ -85,7 +89,9 @@ async def post(client, path, body=None, **more):
 @pytest.mark.parametrize("order", ["drain", "resume", "remove"])
 async def test_orders_about_a_node(client, admin, order):
     status, told = await post(client, f"/cluster/nodes/{NODE}/{order}")
-    assert (status, told) == (200, {"done": order})
+    removed = {"devices": 1, "invite": "i7", "invite_usable": True}
+    ending = removed if order == "remove" else {"state": order}
+    assert (status, told) == (200, {"id": NODE, "name": "anna", **ending})
     assert admin.given == [(order, NODE, client.key_id)]
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from molink.api.status import cluster_body
 from tests.api.conftest import CARD, FakeService
 
 ID = "X-Request-Id"
@@ -22,7 +23,7 @@ async def test_health_follows_the_service(service, serve, http):
 
 async def test_cluster_is_the_services(service, serve, http):
     async with http.get(f"{await serve(service)}/cluster") as response:
-        assert await response.json() == service.cluster()
+        assert await response.json() == cluster_body(service.cluster())
 
 
 async def test_models(service, serve, http):

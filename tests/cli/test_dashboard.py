@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from molink.cli.dashboard import shows_utf8
 from molink.cli.main import cli
-from molink.dashboard.recording import Recorder
+from molink.dashboard.recording import DashboardRecorder
 from tests.dashboard.scenes import slowed, steady
 
 
@@ -35,7 +35,7 @@ def test_what_cannot_be_is_one_sentence(arguments, says):
 
 
 def test_a_recording_is_told_in_lines_without_a_terminal(tmp_path):
-    with Recorder(tmp_path / "a", "http://x") as recorder:
+    with DashboardRecorder(tmp_path / "a", "http://x") as recorder:
         for one in [*steady(), *slowed()]:
             recorder.take(one)
     lines = said("--replay", str(tmp_path / "a")).splitlines()

@@ -5,7 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.options import ring_options
+from molink.cli.options import settings_options
+from molink.config.groups import CacheSettings
 
 
 @pytest.mark.parametrize("command", ["serve", "up"])
@@ -25,15 +26,29 @@ def test_what_cannot_be_is_refused_by_name(command, options, says):
     assert says in f"{result.output}{result.exception}"
 
 
-@pytest.mark.parametrize(("given", "fifo"), [((), False), (("--ttft-target-s", "3"), True)])
-def test_prompts_are_computed_as_they_come_where_a_time_is_promised(given, fifo):
-    @click.command()
-    @click.option("--ttft-target-s", type=float)
-    @ring_options
-    def command(ring, **_):
-        click.echo(ring.fifo_prompts)
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ("-1", "--cache-ram-gb must be 0 to 65536, got -1."),
+        ("65536.5", "--cache-ram-gb must be 0 to 65536, got 65536.5."),
+        ("nan", "--cache-ram-gb takes a size in GB, got nan."),
+        ("inf", "--cache-ram-gb takes a size in GB, got inf."),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused_as_it_was_typed(size, says):
+    result = CliRunner().invoke(cli, ["serve", "no such model", "--cache-ram-gb", size])
+    assert str(result.exception) == says
 
-    assert CliRunner().invoke(command, given).output == f"{fifo}\n"
+
+def test_sizes_are_typed_in_gb_and_are_bytes_from_there_on():
+    @click.command()
+    @settings_options(CacheSettings)
+    def command(**sizes):
+        click.echo(CacheSettings(**sizes))
+
+    typed = ["--cache-ram-gb", "0.5", "--cache-disk-gb", "20"]
+    shown = CliRunner().invoke(command, typed).output
+    assert "cache_ram_bytes=500000000, cache_disk_bytes=20000000000" in shown
 
 
 @pytest.mark.parametrize(

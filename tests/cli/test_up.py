@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from molink.cli.up import _announce, _show
+from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.coordinator.reports import cluster_news
 from molink.coordinator.reports.cluster_news import ClusterNews
@@ -47,7 +48,7 @@ class Cluster:
 
 @pytest.fixture
 def settings(tmp_path):
-    return UpSettings("demo", tmp_path, public_host="192.0.2.1")
+    return settings_of(UpSettings, model="demo", data_dir=tmp_path, public_host="192.0.2.1")
 
 
 def onlooker():

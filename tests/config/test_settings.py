@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule, LinkShape
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings, UpSettings
 from molink.errors import UserError
+from molink_scheduler.units import GB
 
 
 def test_a_link_is_rate_and_delay():
@@ -82,17 +84,22 @@ def test_layers_that_do_not_fit_are_refused(text, says):
         parse_layers(text, 12, 2)
 
 
+def serve_settings(*, nodes=1, **options) -> ServeSettings:
+    return settings_of(ServeSettings, model="no such model", nodes=nodes, **options)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"nodes": 0},
         {"nodes": 65},
+        {"standbys": 65},
         {"port": 70000},
         {"threads": 0},
         {"model_len_max": 1},
         {"kv_tokens": 3},
-        {"cache_ram_gb": -1.0},
-        {"cache_disk_gb": float("nan")},
+        {"cache_ram_bytes": -1},
+        {"cache_disk_bytes": 65_537 * GB},
         {"device": "gpu"},
         {"device": "cuda:x"},
         {"ttft_target_s": 0.0},
@@ -102,7 +109,7 @@ def test_layers_that_do_not_fit_are_refused(text, says):
 )
 def test_settings_out_of_range_are_refused(options):
     with pytest.raises(UserError, match="must be"):
-        ServeSettings("demo", **options)
+        serve_settings(**options)
 
 
 @pytest.mark.parametrize(
@@ -111,17 +118,29 @@ def test_settings_out_of_range_are_refused(options):
 )
 def test_malformed_layers_are_refused_before_the_model_is_opened(layers, says):
     with pytest.raises(UserError, match=says):
-        ServeSettings("no such model", nodes=2, layers=layers)
+        serve_settings(nodes=2, layers=layers)
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1"])
 def test_settings_that_only_the_model_can_refuse_pass(device):
-    settings = ServeSettings("demo", nodes=2, layers="0-4,4-1000", device=device)
+    settings = serve_settings(nodes=2, layers="0-4,4-1000", device=device)
     assert (settings.layers, settings.device) == ("0-4,4-1000", device)
 
 
 def up_settings(**options) -> UpSettings:
-    return UpSettings(model="demo", data_dir=Path("unused"), **options)
+    return settings_of(UpSettings, model="demo", data_dir=Path("unused"), **options)
+
+
+@pytest.mark.parametrize(("target_s", "in_order"), [(None, False), (3.0, True)])
+@pytest.mark.parametrize("settings", [serve_settings, up_settings])
+def test_prompts_are_computed_as_they_come_where_a_time_is_promised(settings, target_s, in_order):
+    chosen = settings(ttft_target_s=target_s)
+    assert chosen.ring.terms(chosen.api).fifo_prompts is in_order
+
+
+def test_a_setting_that_nobody_knows_is_a_mistake():
+    with pytest.raises(TypeError, match="UpSettings has no cache_ram_bytes"):
+        up_settings(cache_ram_bytes=1)
 
 
 def test_a_cap_on_weights_is_kept_in_bytes():

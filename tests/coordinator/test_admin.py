@@ -11,10 +11,12 @@ from molink.control.messages.payloads import NodeState, NodeWish
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.reports.cluster_report import nodes_report, service_report
+from molink.coordinator.reports.cluster_report import service_report
+from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import RingError, UserError
+from molink.report.orders import CachesCleared, IntakeChanged, NodeOrdered
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.upkeep.world import CARD, collect, request
 
@@ -51,11 +53,11 @@ async def test_a_drained_node_may_not_serve_until_it_is_resumed(admin, node):
     entry = admin.book.nodes[node.node_id]
     assert entry.may_serve
     done = await admin.drain(node.node_id, "k1")
-    assert done == {"id": node.node_id, "name": "anna", "state": "paused"}
+    assert done == NodeOrdered(node.node_id, "anna", "paused")
     assert not entry.may_serve and entry.state is NodeState.PAUSED
     (told,) = nodes_report([entry], {}, {}, {})
-    assert told["drained"] and "operator has drained it" in told["reason"]
-    assert (await admin.resume(node.node_id, "k1"))["state"] == "standby"
+    assert told.drained and "operator has drained it" in told.reason
+    assert (await admin.resume(node.node_id, "k1")).state == "standby"
     assert entry.may_serve
 
 
@@ -65,8 +67,8 @@ async def test_a_quarantined_node_may_not_serve_until_it_is_resumed(admin, node)
     await admin.quarantine.put(node.node_id, "It lies.")
     assert not entry.may_serve and entry.state is NodeState.PAUSED and admin.book.changed.is_set()
     (told,) = nodes_report([entry], {}, {}, {})
-    assert told["quarantined"] and told["reason"] == "It is quarantined: It lies."
-    assert (await admin.resume(node.node_id, "k1"))["state"] == "standby"
+    assert told.quarantined and told.reason == "It is quarantined: It lies."
+    assert (await admin.resume(node.node_id, "k1")).state == "standby"
     assert entry.may_serve and not admin.book.quarantined
 
 
@@ -122,8 +124,8 @@ async def test_an_owner_who_leaves_leaves_though_drained(admin, node):
 
 async def test_a_removed_pc_is_no_member_and_its_invite_is_named(admin, registry, node):
     gone = await admin.remove(node.node_id, "k1")
-    assert (gone["name"], gone["devices"]) == ("anna", 1)
-    assert (gone["invite"], gone["invite_usable"]) == (node.invite_id, True)
+    assert (gone.name, gone.devices) == ("anna", 1)
+    assert (gone.invite, gone.invite_usable) == (node.invite_id, True)
     assert registry.member(node.node_id) is None
     with pytest.raises(UnknownNodeError):
         await admin.remove(node.node_id, "k1")
@@ -137,16 +139,16 @@ async def test_who_is_no_member_is_told(admin, order):
 
 async def test_an_invite_lets_a_pc_in(admin, registry):
     made = await admin.invite(60.0, 2, "friends", "k1")
-    assert made["command"].startswith("molink agent join molink1-") and made["uses"] == 2
+    assert made.command.startswith("molink agent join molink1-") and made.uses == 2
     assert [one.name for one in registry.list_invites()][-1] == "friends"
     with pytest.raises(UserError, match="1 to 1000 uses"):
         await admin.invite(60.0, 0, "", "k1")
 
 
 async def test_a_paused_intake_refuses_new_requests_only(admin):
-    assert admin.pause_intake(True, "k1") == {"paused": True}
+    assert admin.pause_intake(True, "k1") == IntakeChanged(True)
     assert "paused the intake" in admin.service.unready_reason
-    assert admin.service.cluster()["intake_paused"]
+    assert admin.service.cluster().intake_paused
     with pytest.raises(RingError, match="paused the intake"):
         await collect(admin.service.generate(request()))
     admin.pause_intake(False, "k1")
@@ -162,7 +164,7 @@ async def test_all_rings_are_told_to_clear_their_caches(admin):
     for number, clear in enumerate((lost, lambda: told.append("clear"))):
         client = SimpleNamespace(clear_cache=clear, unready_reason=None)
         admin.service.add(ServingRing(number, client, 1.0))
-    assert admin.clear_caches("k1") == {"rings": 2}
+    assert admin.clear_caches("k1") == CachesCleared(2)
     assert told == ["clear"]
     assert [one.text for one in admin.service.events.after(0)] == [
         "The prefix caches are cleared, by order of k1"

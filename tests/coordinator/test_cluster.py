@@ -8,6 +8,7 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import given_by_pc
 from molink.coordinator.nodes.node_book import Contribution
 from molink.coordinator.reports.ledger import Ledger
+from molink.report.nodes import ContributionReport
 
 
 def test_what_a_pc_has_given_does_not_wait_until_its_devices_are_heard(tmp_path):
@@ -23,6 +24,6 @@ def test_what_a_pc_has_given_does_not_wait_until_its_devices_are_heard(tmp_path)
         ledger.add(anna.node_id, "anna", Contribution(60.0, 7, 1000))
         ledger.add(ben.node_id, "ben", Contribution(1.0, 1, 1))
     given = given_by_pc(registry, ledger, anna.pc)
-    assert given == {"uptime_s": 60, "token_layers": 7, "bytes_sent": 1000}
+    assert given == ContributionReport(uptime_s=60, token_layers=7, bytes_sent=1000)
     ledger.close()
     registry.close()

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.control.addresses import ServerTrust
 from molink.control.broker.embedded import EmbeddedBroker
@@ -15,7 +16,7 @@ from molink.control.messages.sealing import open_answer, seal
 from molink.control.registry.registry import Registry
 from molink.coordinator.services import JoinService, RelayElsewhere, RelayHere, open_relay
 from molink.errors import ControlError, UserError
-from molink.transport.preamble import RefusedError
+from molink.transport.preamble import PreambleRefusedError
 from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR, relay_token
 from molink.transport.relay.server import RelayServer
@@ -52,8 +53,13 @@ async def relays(kind: str, tmp_path):
     async with RelayServer(SECRET, "127.0.0.1", 0) as rented:
         elsewhere = {"relay": rented.address, "relay_secret_file": str(secret)}
         options = elsewhere if kind == "elsewhere" else {"relay_port": 0}
-        settings = UpSettings(
-            "demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1", **options
+        settings = settings_of(
+            UpSettings,
+            model="demo",
+            data_dir=tmp_path,
+            host="127.0.0.1",
+            public_host="127.0.0.1",
+            **options,
         )
         async with open_relay(settings, b"o" * 32, lambda node_id: node_id == NODE) as relay:
             assert isinstance(relay, RelayElsewhere if kind == "elsewhere" else RelayHere)
@@ -70,10 +76,10 @@ async def test_a_node_reaches_a_port_of_the_coordinator(kind, tmp_path):
                 try:
                     assert await heard(caller, "sampled-1") == b"tokens"
                     break
-                except RefusedError:
+                except PreambleRefusedError:
                     await asyncio.sleep(0.02)
         relay.forward_no_more("sampled-1")
-        with pytest.raises(RefusedError):
+        with pytest.raises(PreambleRefusedError):
             await heard(caller, "sampled-1")
 
 
@@ -88,12 +94,16 @@ async def test_a_node_reaches_a_port_of_the_coordinator(kind, tmp_path):
 )
 def test_what_does_not_name_a_relay_is_refused(tmp_path, options, sentence):
     with pytest.raises(UserError, match=sentence):
-        UpSettings("demo", tmp_path, **options)
+        settings_of(UpSettings, model="demo", data_dir=tmp_path, **options)
 
 
 async def test_a_secret_that_cannot_be_read_says_how_to_make_one(tmp_path):
-    settings = UpSettings(
-        "demo", tmp_path, relay="a:1", relay_secret_file=str(tmp_path / "missing")
+    settings = settings_of(
+        UpSettings,
+        model="demo",
+        data_dir=tmp_path,
+        relay="a:1",
+        relay_secret_file=str(tmp_path / "missing"),
     )
     with pytest.raises(UserError, match="openssl rand"):
         async with open_relay(settings, b"", lambda node_id: True):

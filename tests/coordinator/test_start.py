@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 
 from molink.config.data_dir import only_one
+from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.control.certificate import own_certificate
 from molink.coordinator import start
@@ -26,7 +27,9 @@ async def test_the_model_is_read_beside_the_loop_and_before_there_is_a_broker(
 
     monkeypatch.setattr(served_model, "load_tokenizer", reads)
     monkeypatch.setattr(start, "open_broker", lambda *arguments: pytest.fail("too early"))
-    settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
+    settings = settings_of(
+        UpSettings, model="demo", data_dir=tmp_path, host="127.0.0.1", public_host="127.0.0.1"
+    )
     with pytest.raises(UserError, match="far enough"):
         async with start.start_coordinator(settings, 8000, 8003):
             pass
@@ -37,7 +40,9 @@ async def test_idle_tls_connections_are_small(tmp_path, monkeypatch):
     """asyncio's own buffers were 280 MB for a thousand agents."""
     monkeypatch.setattr(asyncio.sslproto.SSLProtocol, "max_size", 2**18)
     monkeypatch.setattr(start, "open_broker", lambda *arguments: pytest.fail("far enough"))
-    settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
+    settings = settings_of(
+        UpSettings, model="demo", data_dir=tmp_path, host="127.0.0.1", public_host="127.0.0.1"
+    )
     with pytest.raises(pytest.fail.Exception):
         async with start.start_coordinator(settings, 8000, 8003):
             pass
@@ -70,7 +75,9 @@ async def test_two_coordinators_never_share_a_data_directory(tmp_path, monkeypat
         raise UserError("far enough")
 
     monkeypatch.setattr(start, "open_broker", open_broker)
-    settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
+    settings = settings_of(
+        UpSettings, model="demo", data_dir=tmp_path, host="127.0.0.1", public_host="127.0.0.1"
+    )
     with only_one("A coordinator", tmp_path / start.LOCK_FILE), pytest.raises(UserError) as refused:
         async with start.start_coordinator(settings, 8000, 8003):
             pass
@@ -91,5 +98,5 @@ async def test_two_coordinators_never_share_a_data_directory(tmp_path, monkeypat
     ],
 )
 def test_only_ports_that_are_used_must_be_free(tmp_path, options, expected):
-    settings = UpSettings("demo", tmp_path, **options)
+    settings = settings_of(UpSettings, model="demo", data_dir=tmp_path, **options)
     assert [option for option, _ in settings.ports()] == expected

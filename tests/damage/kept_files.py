@@ -28,6 +28,7 @@ from molink.serving.answers.live_state import LiveState
 from molink_agent.cli.join import KEY_FILE
 from molink_agent.limits.limits_file import LIMITS_FILE, LimitsFile
 from molink_agent.weights import ensure_weights
+from molink_scheduler.units import GB
 from tests.agent.daemon.agents import membership
 from tests.agent.weights.stored import needed_of, tensors_in
 from tests.agent.weights.weights_server import LAYERS, QUICK, ShelfServer, write_model
@@ -167,7 +168,7 @@ def restart_limits(folder: Path) -> str:
     from tests.agent.daemon.agents import PAIR
 
     limits = build_agent(folder, PAIR, membership()).pc.limits.limits
-    return f"{limits.memory_gb:g} and {limits.cache_disk_gb:g}"
+    return f"{limits.memory_bytes / GB:g} and {limits.cache_disk_bytes / GB:g}"
 
 
 def newer_limits(folder: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from molink.api.server import free_ports
+from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.control.registry.registry import Registry
 from molink.coordinator.start import start_coordinator
@@ -30,7 +31,8 @@ from tests.damage.test_damage_matrix import WITHOUT_RIGHTS, of_another_owner
 async def members_after_a_start(folder) -> list[str]:
     broker, relay, api, agents = free_ports("127.0.0.1", 4)
     local = {"host": "127.0.0.1", "public_host": "127.0.0.1", "broker": "embedded"}
-    settings = UpSettings("demo", folder, broker_port=broker, relay_port=relay, **local)
+    ports = {"broker_port": broker, "relay_port": relay}
+    settings = settings_of(UpSettings, model="demo", data_dir=folder, **ports, **local)
     async with start_coordinator(settings, api, agents) as coordinator:
         return [node.name for node in coordinator.registry.list_nodes()]
 

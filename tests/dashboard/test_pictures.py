@@ -9,7 +9,7 @@ import pytest
 
 from molink.dashboard.model.findings import findings
 from molink.dashboard.model.history import History
-from molink.dashboard.recording import Recording
+from molink.dashboard.recording import DashboardRecording
 from tools.experiments.dashboard.pictures import PICTURES, draw
 from tools.experiments.dashboard.slow_pc import NAMING
 
@@ -31,7 +31,7 @@ def texts(svg):
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_what_is_drawn(name):
-    recording = Recording.open(IMAGES / f"{PICTURES[name].recording}.jsonl.gz")
+    recording = DashboardRecording.open(IMAGES / f"{PICTURES[name].recording}.jsonl.gz")
     drawn = asyncio.run(draw(recording, PICTURES[name], name))
     kept = (IMAGES / f"dashboard-{name}.svg").read_text(encoding="utf-8")
     assert texts(drawn) == texts(kept), ANEW
@@ -75,7 +75,7 @@ def named_after(recording, opened_at_s, ended_at_s):
 
 
 def test_a_new_operator_finds_the_slowed_pc_within_ten_seconds_and_no_other():
-    recording = Recording.open(IMAGES / "slow_pc.jsonl.gz")
+    recording = DashboardRecording.open(IMAGES / "slow_pc.jsonl.gz")
     began_s, ended_s = recording.times_s[0] + SLOWED_S[0], recording.times_s[0] + SLOWED_S[1]
     assert named_after(recording, recording.times_s[0], began_s) == {}
     for opened_s in range(0, 30, 5):

@@ -137,7 +137,8 @@ async def test_orders_are_posts(server, client):
     assert await actions.drain(node) == "anna\ufffd drains."
     assert await actions.resume(node) == "anna may serve again."
     assert "molink invite revoke i7 prevents that" in await actions.remove(node)
-    assert await actions.invite() == ("molink agent join molink1-x", 5)
+    made = await actions.invite()
+    assert (made.command, made.uses) == ("molink agent join molink1-x", 5)
     assert await actions.pause_intake(True) == "New requests are refused."
     assert server.asked[-1] == ("POST", "/cluster/intake", {"paused": True})
 

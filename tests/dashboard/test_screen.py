@@ -9,10 +9,11 @@ import pytest
 
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import ASCII, UNICODE
-from molink.dashboard.recording import Recorder, Recording, Replay
+from molink.dashboard.recording import DashboardRecorder, DashboardRecording, DashboardReplay
 from molink.dashboard.screen.app import DashboardApp
 from molink.dashboard.sources import ReplaySource
 from molink.errors import UserError
+from molink.report.orders import InviteMade
 from tests.dashboard.scenes import cluster, event, history_of, look, node, slowed, steady
 
 
@@ -58,7 +59,7 @@ class Orders:
 
     async def invite(self):
         await self._note("invite")
-        return "molink agent join molink1-" + "x" * 100, 5
+        return InviteMade("i7", "molink agent join molink1-" + "x" * 100, 5, 0.0)
 
 
 class Screen:
@@ -308,10 +309,12 @@ async def test_no_color_takes_colours_and_leaves_words(monkeypatch):
 
 @pytest.fixture
 def replay(tmp_path):
-    with Recorder(tmp_path / "a", "http://x") as recorder:
+    with DashboardRecorder(tmp_path / "a", "http://x") as recorder:
         for one in [*steady(), *slowed()]:
             recorder.take(one)
-    return ReplaySource(Replay(Recording.open(tmp_path / "a")), UTC, playing=False)
+    return ReplaySource(
+        DashboardReplay(DashboardRecording.open(tmp_path / "a")), UTC, playing=False
+    )
 
 
 async def test_a_recording_is_stepped_through_to_and_fro_and_to_a_time(replay):

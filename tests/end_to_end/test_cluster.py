@@ -17,7 +17,7 @@ PROMPTS = [[1, 5, 9], [1, 20, 21, 22, 23, 24], [1] + [7, 8] * 20, [1, 90]]
 MAX_TOKENS = 24
 LONG_TOKENS = 300
 
-SMALL_GB = "0.00016"
+SMALL_GB = "0.000172"
 """About three layers of the tiny model with the KV of a user: no PC can hold it alone."""
 
 
@@ -210,7 +210,7 @@ def pair(tmp_path_factory, tiny_llama):
         *("--agents-port", agents_port),
     )
     with cluster(folder, tiny_llama, *options) as made:
-        memory = ("--memory-gb", "0.00025", "--threads", "1")
+        memory = ("--memory-gb", "0.000268", "--threads", "1")
         made.join("open", *memory, known_steps=True)
         made.join("closed", *memory, "--relay-only", known_steps=True)
         made.up.line("ready")
@@ -329,7 +329,7 @@ def one_pc(tmp_path_factory, tiny_llama):
     options = ("--min-nodes", "2", "--wait", "--dtype", "float32")
     folder = tmp_path_factory.mktemp("one-pc")
     with cluster(folder, tiny_llama, *options) as made:
-        both = ("--memory-gb", "0.0005", "--threads", "2", "--relay-only")
+        both = ("--memory-gb", "0.000537", "--threads", "2", "--relay-only")
         made.join("twin", *both, known_steps=True, device="cpu,cpu")
         made.up.line("ready")
         yield made

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 from molink.coordinator.local.start import start_local
 from molink.errors import RowsRefusedError
@@ -64,7 +65,7 @@ def stream(number: int) -> GenerationRequest:
 
 async def streams_beside(model, bad: GenerationRequest):
     """What eight streams are answered alone, then beside bad requests; the events and rings."""
-    settings = ServeSettings(model=str(model), nodes=3, dtype="float16")
+    settings = settings_of(ServeSettings, model=str(model), nodes=3, dtype="float16")
     async with start_local(settings) as cluster, asyncio.timeout(120):
         service = cluster.service
         await service.until_ready()
@@ -82,10 +83,10 @@ async def streams_beside(model, bad: GenerationRequest):
         again = await answer_to(service, stream(0))
         assert (answers, again) == (expected, expected[0])
         assert len(cluster.rings) == 1
-        events = service.events.report(0)["events"]
-        stages = service.cluster()["rings"][0]["stages"]
-        assert not any(stage["frames_refused"] for stage in stages)
-        return str(caught.value), [one["kind"] for one in events], [one["text"] for one in events]
+        events = service.events.report(0).events
+        stages = service.cluster().rings[0].stages
+        assert not any(stage.frames_refused for stage in stages)
+        return str(caught.value), [one.kind for one in events], [one.text for one in events]
 
 
 async def test_a_prompt_that_overflows_ends_alone_and_nobody_is_blamed(

@@ -209,7 +209,7 @@ async def test_a_relay_of_another_version_carries_a_ring(tools, tiny_llama, tmp_
         options = (*OPTIONS, "--min-nodes", "2", "--relay", f"127.0.0.1:{port}")
         with cluster(tmp_path, tiny_llama, *options, "--relay-secret-file", str(secret)) as made:
             for name in ("anna", "ben"):
-                memory = ("--memory-gb", "0.00025", "--threads", "1")
+                memory = ("--memory-gb", "0.000268", "--threads", "1")
                 made.join(name, *memory, "--relay-only", known_steps=True)
             made.up.line_with("requests are answered")
             await check_serves(tools, made, tiny_llama)

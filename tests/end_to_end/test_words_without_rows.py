@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 from molink.coordinator.local.start import start_local
 from molink.errors import InvalidRequestError
@@ -43,7 +44,7 @@ async def test_they_end_their_request_and_eight_streams_go_on(is_checked, tiny_l
     monkeypatch.setenv(ADDRESS, server_of(*STAGES))
     if not is_checked:
         monkeypatch.setattr(ModelCard, "check_words", lambda card, token_ids: None)
-    async with start_local(ServeSettings(model=str(tiny_llama), nodes=2)) as cluster:
+    async with start_local(settings_of(ServeSettings, model=str(tiny_llama), nodes=2)) as cluster:
         service = cluster.service
         async with asyncio.timeout(60):
             await service.until_ready()
@@ -60,8 +61,8 @@ async def test_they_end_their_request_and_eight_streams_go_on(is_checked, tiny_l
                 with pytest.raises(InvalidRequestError, match=said):
                     await answer_to(service, request)
             assert await asyncio.gather(*streams) == [TOKENS] * STREAMS
-        kinds = {one["kind"] for one in service.events.report(0)["events"]}
+        kinds = {one.kind for one in service.events.report(0).events}
         assert not kinds & {"ring_ended", "ring_resumed", "stage_lost", "request_moved"}, kinds
-        (report,) = service.cluster()["rings"]
-        assert [stage["frames_refused"] for stage in report["stages"]] == [0, 0]
+        (report,) = service.cluster().rings
+        assert [stage.frames_refused for stage in report.stages] == [0, 0]
         assert len(cluster.rings) == 1

@@ -26,14 +26,14 @@ from molink_agent.daemon import step_times
 from molink_agent.daemon.measuring_budget import TIMING_BUDGET, MeasuringBudget
 from molink_agent.daemon.membership import Membership, join_cluster, join_device, load_membership
 from molink_agent.daemon.status import status_of
-from molink_agent.daemon.step_times import StepTimes
+from molink_agent.daemon.step_times import KeptStepTimes
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.data_files import AgentOptions, Known
 from molink_agent.doctor.facts import fail, ok, skip, warn
 from molink_agent.doctor.report import as_json
 from molink_agent.limits.assignment_check import Loan
 from molink_agent.limits.hours import LendingHours
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.service.unit import unit_name, unit_text
@@ -84,12 +84,12 @@ LIMITS = Codec(
     from_folder(lambda folder: LimitsFile(folder).read(), "limits.toml"),
 )
 LIMITS.add(
-    nothing_set=Limits,
-    everything_set=lambda: Limits(
-        vram_gb=6.5,
-        memory_gb=8.0,
+    nothing_set=OwnerLimits,
+    everything_set=lambda: OwnerLimits(
+        vram_bytes=6_500_000_000,
+        memory_bytes=8_000_000_000,
         upload_mbps=100_000.0,
-        disk_gb=0.0,
+        disk_bytes=0,
         hours=(
             LendingHours.parse("mon-fri 18:00-02:00"),
             LendingHours.parse("Sat  00:00-24:00"),
@@ -143,13 +143,13 @@ def keep_times(times, folder: Path) -> None:
 
     before, step_times._layer_times = step_times._layer_times, measured
     try:
-        asyncio.run(StepTimes(folder).of(ORDER, LOAN, BUDGET))
+        asyncio.run(KeptStepTimes(folder).of(ORDER, LOAN, BUDGET))
     finally:
         step_times._layer_times = before
 
 
 def kept_times(folder: Path):
-    cost = asyncio.run(StepTimes(folder).of(ORDER, LOAN, BUDGET))
+    cost = asyncio.run(KeptStepTimes(folder).of(ORDER, LOAN, BUDGET))
     assert isinstance(cost, StepCost)
     return cost.model_dump(include=set(TIMES))
 

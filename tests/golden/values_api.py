@@ -19,6 +19,7 @@ from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.topics import ALL_TOPICS
 from molink.control.versions import PROTOCOL_HEADER
 from molink.errors import ControlError, JoinRefusedError, RingError
+from molink.report.nodes import ContributionReport
 from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon.membership import Membership
 from molink_agent.data_files import Known
@@ -114,7 +115,7 @@ def app_of(service: FakeService) -> web.Application:
 
 
 def given(pc: str) -> dict[str, int]:
-    return {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
+    return ContributionReport(uptime_s=720, token_layers=12345, bytes_sent=1_250_000)
 
 
 def answer_of(ask) -> str:

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from molink.api.status import cluster_body
 from molink.config.link_schedule import LinkShape
 from molink.control.messages.assignment import Assignment, Load
 from molink.control.messages.payloads import (
@@ -19,11 +20,15 @@ from molink.control.messages.payloads import (
 )
 from molink.coordinator.nodes.node_book import Contribution, Node
 from molink.coordinator.planning.cluster_plan import PlannedRing
-from molink.coordinator.reports.cluster_report import nodes_report, ring_report, service_report
+from molink.coordinator.reports.cluster_report import ring_report, service_report
+from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import Ring
+from molink.report.cluster import ClusterReport
+from molink.report.nodes import NodeReport
+from molink.report.plain import to_plain
 from molink.serving.model_card import ModelCard
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import StageLoaded
@@ -73,12 +78,14 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
 
 
 async def ring_service(ring: Ring, links: LinksDouble) -> dict[str, Any]:
+    """A ring of which neither number nor forecast is told."""
     client = RingClient(CARD, ring, links, lambda: None)  # type: ignore[arg-type]
     client.codec = choose_codec("lossless", None)
-    return ring_report(client)
+    plain = to_plain(ring_report(client))
+    return {name: plain[name] for name in plain if name not in ("ring", "forecast")}
 
 
-def local_nodes() -> list[dict[str, Any]]:
+def local_nodes() -> list[NodeReport]:
     """Of a ring that serves for 5.4 seconds and has sent its users ten tokens."""
     given, devices, nodes = {}, {}, []
     for stage in a_ring().stages:
@@ -91,7 +98,7 @@ def local_nodes() -> list[dict[str, Any]]:
     return nodes_report(nodes, {}, given, devices)
 
 
-def some_nodes() -> list[dict[str, Any]]:
+def some_nodes() -> list[NodeReport]:
     """Of each kind one."""
     assignment = Assignment(
         revision=3,
@@ -119,7 +126,7 @@ def some_nodes() -> list[dict[str, Any]]:
     return nodes_report(nodes, {NODE_IDS[2]: "would slow the ring"}, given, {})
 
 
-async def cluster_of_agents() -> dict[str, Any]:
+async def cluster_of_agents() -> ClusterReport:
     client = RingClient(CARD, a_ring(), LinksDouble(), lambda: None)  # type: ignore[arg-type]
     forecast = replace(
         forecast_of_two(),
@@ -130,9 +137,7 @@ async def cluster_of_agents() -> dict[str, Any]:
         tokens_per_s=30.0,
         bottleneck="memory",
     )
-    service = ClusterService(
-        CARD, lambda service: service_report(service) | {"nodes": some_nodes()}
-    )
+    service = ClusterService(CARD, lambda service: service_report(service, some_nodes()))
     service.rings = [
         ServingRing(1, client, 30.0, PlannedRing((), forecast).promised),
         ServingRing(2, client, 10.0),
@@ -140,7 +145,7 @@ async def cluster_of_agents() -> dict[str, Any]:
     return service.cluster()
 
 
-async def cluster_without_rings() -> dict[str, Any]:
+async def cluster_without_rings() -> ClusterReport:
     return ClusterService(CARD, service_report).cluster()
 
 
@@ -148,9 +153,19 @@ async def nothing_reported() -> dict[str, Any]:
     return await ring_service(a_ring(health=None), LinksDouble(report=None))
 
 
+def plain(shown: Any) -> Any:
+    """Plain fields, without those of the cluster that are of the coordinator at large."""
+    if isinstance(shown, list):
+        return [to_plain(one) for one in shown]
+    if isinstance(shown, ClusterReport):
+        apart = {"build", "trouble"} | (set() if shown.nodes else {"nodes"})
+        return {k: v for k, v in cluster_body(shown).items() if k not in apart}
+    return shown
+
+
 def pretty(value: Any) -> str:
     """In the order of its keys, a line for each: to be read when it differs."""
-    shown = asyncio.run(value()) if asyncio.iscoroutinefunction(value) else value()
+    shown = plain(asyncio.run(value()) if asyncio.iscoroutinefunction(value) else value())
     assert json.loads(json.dumps(shown)) is not None
     return re.sub(r"\n\s*", "\n", json.dumps(shown, indent=0))
 

@@ -322,7 +322,7 @@ def assignment_to_join_as_the_tail():
 
 @PAYLOADS.value
 def assignment_to_go_on():
-    resume = Resume(((7, 40), (2**40, 131_071)), fresh=True)
+    resume = Resume(((7, 40), (2**40, 131_071)), held=())
     placed = {"work": WORK, "terms": TERMS, "next_link": LINK, "coordinator_link": None}
     command = GoOn(**placed, resume=resume)
     return ASSIGNMENT, Assignment(revision=8, ring=2, epoch=9, stages=2, command=command)

@@ -168,14 +168,14 @@ def join_ring_through_the_relay():
 
 @LINES.value
 def join_ring_again():
-    resume = Resume(((7, 40), (2**40, 131_071)), fresh=False, next_fresh=True)
-    terms = RingTerms(64, None, (), None, replay_log_gb=2.5)
+    resume = Resume(((7, 40), (2**40, 131_071)), next_held=())
+    terms = RingTerms(64, None, (), None, replay_log_bytes=2_500_000_000)
     return JoinRing(2, "tcp://h:1", None, terms, None, resume=resume)
 
 
 @LINES.value
 def join_ring_where_a_shadow_is_behind():
-    resume = Resume(((7, 40), (9, 12)), next_fresh=True, held=((7, 33),))
+    resume = Resume(((7, 40), (9, 12)), next_held=((7, 33),))
     return JoinRing(3, "tcp://h:1", None, RingTerms(64, None, (), None), None, resume=resume)
 
 

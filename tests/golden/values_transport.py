@@ -17,7 +17,7 @@ from molink.transport.peer.protocol import (
     Give,
     Measure,
     Ready,
-    Received,
+    ReceivedBytes,
     Reject,
     probe_key,
     probe_token,
@@ -86,8 +86,8 @@ PEER.add(
     echo_last=lambda: Echo(2**50),
     bulk=Bulk,
     give=Give,
-    received_nothing=lambda: Received(0),
-    received=lambda: Received(2**50),
+    received_nothing=lambda: ReceivedBytes(0),
+    received=lambda: ReceivedBytes(2**50),
 )
 
 # -- proofs: what is signed, and with what --------------------------------------------------------

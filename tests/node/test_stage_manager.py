@@ -208,7 +208,7 @@ async def test_a_stage_ends_although_its_routes_cannot_be_left():
         assert made.handles[0].child.returncode == 0
 
 
-RESUME = Resume(((1, 4), (2, 9)), next_fresh=True)
+RESUME = Resume(((1, 4), (2, 9)), next_held=())
 GOES_ON = Assignment(revision=3, epoch=6, command=GoOn(work=WORK, **PLACED, resume=RESUME))
 
 
@@ -310,7 +310,7 @@ async def test_a_shadow_joins_without_a_place_and_then_takes_one_in_the_same_pro
         await h.until("ready")
         (handle,) = h.handles
         assert handle.joined == FollowRing(5, JOIN)
-        placed = GoOn(work=WORK, **PLACED, resume=Resume(((4, 7),), fresh=True))
+        placed = GoOn(work=WORK, **PLACED, resume=Resume(((4, 7),), held=()))
         await h.manager.assign(Assignment(revision=3, epoch=6, command=placed))
         async with asyncio.timeout(5):
             while not isinstance(handle.joined, JoinRing):  # noqa: ASYNC110

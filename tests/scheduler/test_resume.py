@@ -36,9 +36,9 @@ def test_of_too_many_the_longest_are_computed_anew():
     "resume, has_rows, missing",
     [
         (Resume(((1, 5), (2, 9))), has_none, (2,)),
-        (Resume(((1, 5), (2, 9)), next_fresh=True), has_all, (2,)),
-        (Resume(((1, 5), (2, 9)), next_fresh=True), has_none, (1, 2)),
-        (Resume(((1, 5), (2, 9)), fresh=True, next_fresh=True), has_none, ()),
+        (Resume(((1, 5), (2, 9)), next_held=()), has_all, (2,)),
+        (Resume(((1, 5), (2, 9)), next_held=()), has_none, (1, 2)),
+        (Resume(((1, 5), (2, 9)), held=(), next_held=()), has_none, ()),
     ],
 )
 def test_a_stage_says_what_it_lacks(resume, has_rows, missing):

@@ -159,9 +159,9 @@ class ToyExtended:
         return tuple(dict.fromkeys(missing))
 
     def keep(self, resume: Resume) -> None:
-        is_recomputed = resume.fresh and resume.next_fresh
+        held = () if resume.fresh and resume.next_fresh else None
         for part in (self.first, self.second):
-            part.keep(Resume(resume.requests, is_recomputed, is_recomputed))
+            part.keep(Resume(resume.requests, held, held))
 
     def release(self, request_id: int) -> None:
         self.extension.released(request_id)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from molink.report.events import EventsReport
 from molink.serving.events import EVENTS_MAX, ORDERS_MAX, TEXT_CHARS_MAX, EventLedger
 
 
@@ -14,12 +15,12 @@ def ledger(count=0):
 
 def test_readers_get_what_is_new_and_the_number_to_ask_with():
     report = ledger(5).report(after=3)
-    assert [(one["seq"], one["text"]) for one in report["events"]] == [
+    assert [(one.seq, one.text) for one in report.events] == [
         (4, "event 4"),
         (5, "event 5"),
     ]
-    assert report["next"] == 5
-    assert ledger(5).report(after=5) == {"events": [], "next": 5}
+    assert report.next == 5
+    assert ledger(5).report(after=5) == EventsReport((), 5)
 
 
 def test_old_events_go_and_numbers_stay():

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from molink.errors import OverloadedError, RingError
+from molink.report.requests import PauseReport, PieceReport, StageLayers
 from molink.serving import request_log as request_log_module
 from molink.serving.request_log import RequestLog
-from molink.serving.timeline import Arrival, RequestTimeline, StageLayers
+from molink.serving.timeline import Arrival, RequestTimeline
 
 STAGES = (StageLayers("anna", (0, 4)), StageLayers("ben", (4, 9)))
 
@@ -30,15 +31,11 @@ def test_wait_prefill_and_decode_follow_each_other():
     assert (timeline.prefill_s, timeline.decode_s, timeline.tpot_s) == (2.0, 4.0, 2.0)
     timeline.finished("length", 18.0)
     report = timeline.report(now=30.0)
-    assert (report["state"], report["total_s"], report["age_s"]) == ("ended", 8.0, 20.0)
-    (attempt,) = report["attempts"]
-    assert attempt["stages"][1] == {"node": "ben", "layers": [4, 9]}
-    assert [attempt[f"{what}_s"] for what in ("submitted", "started", "first_token", "ended")] == [
-        0.5,
-        2.0,
-        4.0,
-        8.0,
-    ]
+    assert (report.state, report.total_s, report.age_s) == ("ended", 8.0, 20.0)
+    (attempt,) = report.attempts
+    assert attempt.stages[1] == StageLayers("ben", (4, 9))
+    times_s = (attempt.submitted_s, attempt.started_s, attempt.first_token_s, attempt.ended_s)
+    assert times_s == (0.5, 2.0, 4.0, 8.0)
 
 
 def test_without_a_report_of_the_head_prefill_begins_where_the_request_was_submitted():
@@ -81,15 +78,12 @@ def test_pieces_of_the_prompt_and_rounds_of_the_answer_are_told():
     timeline.piece_sent(0, 9999, 1.0, now=12.5)
     for at in (13.0, 13.25, 13.5, 15.5):
         timeline.tokens_came(1, at)
-    (attempt,) = timeline.report(now=16.0)["attempts"]
-    assert attempt["pieces"] == [
-        {"tokens": [0, 60], "sent_s": 1.0},
-        {"tokens": [60, 100], "sent_s": 2.0},
-    ]
-    told = attempt["rounds"]
-    assert (told["count"], told["longest_s"]) == (3, 2.0)
-    assert told["p50_s"] == pytest.approx(0.25, rel=0.05)
-    assert told["pauses"] == [{"began_s": 3.5, "length_s": 2.0, "tokens": 3}]
+    (attempt,) = timeline.report(now=16.0).attempts
+    assert attempt.pieces == (PieceReport((0, 60), 1.0), PieceReport((60, 100), 2.0))
+    told = attempt.rounds
+    assert (told.count, told.longest_s) == (3, 2.0)
+    assert told.p50_s == pytest.approx(0.25, rel=0.05)
+    assert told.pauses == (PauseReport(3.5, 2.0, 3),)
 
 
 def test_the_wait_for_another_ring_is_no_round_of_it():
@@ -99,7 +93,7 @@ def test_the_wait_for_another_ring_is_no_round_of_it():
     timeline.moved("anna is lost.", 3.0)
     timeline.submitted(1, STAGES[1:], 5.0)
     timeline.tokens_came(1, 9.0)
-    assert [one["rounds"]["count"] for one in timeline.report(9.0)["attempts"]] == [0, 0]
+    assert [one.rounds.count for one in timeline.report(9.0).attempts] == [0, 0]
 
 
 def test_a_request_that_moves_keeps_what_each_ring_gave():
@@ -111,9 +105,9 @@ def test_a_request_that_moves_keeps_what_each_ring_gave():
     timeline.tokens_came(1, 7.0)
     timeline.finished("stop", 7.0)
     assert timeline.moves == 1 and timeline.tokens == 3
-    first, second = timeline.report(8.0)["attempts"]
-    assert (first["tokens"], first["ended_s"], first["moved_because"]) == (2, 3.0, "anna is lost.")
-    assert (second["ring"], second["first_token_s"], second["moved_because"]) == (1, 7.0, "")
+    first, second = timeline.report(8.0).attempts
+    assert (first.tokens, first.ended_s, first.moved_because) == (2, 3.0, "anna is lost.")
+    assert (second.number, second.first_token_s, second.moved_because) == (1, 7.0, "")
     assert timeline.ttft_s == 2.0
 
 
@@ -154,7 +148,7 @@ def test_the_log_keeps_the_last_and_tells_each_end_once(monkeypatch):
             pass
     assert told[3:] == requests[3:] and len(told) == len(requests)
     assert log.ended == list(reversed(requests[3:]))
-    assert len(log.report()) == request_log_module.ENDED_MAX
+    assert len(log.report().requests) == request_log_module.ENDED_MAX
 
 
 def test_a_watcher_that_fails_harms_no_request(caplog):

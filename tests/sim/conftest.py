@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from molink_scheduler.batch import BatchClass
-from molink_sim.scenario import Arrival, LinkSpec, RingSpec, StageSpec
+from molink_sim.scenario import LinkSpec, RequestArrival, RingSpec, StageSpec
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ def even_arrivals():
 
     def make(
         count: int, every_s: float = 1.0, input_tokens: int = 200, output_tokens: int = 20
-    ) -> list[Arrival]:
-        return [Arrival(number * every_s, input_tokens, output_tokens) for number in range(count)]
+    ) -> list[RequestArrival]:
+        return [
+            RequestArrival(number * every_s, input_tokens, output_tokens) for number in range(count)
+        ]
 
     return make

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from molink_sim.scenario import Arrival, LinkChange, LinkSpec, Scenario
+from molink_sim.scenario import LinkChange, LinkSpec, RequestArrival, Scenario
 from molink_sim.simulate import World
 from molink_sim.systems import SYSTEMS, system_named
 
@@ -18,7 +18,7 @@ def arrivals_from(seed, count, mean_gap_s=0.7):
     source, at_s, found = random.Random(seed), 0.0, []
     for _ in range(count):
         at_s += source.expovariate(1 / mean_gap_s)
-        found.append(Arrival(at_s, source.randint(1, 600), source.randint(1, 40)))
+        found.append(RequestArrival(at_s, source.randint(1, 600), source.randint(1, 40)))
     return found
 
 

@@ -12,7 +12,7 @@ from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_sim.cli import main
 from molink_sim.replay import replay
-from molink_sim.scenario import Arrival, Scenario
+from molink_sim.scenario import RequestArrival, Scenario
 from molink_sim.simulate import World
 
 
@@ -21,7 +21,7 @@ def recorded_logs(plain_ring):
     """Runs a small crowded ring whose stages are recorded; each stage's log."""
 
     def run(seed: int = 0) -> list[list[str]]:
-        arrivals = [Arrival(0.1 * number, 20 + seed + number, 12) for number in range(8)]
+        arrivals = [RequestArrival(0.1 * number, 20 + seed + number, 12) for number in range(8)]
         ring = plain_ring(3, 50, 0.01, kv_tokens=160, row_bytes=512)
         world = World(Scenario((ring,), arrivals, duration_s=5, drain_s=100))
         logs = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from molink_sim.scenario import Arrival, LinkChange, LinkSpec, Scenario, SystemSpec
+from molink_sim.scenario import LinkChange, LinkSpec, RequestArrival, Scenario, SystemSpec
 from molink_sim.simulate import simulate
 
 PROMPT, OUTPUT = 64, 40
@@ -26,7 +26,7 @@ def test_one_request_on_an_idle_ring_takes_what_arithmetic_says(
 ):
     ring = plain_ring(stages, mbps, one_way_s)
     system = SystemSpec(micro_batches=1, span_tokens=PROMPT, link_model=link_model)
-    arrivals = [Arrival(0.5, PROMPT, OUTPUT)]
+    arrivals = [RequestArrival(0.5, PROMPT, OUTPUT)]
     [request] = simulate(Scenario((ring,), arrivals, system, duration_s=60)).requests
     wire_s = 8192 / (mbps * 125_000)
     step_s = [0.005 + 0.0001 * rows for rows in (1, PROMPT)]
@@ -45,7 +45,7 @@ def test_the_coordinators_distance_counts_on_both_ways(plain_ring):
     near = plain_ring()
     far = replace(near, coordinator_one_way_s=0.1)
     first, second = (
-        simulate(Scenario((ring,), [Arrival(0, 64, 4)], duration_s=60)).requests[0]
+        simulate(Scenario((ring,), [RequestArrival(0, 64, 4)], duration_s=60)).requests[0]
         for ring in (near, far)
     )
     assert ttft_of(second) - ttft_of(first) == pytest.approx(0.2, abs=0.002)
@@ -53,21 +53,23 @@ def test_the_coordinators_distance_counts_on_both_ways(plain_ring):
 
 
 def test_a_stage_alone_is_a_ring_too(plain_ring):
-    [request] = simulate(Scenario((plain_ring(1),), [Arrival(0, 64, 10)], duration_s=60)).requests
+    [request] = simulate(
+        Scenario((plain_ring(1),), [RequestArrival(0, 64, 10)], duration_s=60)
+    ).requests
     assert request.finished
 
 
 def test_a_cut_holds_everything_up_and_loses_nothing(plain_ring):
     cut = LinkSpec(100, 0.03, changes=(LinkChange(2.0, 0, 0.03), LinkChange(9.0, 100, 0.03)))
     ring = plain_ring(links=(cut, LinkSpec(100, 0.03), LinkSpec(100, 0.03)))
-    [request] = simulate(Scenario((ring,), [Arrival(1.0, 64, 40)], duration_s=60)).requests
+    [request] = simulate(Scenario((ring,), [RequestArrival(1.0, 64, 40)], duration_s=60)).requests
     gaps = [b - a for a, b in zip(request.token_times_s, request.token_times_s[1:], strict=False)]
     assert request.finished and len(request.token_times_s) == 40
     assert 6.9 < max(gaps) < 7.5
 
 
 def test_what_can_never_fit_is_refused_and_the_rest_is_served(plain_ring):
-    arrivals = [Arrival(0, 2000, 10), Arrival(1, 64, 10)]
+    arrivals = [RequestArrival(0, 2000, 10), RequestArrival(1, 64, 10)]
     requests = simulate(Scenario((plain_ring(kv_tokens=1024),), arrivals, duration_s=60)).requests
     assert [(r.refused, r.finished) for r in requests] == [(True, False), (False, True)]
 
@@ -81,7 +83,7 @@ def test_several_rings_share_the_work(plain_ring, even_arrivals):
 
 def test_a_prefill_step_that_decode_interrupts_is_one_step(plain_ring):
     system = SystemSpec(micro_batches=1, span_tokens=2000)
-    arrivals = [Arrival(0.0, 64, 100), Arrival(1.0, 2000, 2)]
+    arrivals = [RequestArrival(0.0, 64, 100), RequestArrival(1.0, 2000, 2)]
     scenario = Scenario((plain_ring(),), arrivals, system, duration_s=60, record_timeline=True)
     outcome = simulate(scenario)
     bars = [bar.kind for bar in outcome.timeline if bar.lane == "ring 0 stage 1"]

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from molink.errors import UserError
 from molink.workload.trace import TraceRequest, at_rate, generate_trace
-from molink_sim.scenario import Arrival
+from molink_sim.scenario import RequestArrival
 from molink_sim.workload import generate, thin
 
 
 def evenly(count, rate_per_s):
-    return [Arrival(number / rate_per_s, number + 1, 1) for number in range(count)]
+    return [RequestArrival(number / rate_per_s, number + 1, 1) for number in range(count)]
 
 
 TRACE = evenly(10_000, 5.0)
@@ -52,7 +52,7 @@ def test_thinning_starts_after_the_slow_minutes_and_keeps_times():
 
 def test_thinning_gives_the_live_benchmarks_requests():
     trace = [TraceRequest(number / 3, number, 1) for number in range(9000)]
-    arrivals = [Arrival(one.start_s, one.input_tokens, 1) for one in trace]
+    arrivals = [RequestArrival(one.start_s, one.input_tokens, 1) for one in trace]
     live = at_rate(Random("trace 4"), trace, 0.7, 600.0)
     found = thin(arrivals, 0.7, 600.0, 4)
     assert [(a.at_s, a.input_tokens) for a in found] == [(b.start_s, b.input_tokens) for b in live]

@@ -1,7 +1,7 @@
 import pytest
 
 from molink.errors import UserError
-from molink_sim.scenario import Arrival
+from molink_sim.scenario import RequestArrival
 from molink_sim.workload import load_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -29,14 +29,20 @@ def line(timestamp, input_length=5, output_length=2):
 def test_azures_trace_within_the_limits(trace):
     rows = "2023-11-16 18:15:46,374,44\n2023-11-16 18:15:47,2049,9\n2023-11-16 18:15:50,396,0\n"
     path = trace("azure.csv", AZURE + rows + "2023-11-16 18:15:56.5,2048,1024\n")
-    assert load_trace(path) == [Arrival(0.0, 374, 44), Arrival(10.5, 2048, 1024)]
-    assert load_trace(path, input_tokens_max=400) == [Arrival(0.0, 374, 44)]
-    assert load_trace(path, input_tokens_max=9999, output_tokens_max=9) == [Arrival(1.0, 2049, 9)]
+    assert load_trace(path) == [RequestArrival(0.0, 374, 44), RequestArrival(10.5, 2048, 1024)]
+    assert load_trace(path, input_tokens_max=400) == [RequestArrival(0.0, 374, 44)]
+    assert load_trace(path, input_tokens_max=9999, output_tokens_max=9) == [
+        RequestArrival(1.0, 2049, 9)
+    ]
 
 
 def test_mooncakes_own_times_stay(trace):
     path = trace("trace.jsonl", line(0) + line(40, 7, 3) + "\n" + line(2471))
-    assert load_trace(path) == [Arrival(0.0, 5, 2), Arrival(0.04, 7, 3), Arrival(2.471, 5, 2)]
+    assert load_trace(path) == [
+        RequestArrival(0.0, 5, 2),
+        RequestArrival(0.04, 7, 3),
+        RequestArrival(2.471, 5, 2),
+    ]
 
 
 def test_mooncakes_batches_are_spread_by_a_seed(trace):

@@ -2,9 +2,11 @@
 
 import pytest
 
+from molink.report.plain import to_plain
+from molink.report.requests import StageLayers
 from molink.serving.events import EventLedger
 from molink.serving.request_log import RequestLog
-from molink.serving.timeline import Arrival, RequestTimeline, StageLayers
+from molink.serving.timeline import Arrival, RequestTimeline
 from tests.trace.chrome_trace import checked
 from tools.trace.recorder import Recorder, began_unix_s
 from tools.trace.trace_file import TraceFile
@@ -27,7 +29,7 @@ class World:
         return RequestTimeline("m", 9, 30, arrival=arrival)
 
     def answers(self, now):
-        return [one.report(now) for one in (*self.log.live, *self.log.ended)]
+        return [to_plain(one.report(now)) for one in (*self.log.live, *self.log.ended)]
 
     def link(self, now, bytes_sent, epoch=7):
         figures = {"rate_mbps": 20.0, "rtt_ms": 60.0, "bytes_sent": bytes_sent}
@@ -141,7 +143,7 @@ def test_requests_that_run_are_told_at_the_end_and_one_that_ended_is_not_told_ag
 def test_events_bear_their_node_and_their_own_time(world):
     world.news.clock = lambda: UNIX_S + 4.0
     world.news.add("node_lost", "ben is gone", node="ben")
-    world.recorder.events(world.news.report(0)["events"])
+    world.recorder.events(to_plain(world.news.report(0))["events"])
     (event,) = [e for e in world.events() if e["name"] == "ben is gone"]
     assert (event["args"]["node"], event["ts"] / 1e6) == ("ben", 4.0)
 

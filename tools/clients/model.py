@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import RingError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.answers.deadline import until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
@@ -136,9 +138,9 @@ class ScriptedModel:
     async def until_taken(self) -> None:
         """Return at once: a scripted model queues nothing."""
 
-    def cluster(self) -> dict[str, Any]:
-        """The body of GET /cluster."""
-        return {"model": self.card.name, "epoch": 1, "stages": []}
+    def cluster(self) -> ClusterReport:
+        """Report on a cluster without rings."""
+        return from_plain(ClusterReport, {"model": self.card.name})
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream the answer that the script gives to a request."""

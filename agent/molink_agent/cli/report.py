@@ -12,7 +12,8 @@ from molink.errors import UserError
 from molink.printable import printable_line
 from molink.terminal.amounts import duration_text
 from molink_agent.cli.options import data_dir_option, joined_directory, json_option
-from molink_agent.status_text import MB, given_text
+from molink_agent.status_text import given_text
+from molink_scheduler.units import MB
 
 if TYPE_CHECKING:
     from molink_agent.daemon.given import GivenLedger, Night

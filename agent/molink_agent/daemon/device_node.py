@@ -41,7 +41,7 @@ from molink.node.control_session import ControlSession
 from molink.node.stage_manager import StageManager
 from molink.tasks import task_group
 from molink_agent.daemon.measurements import ProbeRunner
-from molink_agent.daemon.membership import Admission, Membership
+from molink_agent.daemon.membership import MemberAdmission, Membership
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
 
@@ -141,7 +141,7 @@ class DeviceNode:
     """Node of the cluster that lends one device of this PC."""
 
     session: ControlSession
-    admission: Admission
+    admission: MemberAdmission
     stage: StageManager
     routes: RelayedRoutes
     reports: DeviceReports

@@ -34,7 +34,7 @@ from molink_agent.daemon.measuring_budget import (
 )
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
-from molink_agent.daemon.step_times import StepTimes
+from molink_agent.daemon.step_times import KeptStepTimes
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.network.nat import ask_stun
 from molink_agent.network.prober import RATE_MBPS_MAX, Prober
@@ -121,7 +121,7 @@ class ProbeRunner:
     reports: DeviceReports
     routes: RelayedRoutes
     endpoint: PeerEndpoint
-    step_times: StepTimes
+    step_times: KeptStepTimes
     """Shared by all nodes of the PC, and so are:"""
     budgets: Budgets
     _order: ProbeOrder | None = None

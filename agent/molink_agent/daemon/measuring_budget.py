@@ -14,18 +14,18 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BucketState:
     """Size and filling of a token bucket."""
 
     size: float
     per_hour: float
 
 
-PATHS_BUDGET = Budget(size=300.0, per_hour=300.0)
+PATHS_BUDGET = BucketState(size=300.0, per_hour=300.0)
 """Seconds of sending: a cluster that grows by twenty nodes in a minute measures each at once, and
 in the long run measuring takes a twelfth of the line at most."""
 
-TIMING_BUDGET = Budget(size=10.0, per_hour=10.0)
+TIMING_BUDGET = BucketState(size=10.0, per_hour=10.0)
 """Layers that are timed: one for each device, again for each model; and once the formats."""
 
 
@@ -33,7 +33,7 @@ TIMING_BUDGET = Budget(size=10.0, per_hour=10.0)
 class MeasuringBudget:
     """Token bucket of one kind of measuring, for all nodes of a PC. Pure but for the clock."""
 
-    budget: Budget
+    budget: BucketState
     clock: Callable[[], float]
     """Seconds, monotonic."""
     _left: float = field(init=False)

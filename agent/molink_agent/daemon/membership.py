@@ -108,7 +108,7 @@ class Membership(Message):
 
 
 @dataclass(slots=True)
-class Admission:
+class MemberAdmission:
     """Admission of one node to the cluster, and again when the broker has refused it."""
 
     pair: KeyPair
@@ -116,7 +116,7 @@ class Admission:
     name: str
     directory: Path
     """Directory of the node's membership."""
-    first: "Admission | None" = None
+    first: "MemberAdmission | None" = None
     """Admission of the PC's first node, which vouches for this one; None: this is the first."""
     kept: Membership | None = None
     """None: not asked for yet."""

@@ -33,17 +33,22 @@ from molink_agent.daemon.agent_log import StatusListener, logged
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.given import GivenRecorder, Totals, ask_totals
 from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner
-from molink_agent.daemon.membership import DEVICES_DIR, Admission, Membership, forget_membership
+from molink_agent.daemon.membership import (
+    DEVICES_DIR,
+    MemberAdmission,
+    Membership,
+    forget_membership,
+)
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import ListenAddress, LocalPorts, RelayedRoutes, SharedUplink
 from molink_agent.daemon.status import answer_owner, status_of
-from molink_agent.daemon.step_times import StepTimes
+from molink_agent.daemon.step_times import KeptStepTimes
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.limits.game_watch import GameWatch
 from molink_agent.limits.lent import lent_cache, lent_disk_bytes, unused_memory_bytes
-from molink_agent.limits.limits import GB, Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
@@ -55,6 +60,7 @@ from molink_agent.probe.machine import disk_free_bytes, read_machine, wsl_versio
 from molink_agent.status_text import StatusNews, now_sentence
 from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
 from molink_agent.weights.source import Downloaded
+from molink_scheduler.units import GB
 
 
 @dataclass(slots=True)
@@ -94,7 +100,7 @@ class WeightsCache:
 
     def _cap(self) -> int | None:
         limits, free = self.pc.limits.limits, disk_free_bytes(self.pc.data_dir)
-        return lent_disk_bytes(limits, free, 0) if limits.disk_gb else None
+        return lent_disk_bytes(limits, free, 0) if limits.disk_bytes else None
 
     def _kept(self, number: int) -> frozenset[Path]:
         """Weights from which the stages of other nodes run."""
@@ -109,8 +115,8 @@ class WeightsCache:
 class _Promise:
     """Memory that an assignment may take."""
 
-    limits: Limits
-    """Limits of the owner under which the memory was promised."""
+    limits: OwnerLimits
+    """OwnerLimits of the owner under which the memory was promised."""
     memory_bytes: int
 
 
@@ -120,7 +126,7 @@ class AgentStageLauncher:
 
     number: int
     """The node's."""
-    admission: Admission
+    admission: MemberAdmission
     owner: OwnerPolicy
     listen_address: ListenAddress
     cache: WeightsCache
@@ -173,7 +179,7 @@ class AgentStageLauncher:
         set no bound: a stage may fill it."""
         pc = self.cache.pc
         machine = await asyncio.to_thread(read_machine, pc.data_dir)
-        is_bound = pc.limits.limits.memory_gb is not None
+        is_bound = pc.limits.limits.memory_bytes is not None
         if not is_bound and unused_memory_bytes(machine) >= WARM_BYTES_SPARE:
             await self._warm.begin(work.threads)
 
@@ -280,7 +286,7 @@ def build_agent(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     screen = FullScreenProbe(os.environ, wsl=wsl)
     games = GameWatch.on(GpuProbe(wsl=wsl, visible=visible), screen, wsl=wsl)
     owner = OwnerPolicy(data_dir, limits, watch, games)
-    first = Admission(pair, membership.name, data_dir, kept=membership)
+    first = MemberAdmission(pair, membership.name, data_dir, kept=membership)
     factory = _NodeFactory(pc, owner, options, first)
     return Agent(
         pc,
@@ -301,7 +307,7 @@ class _NodeFactory:
     """Makes device nodes of what the PC has once."""
 
     def __init__(
-        self, pc: ThisPc, owner: OwnerPolicy, options: AgentOptions, first: Admission
+        self, pc: ThisPc, owner: OwnerPolicy, options: AgentOptions, first: MemberAdmission
     ) -> None:
         self._pc, self._owner, self._options, self._first = pc, owner, options, first
         self._started_unix_s = pc.next_start(time.time() + pc.measured.clock_offset_s)
@@ -309,7 +315,7 @@ class _NodeFactory:
         self._ports = LocalPorts()
         self._uplink = SharedUplink(self._cap_bytes_per_s, pc.upload_caps_changed)
         self._cache = WeightsCache(pc)
-        self._step_times = StepTimes(pc.data_dir)
+        self._step_times = KeptStepTimes(pc.data_dir)
         self._budgets = Budgets.full()
         self.mapper = PortMapper()
 
@@ -339,12 +345,12 @@ class _NodeFactory:
         probes = ProbeRunner(pc, reports, routes, endpoint, self._step_times, self._budgets)
         return DeviceNode(session, admission, manager, routes, reports, probes)
 
-    def _admission(self, number: int) -> Admission:
+    def _admission(self, number: int) -> MemberAdmission:
         if number == 0:
             return self._first
         directory = self._pc.data_dir / DEVICES_DIR / str(number)
         pair = self._first.pair.for_device(number)
-        return Admission(pair, node_name(self._first.name, number), directory, self._first)
+        return MemberAdmission(pair, node_name(self._first.name, number), directory, self._first)
 
     def _cap_bytes_per_s(self) -> float | None:
         mbps = self._pc.limits.limits.upload_mbps

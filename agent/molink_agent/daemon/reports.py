@@ -11,7 +11,7 @@ from molink.control.messages.payloads import NodeWish, PathReport, Profile
 from molink.control.messages.topics import PATHS, PROFILE, WISH
 from molink.control.versions import Protocols, own_protocols
 from molink.node.control_session import ControlSession
-from molink_agent.daemon.membership import Admission
+from molink_agent.daemon.membership import MemberAdmission
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import Known
 from molink_agent.limits.assignment_check import Loan
@@ -67,7 +67,7 @@ class DeviceReports:
     """Publishes profile, wish and measured paths of one device node."""
 
     session: ControlSession
-    admission: Admission
+    admission: MemberAdmission
     pc: ThisPc
     owner: OwnerPolicy
     stage: DeviceStage

@@ -38,7 +38,7 @@ Kept = dict[str, dict[str, Any]]
 
 
 @dataclass(slots=True)
-class StepTimes:
+class KeptStepTimes:
     """Times of a model's layer and of formats by device, each measured once and kept in a file."""
 
     data_dir: Path

@@ -23,7 +23,7 @@ from molink_agent.limits.lent import (
     lent_disk_bytes,
     nothing_left,
 )
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.prober import CoordinatorPath
 from molink_agent.probe.gpus import GpuProbe
@@ -214,7 +214,7 @@ class ThisPc:
 
 
 def compose_profile(
-    limits: Limits,
+    limits: OwnerLimits,
     machine: Machine,
     lent: tuple[Lent, ...],
     measured: Measured,

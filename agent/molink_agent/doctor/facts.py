@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from molink_agent.data_files import Known
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.network.nat import NatAnswer
 from molink_agent.probe.gpus import GpuReport
 from molink_agent.probe.input_idle import InputIdle
@@ -64,7 +64,7 @@ class DoctorFacts:
     port: PortTrial
     version: str = ""
     """Version of MoLink."""
-    limits: Limits = field(default_factory=Limits)
+    limits: OwnerLimits = field(default_factory=OwnerLimits)
     limits_problem: str = ""
     known: Known = field(default_factory=Known)
     wsl: Wsl | None = None

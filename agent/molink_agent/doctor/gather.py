@@ -19,7 +19,7 @@ from molink.errors import UserError
 from molink.version import version
 from molink_agent.data_files import WEIGHTS_DIR, Known
 from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, TorchAnswer
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
 from molink_agent.network.nat import NatAnswer, ask_stun
@@ -266,12 +266,12 @@ def _asked(
     return answer
 
 
-def _read_limits(data_dir: Path) -> tuple[Limits, str]:
+def _read_limits(data_dir: Path) -> tuple[OwnerLimits, str]:
     file = LimitsFile(data_dir)
     try:
         return file.read(), ""
     except UserError as error:
-        return Limits(), str(error)
+        return OwnerLimits(), str(error)
 
 
 def _read_gpus(wsl: bool) -> GpuReport:

@@ -5,8 +5,8 @@ from molink.control.versions import own_protocols
 from molink.hardware.torch_builds import has_code, how_to_get_code
 from molink_agent.doctor.facts import DoctorFacts, Finding, Result, fail, ok, skip, warn
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
-from molink_agent.limits.limits import GB
 from molink_agent.probe.gpus import NO_DRIVER
+from molink_scheduler.units import GB, gb_text
 
 VRAM_USEFUL_BYTES = 2 * GB
 """Four layers of an 8B model with their KV; under it a card seldom gains a ring anything."""
@@ -150,7 +150,8 @@ def vram(facts: DoctorFacts) -> Finding:
         found = f"device = {facts.limits.device} is not on this PC"
         return fail(name, found, "`molink agent set device auto`")
     found = "; ".join(
-        f"{part.device}: {_gb(part.lent_bytes)} of {_gb(part.total_bytes)} to lend" for part in lent
+        f"{part.device}: {gb_text(part.lent_bytes)} of {gb_text(part.total_bytes)} to lend"
+        for part in lent
     )
     best = max(lent, key=lambda part: part.lent_bytes)
     if best.lent_bytes >= VRAM_USEFUL_BYTES:
@@ -186,11 +187,11 @@ def disk(facts: DoctorFacts) -> Finding:
     """Is there room for weights?"""
     free, held = facts.machine.disk_free_bytes, facts.weights_bytes
     lent = lent_disk_bytes(facts.limits, free, held)
-    found = f"{_gb(lent)} to lend, {_gb(held)} of it with weights already"
+    found = f"{gb_text(lent)} to lend, {gb_text(held)} of it with weights already"
     if lent >= DISK_USEFUL_BYTES:
         return ok("disk", found)
-    capped = facts.limits.disk_gb is not None and lent >= int(facts.limits.disk_gb * GB)
-    free_some = f"Free some: {_gb(DISK_USEFUL_BYTES)} hold an 8B model and its successor."
+    capped = facts.limits.disk_bytes is not None and lent >= facts.limits.disk_bytes
+    free_some = f"Free some: {gb_text(DISK_USEFUL_BYTES)} hold an 8B model and its successor."
     remedy = f"`molink agent set disk_gb {DISK_USEFUL_BYTES // GB}`" if capped else free_some
     return warn("disk", found, remedy) if lent >= GB else fail("disk", found, remedy)
 
@@ -246,7 +247,3 @@ def layers_that_fit(model: ModelSize, lent: Lent) -> int:
     """Layers that fit into one device, and at least one where a layer fits at all."""
     needed = model.held_bytes(lent.element_bytes)
     return max(int(lent.lent_bytes * WEIGHTS_SHARE) // needed, int(lent.lent_bytes >= needed))
-
-
-def _gb(size: int) -> str:
-    return f"{size / GB:.1f} GB"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from molink.checkpoint.stage_size import StageSize
 from molink.control.messages.payloads import AssignedWork
-from molink_agent.limits.limits import GB
+from molink_scheduler.units import gb_text
 
 PLANNED_WITHOUT_SHARE = 0.02
 """Part of the memory that a plan may leave out of account: one by the model's shape knows no norms
@@ -76,5 +76,5 @@ def refusal_of_probe(loan: Loan, size: StageSize, kv_tokens: int) -> str:
 def _too_large(what: str, held_bytes: int, loan: Loan) -> str:
     if held_bytes <= loan.memory_bytes * (1 + PLANNED_WITHOUT_SHARE):
         return ""
-    held, lent = held_bytes / GB, loan.memory_bytes / GB
-    return f"{what} would take {held:.3g} GB of {loan.device}, lent are {lent:.3g} GB."
+    held, lent = gb_text(held_bytes, 2), gb_text(loan.memory_bytes, 2)
+    return f"{what} would take {held} of {loan.device}, lent are {lent}."

@@ -13,9 +13,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from molink.hardware.card_memory import kept_free_bytes
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.probe.full_screen import FullScreenProbe
-from molink_agent.probe.gpus import Gpu, GpuProbe
+from molink_agent.probe.gpus import DriverGpu, GpuProbe
 
 CARD_POLL_S = 5.0
 """Seconds between two questions to the driver, which take a millisecond: a game that starts fills a
@@ -55,7 +55,7 @@ class GameWatch:
         """The watch of a PC, which asks Windows less often."""
         return cls(gpus, screen, SCREEN_POLL_WSL_S if wsl else SCREEN_POLL_S)
 
-    async def poll(self, limits: Limits, now_s: float, own_pids: frozenset[int]) -> str:
+    async def poll(self, limits: OwnerLimits, now_s: float, own_pids: frozenset[int]) -> str:
         """Why the PC is its player's now, a sentence; empty: it is not. May take seconds.
 
         `own_pids`: our stages; none while nothing is lent.
@@ -69,7 +69,7 @@ class GameWatch:
         self._seen = {one: at for one, at in self._seen.items() if now_s - at < GAME_KEEP_S}
         return next(iter(self._seen), "")
 
-    async def _ask(self, limits: Limits, now_s: float, own_pids: frozenset[int]) -> None:
+    async def _ask(self, limits: OwnerLimits, now_s: float, own_pids: frozenset[int]) -> None:
         report = await asyncio.to_thread(self.gpus.read, own_pids)
         lent = [gpu for gpu in report.gpus if _is_lent(limits, gpu)]
         for gpu in lent:
@@ -81,7 +81,7 @@ class GameWatch:
                 self._seen["A program fills the screen (pause_on_game)."] = now_s
 
 
-def sign_of_game(gpu: Gpu, *, holds: bool) -> str:
+def sign_of_game(gpu: DriverGpu, *, holds: bool) -> str:
     """Sentence about a sign of a game on a lent card; empty: there is none. `holds`: whether stages
     of ours compute here; on which card the driver need not tell."""
     if gpu.drawing_percent is not None and gpu.drawing_percent >= DRAWING_FROM_PERCENT:
@@ -92,7 +92,7 @@ def sign_of_game(gpu: Gpu, *, holds: bool) -> str:
     return ""
 
 
-def _is_lent(limits: Limits, gpu: Gpu) -> bool:
+def _is_lent(limits: OwnerLimits, gpu: DriverGpu) -> bool:
     return limits.device == "auto" or f"cuda:{gpu.index}" in limits.device_names
 
 

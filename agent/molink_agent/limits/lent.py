@@ -11,9 +11,10 @@ from pathlib import Path
 from molink.control.messages.base import ModelSize
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_agent.limits.limits import GB, Limits
-from molink_agent.probe.gpus import Gpu, GpuReport
+from molink_agent.limits.limits import OwnerLimits
+from molink_agent.probe.gpus import DriverGpu, GpuReport
 from molink_agent.probe.machine import Machine
+from molink_scheduler.units import GB, gb_text
 
 FREE_MEMORY = "free memory"
 """Bound of a loan that no cap of the owner bounds."""
@@ -63,7 +64,7 @@ class Lent:
 
 
 def lent_devices(
-    limits: Limits,
+    limits: OwnerLimits,
     machine: Machine,
     gpus: GpuReport,
     own_bytes: Mapping[str, int] | None = None,
@@ -87,7 +88,7 @@ def lent_devices(
     return tuple(part for part in found if part is not None)
 
 
-def lent_threads(limits: Limits, machine: Machine) -> int:
+def lent_threads(limits: OwnerLimits, machine: Machine) -> int:
     """Compute threads of all stages on the CPU; never more than there are."""
     half = max(1, int(machine.cpu_threads * THREADS_SHARE))
     return half if limits.threads is None else min(limits.threads, machine.cpu_threads)
@@ -100,23 +101,27 @@ def unused_memory_bytes(machine: Machine) -> int:
     return machine.memory_available_bytes - reserve
 
 
-def lent_cache(limits: Limits, data_dir: Path, stages: int) -> CacheRoom | None:
+def lent_cache(limits: OwnerLimits, data_dir: Path, stages: int) -> CacheRoom | None:
     """The part of each of so many stages in what is lent for cached KV beside their devices'
     memory; None: nothing is."""
-    ram, disk = (int((size or 0) * GB) for size in (limits.cache_ram_gb, limits.cache_disk_gb))
+    ram, disk = limits.cache_ram_bytes or 0, limits.cache_disk_bytes or 0
     if not ram and not disk:
         return None
     return CacheRoom(ram, disk, str(data_dir / "kv-cache")).shared_by(stages)
 
 
-def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
+def lent_disk_bytes(limits: OwnerLimits, free_bytes: int, own_bytes: int) -> int:
     """Disk that all weights may take, of which `own_bytes` are there already."""
     usable = max(0, free_bytes + own_bytes - DISK_RESERVE_BYTES)
-    return usable if limits.disk_gb is None else min(usable, int(limits.disk_gb * GB))
+    return usable if limits.disk_bytes is None else min(usable, limits.disk_bytes)
 
 
 def nothing_left(
-    limits: Limits, lent: tuple[Lent, ...], disk_bytes: int, model: ModelSize, margin: float = 1.0
+    limits: OwnerLimits,
+    lent: tuple[Lent, ...],
+    disk_bytes: int,
+    model: ModelSize,
+    margin: float = 1.0,
 ) -> str | None:
     """A sentence when not one layer of `model` fits; None when a layer does. `margin` times a layer
     must fit: for a few bytes more an earlier sentence is not taken back.
@@ -132,32 +137,36 @@ def nothing_left(
         return _too_small(best, layer_bytes, model.name)
     if disk_bytes < margin * model.layer_bytes:
         return (
-            f"The disk that is lent ({_gb(disk_bytes)}) holds not one layer of {model.name} "
-            f"({_gb(model.layer_bytes)}): raise disk_gb, or free some."
+            f"The disk that is lent ({gb_text(disk_bytes, 2)}) holds not one layer of {model.name} "
+            f"({gb_text(model.layer_bytes, 2)}): raise disk_gb, or free some."
         )
     return None
 
 
 def _too_small(best: Lent, layer_bytes: int, model: str) -> str:
-    needs = f"but one layer of {model} needs {_gb(layer_bytes)}"
+    needs = f"but one layer of {model} needs {gb_text(layer_bytes, 2)}"
     if best.bound_by == FREE_MEMORY:
         return (
-            f"{best.device} has {_gb(best.lent_bytes)} to lend, {needs}: "
+            f"{best.device} has {gb_text(best.lent_bytes, 2)} to lend, {needs}: "
             "close other programs, or lend another device."
         )
-    return f"{best.bound_by} leaves {_gb(best.lent_bytes)} on {best.device}, {needs}: raise it."
+    return (
+        f"{best.bound_by} leaves {gb_text(best.lent_bytes, 2)} on {best.device}, {needs}: raise it."
+    )
 
 
-def _gpu(limits: Limits, gpu: Gpu, own_bytes: int, times_full: int) -> Lent:
+def _gpu(limits: OwnerLimits, gpu: DriverGpu, own_bytes: int, times_full: int) -> Lent:
     total = gpu.memory_bytes
     free = gpu.free_bytes + max(own_bytes, gpu.own_bytes) - kept_free_bytes(total)
     free -= int(min(times_full, TIMES_FULL_MAX) * FULL_SHARE * total)
-    size, bound_by = _least(limits.vram_gb, "vram_gb", min(free, total))
+    size, bound_by = _least(limits.vram_bytes, "vram_gb", min(free, total))
     lent = max(0, size - BESIDE_STAGE_BYTES)
     return Lent(f"cuda:{gpu.index}", gpu.name, total, lent, bound_by)
 
 
-def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted: int) -> list[Lent]:
+def _cpu_parts(
+    limits: OwnerLimits, machine: Machine, own: Mapping[str, int], wanted: int
+) -> list[Lent]:
     """`wanted` equal parts of the memory and the threads, but no more than there are threads."""
     threads = lent_threads(limits, machine)
     element_bytes = 2 if machine.multiplies_bfloat16 else 4
@@ -166,7 +175,7 @@ def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted:
     reserve = machine.memory_available_bytes - left
     held = sum(size for name, size in own.items() if name.startswith("cpu"))
     free = min(left + held, machine.memory_bytes - reserve)
-    in_all = _least(limits.memory_gb, "memory_gb", free)
+    in_all = _least(limits.memory_bytes, "memory_gb", free)
     parts = []
     for part in range(count):
         name = f"cpu:{part}" if part else "cpu"
@@ -184,13 +193,8 @@ def _part_bytes(in_all: tuple[int, str], count: int, free_bytes: int) -> tuple[i
     return (size, bound_by) if size <= free_bytes else (max(0, free_bytes), FREE_MEMORY)
 
 
-def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:
+def _least(cap_bytes: int | None, key: str, free_bytes: int) -> tuple[int, str]:
     free_bytes = max(0, free_bytes)
-    if cap_gb is None or cap_gb * GB > free_bytes:
+    if cap_bytes is None or cap_bytes > free_bytes:
         return free_bytes, FREE_MEMORY
-    return int(cap_gb * GB), key
-
-
-def _gb(size: int) -> str:
-    """Size in GB, as the limits are typed; small models have layers of a few MB."""
-    return f"{size / GB:.2f} GB" if size >= GB / 100 or not size else f"{size / GB:.2g} GB"
+    return cap_bytes, key

@@ -1,11 +1,11 @@
 """What the owner of a PC lends of it.
 
 Without limits the PC is lent as far as it does not hurt: free memory but a reserve, half of the
-processor, any hour; not on battery, and no card while its owner plays. GB are 2**30 bytes, as on
-the boxes of graphics cards.
+processor, any hour; not on battery, and no card while its owner plays.
 
 Each kind of value is read as TOML gives it and as a person types it after `molink agent set KEY`,
-and written back. What is wrong is a ValueError whose text completes a sentence of the caller's.
+and written back; sizes are typed in GB and kept in bytes. What is wrong is a ValueError whose text
+completes a sentence of the caller's.
 """
 
 import difflib
@@ -17,8 +17,7 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_agent.limits.hours import HOURS_ALLOWED, LendingHours
-
-GB = 2**30
+from molink_scheduler.units import GB, bytes_of_gb
 
 UNSET = frozenset({"none", "unset", "default", ""})
 """Values of `set KEY` that mean: back to what applies without a line in the file."""
@@ -38,13 +37,13 @@ NO = frozenset({"no", "false", "off", "0"})
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one owner, valid once built by `limits_of` or `with_value`; None: no cap."""
+class OwnerLimits:
+    """OwnerLimits of one owner, valid once built by `limits_of` or `with_value`; None: no cap."""
 
-    vram_gb: float | None = None
-    memory_gb: float | None = None
+    vram_bytes: int | None = None
+    memory_bytes: int | None = None
     upload_mbps: float | None = None
-    disk_gb: float | None = None
+    disk_bytes: int | None = None
     hours: tuple[LendingHours, ...] = ()
     only_when_idle_minutes: float | None = None
     pause_on_battery: bool = True
@@ -52,8 +51,8 @@ class Limits:
     threads: int | None = None
     device: str = "auto"
     direct: bool = True
-    cache_ram_gb: float | None = None
-    cache_disk_gb: float | None = None
+    cache_ram_bytes: int | None = None
+    cache_disk_bytes: int | None = None
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -82,6 +81,7 @@ class ValueKind:
     of_text: Callable[[str], Any]
     """Value from what was typed, checked. Raises ValueError."""
     to_toml: Callable[[Any], str]
+    to_json: Callable[[Any], Any] = lambda value: value
 
 
 def number(low: float, high: float, unit: str, *, whole: bool = False) -> ValueKind:
@@ -107,6 +107,18 @@ def number(low: float, high: float, unit: str, *, whole: bool = False) -> ValueK
 
     allowed = f"a {noun} of {unit} from {low:g} to {high:g}"
     return ValueKind(allowed, of_toml, of_text, to_toml)
+
+
+def gigabytes(high: float) -> ValueKind:
+    """Kind of the sizes from 0 to `high` GB; a value is in bytes."""
+    typed = number(0, high, "GB")
+    return ValueKind(
+        typed.allowed,
+        lambda value: bytes_of_gb(typed.of_toml(value)),
+        lambda text: bytes_of_gb(typed.of_text(text)),
+        lambda size: typed.to_toml(size / GB),
+        lambda size: None if size is None else size / GB,
+    )
 
 
 def _flag_of_toml(value: Any) -> bool:
@@ -160,7 +172,13 @@ def _devices(value: Any) -> str:
 
 
 FLAG = ValueKind("true or false", _flag_of_toml, _flag_of_text, lambda value: str(value).lower())
-HOURS = ValueKind(f"times like {HOURS_ALLOWED}", _hours_of_toml, _hours_of_text, _hours_to_toml)
+HOURS = ValueKind(
+    f"times like {HOURS_ALLOWED}",
+    _hours_of_toml,
+    _hours_of_text,
+    _hours_to_toml,
+    lambda value: [entry.text for entry in value],
+)
 DEVICES = ValueKind(
     "auto, cpu or cuda:N, several with commas between them",
     _devices,
@@ -180,6 +198,15 @@ class Key:
     """A value in TOML, shown while the key is not set."""
 
     @property
+    def field(self) -> str:
+        """Name of the field that holds it: what is typed in GB is kept in bytes."""
+        return f"{self.name.removesuffix('_gb')}_bytes" if self.name.endswith("_gb") else self.name
+
+    def value_in(self, limits: OwnerLimits) -> Any:
+        """The value that is set, or what applies without one."""
+        return getattr(limits, self.field)
+
+    @property
     def typed(self) -> str:
         """The example as it is typed after `molink agent set KEY`."""
         bare = self.example.strip("[]").replace('", "', ",").strip('"')
@@ -187,15 +214,15 @@ class Key:
 
 
 KEYS = (
-    Key("vram_gb", number(0, 4096, "GB"), "Memory of each graphics card, at most.", "6"),
-    Key("memory_gb", number(0, 65536, "GB"), "Main memory of stages on the CPU together.", "8"),
+    Key("vram_gb", gigabytes(4096), "Memory of each graphics card, at most.", "6"),
+    Key("memory_gb", gigabytes(65536), "Main memory of stages on the CPU together.", "8"),
     Key(
         "upload_mbps",
         number(0.1, 100_000, "Mbit/s"),
         "Upload, at most: everything that the agent sends counts.",
         "10",
     ),
-    Key("disk_gb", number(0, 1_000_000, "GB"), "Disk for weights, at most.", "50"),
+    Key("disk_gb", gigabytes(1_000_000), "Disk for weights, at most.", "50"),
     Key(
         "hours",
         HOURS,
@@ -236,13 +263,13 @@ KEYS = (
     ),
     Key(
         "cache_ram_gb",
-        number(0, 65536, "GB"),
+        gigabytes(65536),
         "Main memory for beginnings of prompts that a device has no room for. Else none.",
         "2",
     ),
     Key(
         "cache_disk_gb",
-        number(0, 65536, "GB"),
+        gigabytes(65536),
         "Disk, beside that for weights, for what this memory has no room for. Else none.",
         "10",
     ),
@@ -252,33 +279,32 @@ KEYS = (
 _BY_NAME = {key.name: key for key in KEYS}
 
 
-def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
+def limits_of(fields: Mapping[str, Any], source: str) -> OwnerLimits:
     """The limits in parsed TOML; `source` names the file in errors. Raises UserError."""
     read = {}
     for name, value in fields.items():
         key = _key(name, source)
         try:
-            read[name] = key.kind.of_toml(value)
+            read[key.field] = key.kind.of_toml(value)
         except ValueError as error:
             raise _mistake(key, error, source) from None
-    return Limits(**read)
+    return OwnerLimits(**read)
 
 
-def with_value(limits: Limits, name: str, text: str) -> Limits:
+def with_value(limits: OwnerLimits, name: str, text: str) -> OwnerLimits:
     """The same limits but for one key, as typed; `none` takes it back. Raises UserError."""
     key = _key(name, "molink agent set")
     if text.strip().lower() in UNSET:
-        return replace(limits, **{name: getattr(Limits(), name)})
+        return replace(limits, **{key.field: key.value_in(OwnerLimits())})
     try:
-        return replace(limits, **{name: key.kind.of_text(text.strip())})
+        return replace(limits, **{key.field: key.kind.of_text(text.strip())})
     except ValueError as error:
         raise _mistake(key, error, "molink agent set") from None
 
 
-def plain_limits(limits: Limits) -> dict[str, Any]:
-    """The limits by key as JSON holds them; hours as they were written."""
-    plain = {key.name: getattr(limits, key.name) for key in KEYS}
-    return plain | {"hours": [entry.text for entry in limits.hours]}
+def plain_limits(limits: OwnerLimits) -> dict[str, Any]:
+    """The limits by key as JSON holds them: as they were written, sizes in GB."""
+    return {key.name: key.kind.to_json(key.value_in(limits)) for key in KEYS}
 
 
 def _key(name: str, source: str) -> Key:

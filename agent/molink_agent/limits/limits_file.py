@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 from molink.errors import UserError
-from molink_agent.limits.limits import KEYS, Key, Limits, limits_of, with_value
+from molink_agent.limits.limits import KEYS, Key, OwnerLimits, limits_of, with_value
 
 LIMITS_FILE = "limits.toml"
 """Name of the file in the agent's data directory."""
@@ -30,7 +30,7 @@ HEAD = """\
 SET_AGAIN = "correct it, or remove it and set your limits again"
 
 
-def limits_text(limits: Limits) -> str:
+def limits_text(limits: OwnerLimits) -> str:
     """The whole text of a limits file."""
     return HEAD + "".join(_entry(key, limits) for key in KEYS)
 
@@ -40,13 +40,13 @@ class LimitsFile:
 
     def __init__(self, data_dir: Path) -> None:
         self.path = data_dir / LIMITS_FILE
-        self.limits = Limits()
-        """Limits as last read."""
+        self.limits = OwnerLimits()
+        """OwnerLimits as last read."""
         self.problem = ""
         """Fault of the file as it is now; empty: none."""
         self._stamp: tuple[int, ...] | None = None
 
-    def read(self) -> Limits:
+    def read(self) -> OwnerLimits:
         """Read the file; without it the defaults hold. Raises UserError for a wrong file."""
         self._stamp = self._stamp_now()
         self.limits = self._parse()
@@ -65,14 +65,14 @@ class LimitsFile:
             self.problem = str(error)
             return False
 
-    def set(self, name: str, text: str) -> Limits:
+    def set(self, name: str, text: str) -> OwnerLimits:
         """Change one key as typed and write the file. Raises UserError, and then nothing was
         changed."""
         changed = with_value(self.read(), name, text)
         self.write(changed)
         return changed
 
-    def write(self, limits: Limits) -> None:
+    def write(self, limits: OwnerLimits) -> None:
         """Replace the file; a reader finds the old content or the new. Raises UserError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
@@ -96,12 +96,12 @@ class LimitsFile:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _parse(self) -> Limits:
+    def _parse(self) -> OwnerLimits:
         try:
             with self.path.open("rb") as file:
                 data = file.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:
-            return Limits()
+            return OwnerLimits()
         except OSError as error:
             raise UserError(
                 f"{self.path} cannot be read ({error.strerror}): check its owner."
@@ -124,9 +124,9 @@ def _refuse_cut(text: str) -> None:
         raise tomllib.TOMLDecodeError("its end is missing")
 
 
-def _entry(key: Key, limits: Limits) -> str:
-    value = getattr(limits, key.name)
+def _entry(key: Key, limits: OwnerLimits) -> str:
+    value = key.value_in(limits)
     line = f"{key.name} = {key.example}"
-    if value == getattr(Limits(), key.name):
+    if value == key.value_in(OwnerLimits()):
         return f"\n# {key.meaning}\n# {line}\n"
     return f"\n# {key.meaning}\n{key.name} = {key.kind.to_toml(value)}\n"

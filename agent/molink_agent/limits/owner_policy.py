@@ -20,7 +20,7 @@ from pathlib import Path
 from molink.control.messages.payloads import NodeWish
 from molink_agent.limits.game_watch import GameWatch
 from molink_agent.limits.hours import is_open, next_change
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.probe.commands import Ask, answer_of
 from molink_agent.probe.gpus import GpuProbe
@@ -100,7 +100,7 @@ class UseWatch:
         self._asked_at_s: float | None = None
 
     async def poll(
-        self, limits: Limits, now_s: float, own_pids: frozenset[int] = frozenset()
+        self, limits: OwnerLimits, now_s: float, own_pids: frozenset[int] = frozenset()
     ) -> float | None:
         """How long nobody has used the PC, None if unknown; asks if it is time to, which may take
         seconds. `own_pids`: our stages that use a GPU."""
@@ -130,7 +130,7 @@ class UseFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OwnerVerdict:
     """Judgement whether the PC may be used now, and why."""
 
     allowed: bool
@@ -152,7 +152,7 @@ class OwnerPolicy:
     games: GameWatch | None = None
     """None: nobody plays here."""
     leaving: bool = False
-    now: Verdict = field(default_factory=lambda: Verdict(True, "The agent is starting."))
+    now: OwnerVerdict = field(default_factory=lambda: OwnerVerdict(True, "The agent is starting."))
     """The latest verdict."""
 
     @property
@@ -195,7 +195,7 @@ class OwnerPolicy:
         return changed
 
 
-def verdict(limits: Limits, facts: UseFacts, now_local: datetime) -> Verdict:
+def verdict(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerVerdict:
     """Judge without side effects. `now_local` has no time zone: it is the clock on the wall."""
     found = (
         _paused(facts),
@@ -207,46 +207,46 @@ def verdict(limits: Limits, facts: UseFacts, now_local: datetime) -> Verdict:
     hindrances = [hindrance for hindrance in found if hindrance is not None]
     if not hindrances:
         until = next_change(limits.hours, now_local)
-        return Verdict(True, "Nothing keeps it from being lent.", until)
+        return OwnerVerdict(True, "Nothing keeps it from being lent.", until)
     ends = [hindrance.until for hindrance in hindrances if hindrance.until is not None]
     known = len(ends) == len(hindrances)
     hurries = any(hindrance.hurries for hindrance in hindrances)
-    return Verdict(False, hindrances[0].reason, max(ends) if known else None, hurries)
+    return OwnerVerdict(False, hindrances[0].reason, max(ends) if known else None, hurries)
 
 
-def _paused(facts: UseFacts) -> Verdict | None:
+def _paused(facts: UseFacts) -> OwnerVerdict | None:
     if not facts.paused:
         return None
-    return Verdict(False, "Paused by its owner, until `molink agent resume`.")
+    return OwnerVerdict(False, "Paused by its owner, until `molink agent resume`.")
 
 
-def _played_on(limits: Limits, facts: UseFacts) -> Verdict | None:
+def _played_on(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
     if not (limits.pause_on_game and facts.game):
         return None
-    return Verdict(False, facts.game, hurries=True)
+    return OwnerVerdict(False, facts.game, hurries=True)
 
 
-def _on_battery(limits: Limits, facts: UseFacts) -> Verdict | None:
+def _on_battery(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
     if not (limits.pause_on_battery and facts.on_battery):
         return None
-    return Verdict(False, "The PC runs on its battery (pause_on_battery).")
+    return OwnerVerdict(False, "The PC runs on its battery (pause_on_battery).")
 
 
-def _closed(limits: Limits, now_local: datetime) -> Verdict | None:
+def _closed(limits: OwnerLimits, now_local: datetime) -> OwnerVerdict | None:
     if is_open(limits.hours, now_local):
         return None
     opens = next_change(limits.hours, now_local)
     assert opens is not None, "closed hours open some time in the week"
     reason = f"Outside the hours that its owner lends; next at {opens:%a %H:%M}."
-    return Verdict(False, reason, opens)
+    return OwnerVerdict(False, reason, opens)
 
 
-def _in_use(limits: Limits, facts: UseFacts, now_local: datetime) -> Verdict | None:
+def _in_use(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerVerdict | None:
     wanted = limits.only_when_idle_minutes
     if wanted is None:
         return None
     if facts.idle_s is None:
-        return Verdict(
+        return OwnerVerdict(
             False,
             "It cannot be told whether somebody uses this PC, and only_when_idle_minutes is set: "
             "see `molink agent doctor`, or unset it.",
@@ -256,4 +256,4 @@ def _in_use(limits: Limits, facts: UseFacts, now_local: datetime) -> Verdict | N
         return None
     missing = timedelta(seconds=wanted * 60 - facts.idle_s)
     reason = f"Somebody uses the PC: lent again after {wanted:g} idle minutes."
-    return Verdict(False, reason, now_local + missing)
+    return OwnerVerdict(False, reason, now_local + missing)

@@ -12,13 +12,13 @@ from molink.control.messages.payloads import PathMeasured, PathReport, PeerAddre
 from molink.transport.paths.direct import first_direct
 from molink.transport.peer.measuring import (
     Asking,
-    Measured,
+    MeasuredPath,
     measure,
     measure_download,
     peer_handshake,
 )
 from molink.transport.peer.protocol import PEER_PORT_NAME
-from molink.transport.preamble import RefusedError
+from molink.transport.preamble import PreambleRefusedError
 from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR
 
@@ -87,7 +87,7 @@ class Prober:
         down = 0.0 if back is None else await measure_download(back, self.bulk_s)
         return CoordinatorPath(up.rtt_s, up.rate_bytes_per_s, down)
 
-    async def _direct(self, peer: PeerAddress, asking: Asking) -> tuple[str, Measured] | None:
+    async def _direct(self, peer: PeerAddress, asking: Asking) -> tuple[str, MeasuredPath] | None:
         async def prove(connection: socket.socket) -> None:
             await peer_handshake(connection, asking)
 
@@ -98,7 +98,7 @@ class Prober:
         measured = await self._measure(found[1], cap_mbps)
         return None if measured is None else (found[0], measured)
 
-    async def _relayed(self, to: str, asking: Asking) -> Measured | None:
+    async def _relayed(self, to: str, asking: Asking) -> MeasuredPath | None:
         connection = await self._dial(to, asking)
         return None if connection is None else await self._measure(connection, self.upload_cap_mbps)
 
@@ -108,11 +108,11 @@ class Prober:
             return None
         try:
             connection = await self.relay.dial(to, PEER_PORT_NAME)
-        except (OSError, RefusedError):
+        except (OSError, PreambleRefusedError):
             return None
         try:
             await peer_handshake(connection, asking)
-        except (OSError, RefusedError):
+        except (OSError, PreambleRefusedError):
             connection.close()
             return None
         except asyncio.CancelledError:
@@ -120,7 +120,9 @@ class Prober:
             raise
         return connection
 
-    async def _measure(self, connection: socket.socket, cap_mbps: float | None) -> Measured | None:
+    async def _measure(
+        self, connection: socket.socket, cap_mbps: float | None
+    ) -> MeasuredPath | None:
         cap_bytes_per_s = None if cap_mbps is None else cap_mbps * 1e6 / 8
         try:
             return await measure(connection, self.bulk_s, cap_bytes_per_s)
@@ -128,7 +130,7 @@ class Prober:
             return None
 
 
-def _path_measured(to: str, path: str, address: str, measured: Measured) -> PathMeasured:
+def _path_measured(to: str, path: str, address: str, measured: MeasuredPath) -> PathMeasured:
     return PathMeasured.model_validate(
         {
             "to": to,

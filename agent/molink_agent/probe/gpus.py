@@ -28,7 +28,7 @@ SAMPLE_PERCENT_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class DriverGpu:
     """Graphics card as its driver describes it now."""
 
     index: int
@@ -49,7 +49,7 @@ class Gpu:
 class GpuReport:
     """Report on all cards of the PC, or why there are none."""
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[DriverGpu, ...] = ()
     driver: str | None = None
     """Version of the driver; None: it did not answer."""
     cuda: tuple[int, int] | None = None
@@ -134,7 +134,7 @@ class GpuProbe:
             return NO_DRIVER
         return f"the NVIDIA driver did not answer ({error})"
 
-    def _gpus(self, handles: list[Any], own: frozenset[int]) -> tuple[tuple[Gpu, ...], str]:
+    def _gpus(self, handles: list[Any], own: frozenset[int]) -> tuple[tuple[DriverGpu, ...], str]:
         uses = [self._card_use(index, handle) for index, handle in enumerate(handles)]
         # In a container the driver knows our processes by other numbers: it does not see ours.
         sees_ours = any(use.pids & own for use in uses)
@@ -149,10 +149,10 @@ class GpuProbe:
                 reason = f"GPU {index} did not answer ({error})"
         return tuple(gpus), reason
 
-    def _gpu(self, index: int, handle: Any, own_bytes: int) -> Gpu:
+    def _gpu(self, index: int, handle: Any, own_bytes: int) -> DriverGpu:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
         capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        return Gpu(
+        return DriverGpu(
             index=index,
             name=str(self._nvml.nvmlDeviceGetName(handle)),
             memory_bytes=int(memory.total),

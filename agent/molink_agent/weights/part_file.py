@@ -58,7 +58,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightPart:
     """Weight file of ours: what one of the coordinator's files holds of one layer."""
 
     name: str
@@ -94,7 +94,7 @@ class Part:
         return found
 
 
-def parts_of(manifest: WeightsManifest, plan: ShardPlan) -> list[Part]:
+def parts_of(manifest: WeightsManifest, plan: ShardPlan) -> list[WeightPart]:
     """Every file that a node must have: the small ones as they are, then weights by layer."""
     parts = [_whole(entry) for entry in manifest.small_files()]
     for need in plan.files:
@@ -107,12 +107,12 @@ def part_name(home: Home, file: str) -> str:
     return f"layer-{home:05d}.{file}" if isinstance(home, int) else f"{home.value}.{file}"
 
 
-def _whole(entry: FileEntry) -> Part:
+def _whole(entry: FileEntry) -> WeightPart:
     runs = (Run(0, entry.size, 0),) if entry.size else ()
-    return Part(entry.name, entry, b"", runs)
+    return WeightPart(entry.name, entry, b"", runs)
 
 
-def _of_file(entry: FileEntry, need: FileNeed, plan: ShardPlan) -> list[Part]:
+def _of_file(entry: FileEntry, need: FileNeed, plan: ShardPlan) -> list[WeightPart]:
     wanted = set(need.tensors)
     by_home: dict[Home, list[StoredTensor]] = {}
     assert entry.table is not None, "plans name weight files"
@@ -125,7 +125,7 @@ def _of_file(entry: FileEntry, need: FileNeed, plan: ShardPlan) -> list[Part]:
         prefix = encode_header(tensors, metadata)
         names = tuple(tensor.name for tensor in tensors)
         runs = tuple(_runs(tensors, len(prefix)))
-        parts.append(Part(part_name(home, entry.name), entry, prefix, runs, names))
+        parts.append(WeightPart(part_name(home, entry.name), entry, prefix, runs, names))
     return parts
 
 
@@ -154,7 +154,7 @@ class PartFile:
     """Part on the disk. Its methods block: call them in a thread, one at a time."""
 
     directory: Path
-    part: Part
+    part: WeightPart
     block_bytes: int
     held: dict[int, str] = field(default_factory=dict)
     """Pieces that are known to be good, by block; empty before `verify`."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.control.addresses import ServerTrust
-
-GIB = 2**30
+from molink_scheduler.units import GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class WeightsLimits:
 
     disk_bytes_max: int | None = None
     """Most bytes of all weights in the directory; older ones go beyond it. None: no cap."""
-    disk_reserve_bytes: int = 2 * GIB
+    disk_reserve_bytes: int = 2 * GB
     """Bytes left free on the disk: a PC whose disk is full is not a pleasant one."""
     keep: frozenset[Path] = frozenset()
     """Directories that `ensure_weights` returned and that stages still use: never removed."""

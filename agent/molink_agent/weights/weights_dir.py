@@ -26,7 +26,8 @@ from typing import ParamSpec, TypeVar
 
 from molink.checkpoint.checkpoint import INDEX
 from molink.errors import WeightsError
-from molink_agent.weights.source import GIB, WeightsLimits
+from molink_agent.weights.source import WeightsLimits
+from molink_scheduler.units import GB, gb_text
 
 LOCK_FILE = ".lock"
 
@@ -175,7 +176,7 @@ class DiskSpace:
             over = self._used_bytes() + missing_bytes - cap
             if over > 0:
                 raise WeightsError(
-                    f"the disk cap is {_gib_text(over)} GiB too small for {self.purpose}: raise "
+                    f"the disk cap is {_rounded_up(over)} too small for {self.purpose}: raise "
                     "it, or ask for fewer layers"
                 )
         if missing_bytes > max(0, self._free_bytes()):
@@ -185,8 +186,8 @@ class DiskSpace:
         """The error of a disk that does not take `missing_bytes` more."""
         short = max(missing_bytes - self._free_bytes(), 1)
         return WeightsError(
-            f"the disk of {self.directory} is {_gib_text(short)} GiB short of {self.purpose} "
-            f"(with {_gib_text(self.limits.disk_reserve_bytes)} GiB to spare); what has come is "
+            f"the disk of {self.directory} is {_rounded_up(short)} short of {self.purpose} "
+            f"(with {gb_text(self.limits.disk_reserve_bytes)} to spare); what has come is "
             "kept: free that much and start again"
         )
 
@@ -241,6 +242,7 @@ def layers_text(layers: range) -> str:
     return f"layers {layers.start} to {layers.stop - 1}"
 
 
-def _gib_text(size: float) -> str:
-    """Rounded up to a tenth, so that freeing what is printed is enough."""
-    return f"{math.ceil(size / GIB * 10) / 10:.1f}"
+def _rounded_up(size: int) -> str:
+    """A size in GB, rounded up to a tenth, so that freeing what is printed is enough."""
+    tenth = GB // 10
+    return gb_text(math.ceil(size / tenth) * tenth)

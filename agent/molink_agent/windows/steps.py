@@ -36,7 +36,7 @@ class Do(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InstallStep:
     """Step of the installation, with what the owner is shown before it."""
 
     do: Do
@@ -78,16 +78,16 @@ def can_mirror(facts: WindowsFacts) -> bool:
     return facts.build >= BUILD_MIRRORED_MIN
 
 
-def plan_steps(facts: WindowsFacts) -> tuple[Step, ...]:
+def plan_steps(facts: WindowsFacts) -> tuple[InstallStep, ...]:
     """Steps in the order in which they are to be done; one STOP alone when nothing can be."""
     obstacle = _obstacle(facts)
     if obstacle:
-        return (Step(Do.STOP, obstacle),)
+        return (InstallStep(Do.STOP, obstacle),)
     return (
         *_wsl_steps(facts),
         *_network_steps(facts),
         *_package_steps(facts),
-        Step(Do.INSTALL_AGENT, f"Installing MoLink inside {facts.distribution}."),
+        InstallStep(Do.INSTALL_AGENT, f"Installing MoLink inside {facts.distribution}."),
         *_task_steps(facts),
     )
 
@@ -106,17 +106,17 @@ def _obstacle(facts: WindowsFacts) -> str:
     return ""
 
 
-def _wsl_steps(facts: WindowsFacts) -> list[Step]:
+def _wsl_steps(facts: WindowsFacts) -> list[InstallStep]:
     steps = []
     if facts.wsl_version is None or facts.wsl_version < WSL_MIRRORED_MIN:
-        steps.append(Step(Do.UPDATE_WSL, "Updating WSL: this one is older than 2.0."))
+        steps.append(InstallStep(Do.UPDATE_WSL, "Updating WSL: this one is older than 2.0."))
     if facts.distribution_wsl == 1:
         text = f"Moving {facts.distribution} from WSL1 to WSL2: WSL1 has no GPU. It takes minutes."
-        steps.append(Step(Do.CONVERT_DISTRIBUTION, text))
+        steps.append(InstallStep(Do.CONVERT_DISTRIBUTION, text))
     return steps
 
 
-def _network_steps(facts: WindowsFacts) -> list[Step]:
+def _network_steps(facts: WindowsFacts) -> list[InstallStep]:
     if facts.mirrored and can_mirror(facts):
         return []
     if not can_mirror(facts):
@@ -124,31 +124,31 @@ def _network_steps(facts: WindowsFacts) -> list[Step]:
             "This Windows has no mirrored networking (that needs Windows 11 22H2), so WSL stays "
             "behind its own NAT and neighbours reach this PC through the relay."
         )
-        return [Step(Do.NOTE, text)]
+        return [InstallStep(Do.NOTE, text)]
     return [
-        Step(
+        InstallStep(
             Do.SET_MIRRORED,
             "Setting networkingMode=mirrored in .wslconfig, so that neighbours can reach this PC "
             "directly; other settings there stay.",
         ),
-        Step(
+        InstallStep(
             Do.RESTART_WSL,
             "Restarting WSL, which ends everything that runs in it (Docker Desktop, too).",
         ),
     ]
 
 
-def _package_steps(facts: WindowsFacts) -> list[Step]:
+def _package_steps(facts: WindowsFacts) -> list[InstallStep]:
     if facts.python_complete:
         return []
     if facts.has_apt:
         text = f"Installing Python's venv module inside {facts.distribution}."
-        return [Step(Do.INSTALL_PACKAGES, text)]
+        return [InstallStep(Do.INSTALL_PACKAGES, text)]
     text = f"{facts.distribution} lacks a Python 3.11 with venv; the installer says how to get it."
-    return [Step(Do.NOTE, text)]
+    return [InstallStep(Do.NOTE, text)]
 
 
-def _task_steps(facts: WindowsFacts) -> list[Step]:
+def _task_steps(facts: WindowsFacts) -> list[InstallStep]:
     verb = "Renewing" if facts.task_registered else "Registering"
     text = f"{verb} the task that starts the agent when you log on."
-    return [Step(Do.REGISTER_TASK, text)]
+    return [InstallStep(Do.REGISTER_TASK, text)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from molink.api.anthropic.schemas import (
     CLIENT_TOOLS,
+    AnthropicToolChoice,
     CountTokensBody,
     CustomTool,
     InputMessage,
@@ -19,7 +20,6 @@ from molink.api.anthropic.schemas import (
     ToolUseBlock,
     kind_of,
 )
-from molink.api.anthropic.schemas import ToolChoice as AskedChoice
 from molink.api.chat.content import ContentPart, check_read, joined
 from molink.api.chat.conversation import (
     AUTO,
@@ -95,7 +95,7 @@ def _tool(body: CustomTool) -> Tool:
     return Tool(body.name, body.description or described, schema, body.strict is True)
 
 
-def _choice(asked: AskedChoice) -> ToolChoice:
+def _choice(asked: AnthropicToolChoice) -> ToolChoice:
     match asked.type:
         case "auto" | "none" as mode:
             return ToolChoice(mode)

@@ -151,7 +151,7 @@ Tool = Annotated[
 ]
 
 
-class ToolChoice(Part):
+class AnthropicToolChoice(Part):
     """Whether tools may, must or must not be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -196,7 +196,7 @@ class CountTokensBody(SamplingBody):
     ]
     system: Content = NO_CONTENT
     tools: list[Tool] | None = Field(default=None, max_length=TOOLS_MAX)
-    tool_choice: Annotated[ToolChoice | None, BeforeValidator(_choice)] = None
+    tool_choice: Annotated[AnthropicToolChoice | None, BeforeValidator(_choice)] = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None

@@ -9,8 +9,8 @@ the slowest.
 import re
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any
 
+from molink.api.openapi.answers import RingPart, ServedBy
 from molink.serving.timeline import RequestTimeline, RingAttempt
 
 SERVED: ContextVar[list[RequestTimeline] | None] = ContextVar("served", default=None)
@@ -41,13 +41,13 @@ def cached_tokens(prompt_tokens: int) -> int:
     return min(prompt_tokens, cached)
 
 
-def served_by() -> dict[str, Any]:
+def served_by() -> ServedBy:
     """Report that a stream's last event gives of the request: rings and nodes in the order in which
     they served, times in milliseconds (null: it did not come so far), and under `attempts` what
     each ring did for a request of one sequence: more than one where a ring was lost meanwhile;
     `audited` of a request that was chosen for an audit."""
     timelines = SERVED.get() or []
-    told = {
+    told: ServedBy = {
         "request_id": timelines[0].arrival.request_id if timelines else None,
         "rings": _rings(timelines),
         "nodes": _nodes(timelines),
@@ -58,11 +58,12 @@ def served_by() -> dict[str, Any]:
         if len(timelines) == 1
         else [],
     }
-    audited = _audited(timelines)
-    return told | ({"audited": audited} if audited else {})
+    if audited := _audited(timelines):
+        told["audited"] = audited
+    return told
 
 
-def _attempt(part: RingAttempt) -> dict[str, Any]:
+def _attempt(part: RingAttempt) -> RingPart:
     return {
         "ring": part.ring,
         "stages": [{"node": stage.node, "layers": list(stage.layers)} for stage in part.stages],

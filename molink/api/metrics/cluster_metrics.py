@@ -1,4 +1,4 @@
-"""Metrics of nodes, rings, stages and links: what GET /cluster shows, as Prometheus's families.
+"""Metrics of nodes, rings, stages and links: a report on the cluster, as Prometheus's families.
 
 They are made anew of a snapshot for each scrape, so a link that is gone is gone here too, and
 nothing is counted twice. Cardinality is bounded: the only labels from afar are the names of nodes,
@@ -8,13 +8,14 @@ no labels by ring: rings are numbered for ever.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from molink.control.messages.payloads import NodeState
 from molink.printable import printable_line
+from molink.report.cluster import CacheReport, ClusterReport, RingLink, StageReport
+from molink.report.nodes import ContributionReport
 
 NODE_LABELS_MAX = 128
 """Names of nodes that are told apart since the start: some 4,000 series at most. A database of
@@ -22,8 +23,8 @@ metrics keeps each name that it has ever seen, and owners may rename their PCs."
 
 OTHER = "other"
 
-Part = Mapping[str, Any]
-"""A stage, a link or a node in the body of GET /cluster."""
+Part = StageReport | RingLink | ContributionReport
+"""What metrics are of."""
 
 Labelled = Sequence[tuple[tuple[str, ...], Part]]
 """Parts, and the values of their labels."""
@@ -31,7 +32,7 @@ Labelled = Sequence[tuple[tuple[str, ...], Part]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Metric that is one field of a part of GET /cluster; a counter if its name says so."""
+    """Metric that is one field of a report's part; a counter if its name says so."""
 
     name: str
     field: str
@@ -121,54 +122,56 @@ class NodeLabels:
 
 @dataclass(slots=True, eq=False)
 class ClusterCollector(Collector):
-    """Collector of one snapshot of GET /cluster at a time."""
+    """Collector of one report at a time."""
 
-    snapshot: Part = field(default_factory=dict)
+    snapshot: ClusterReport | None = None
+    """Latest report; None: there is none yet."""
     labels: NodeLabels = field(default_factory=NodeLabels)
 
     def collect(self) -> Iterator[Metric]:
         """All families of the snapshot."""
-        rings: Iterable[Part] = self.snapshot.get("rings", ())
-        stages = [((self.labels.label(one["node"]),), one) for r in rings for one in r["stages"]]
-        links = [(self._ends(one), one) for ring in rings for one in ring["links"]]
-        nodes = self.snapshot.get("nodes", ())
-        given = [((self.labels.label(one["name"]),), one["contribution"]) for one in nodes]
+        if (snapshot := self.snapshot) is None:
+            return
+        label = self.labels.label
+        stages = [((label(one.node),), one) for ring in snapshot.rings for one in ring.stages]
+        links = [(self._ends(one), one) for ring in snapshot.rings for one in ring.links]
+        given = [((label(one.name),), one.contribution) for one in snapshot.nodes]
         yield from _families(STAGE_FIGURES, ("node",), stages)
         yield from _families(LINK_FIGURES, ("source", "target"), links)
         yield from _families(NODE_FIGURES, ("node",), given)
-        yield from self._of_cluster()
+        yield from _whole(snapshot)
 
-    def _ends(self, link: Part) -> tuple[str, str]:
-        return self.labels.label(link["from"]), self.labels.label(link["to"])
-
-    def _of_cluster(self) -> Iterator[Metric]:
-        rings, nodes = self.snapshot.get("rings", ()), self.snapshot.get("nodes", ())
-        is_ready = self.snapshot.get("unready_reason", "") is None
-        yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", float(is_ready))
-        build = self.snapshot.get("build") or {}
-        names = ("version", "protocol")
-        info = GaugeMetricFamily("molink_build_info", "1, with which MoLink it is.", labels=names)
-        info.add_metric([str(build.get(name, "")) for name in names], 1)
-        yield info
-        yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(rings))
-        present = [str(node["state"]) for node in nodes]
-        states = {str(state): present.count(str(state)) for state in NodeState}
-        yield labelled(GaugeMetricFamily, "molink_nodes", "Nodes in each state.", "state", states)
-        counts = {
-            name: sum(ring.get("requests", {}).get(name) or 0 for ring in rings)
-            for name in ("running", "waiting")
-        }
-        yield labelled(GaugeMetricFamily, "molink_requests", "Requests by state.", "state", counts)
-        yield from _cached([ring.get("prefix_cache") or {} for ring in rings])
+    def _ends(self, link: RingLink) -> tuple[str, str]:
+        return self.labels.label(link.source), self.labels.label(link.target)
 
 
-def _cached(caches: Sequence[Part]) -> Iterator[Metric]:
+def _whole(snapshot: ClusterReport) -> Iterator[Metric]:
+    """Families of the cluster as a whole."""
+    is_ready, build = snapshot.unready_reason is None, snapshot.build
+    yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", float(is_ready))
+    names = ("version", "protocol")
+    info = GaugeMetricFamily("molink_build_info", "1, with which MoLink it is.", labels=names)
+    info.add_metric([build.version, str(build.protocol)], 1)
+    yield info
+    yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(snapshot.rings))
+    present = snapshot.counts()
+    states = {str(state): present.get(str(state), 0) for state in NodeState}
+    yield labelled(GaugeMetricFamily, "molink_nodes", "Nodes in each state.", "state", states)
+    counts = {"running": snapshot.running, "waiting": snapshot.waiting}
+    yield labelled(GaugeMetricFamily, "molink_requests", "Requests by state.", "state", counts)
+    yield from _cached([ring.prefix_cache for ring in snapshot.rings if ring.prefix_cache])
+
+
+def _cached(caches: Sequence[CacheReport]) -> Iterator[Metric]:
     """Metrics of tokens that all rings have cached in each tier, or that came from lower ones."""
-    tiers = [one["tiers"] for one in caches if one.get("tiers")]
-    names = ("host", "file", "fetched", "lost") if tiers else ()
-    sums = {name: sum(one[f"{name}_tokens"] for one in tiers) for name in names}
-    came: dict[str, float] = {one: sums.pop(one) for one in ("fetched", "lost") if one in sums}
-    tokens = {"device": sum(one.get("tokens") or 0 for one in caches), **sums}
+    below = [one.tiers for one in caches if one.tiers is not None]
+    tokens = {"device": sum(one.tokens or 0 for one in caches)}
+    came = {}
+    if below:
+        tokens["host"] = sum(one.host_tokens for one in below)
+        tokens["file"] = sum(one.file_tokens for one in below)
+        came["fetched"] = sum(one.fetched_tokens for one in below)
+        came["lost"] = sum(one.lost_tokens for one in below)
     name, words = "molink_prefix_cache_tokens", "Cached tokens by tier."
     yield labelled(GaugeMetricFamily, name, words, "tier", tokens)
     name, words = "molink_prefix_cache_fetched_tokens_total", "From lower tiers."
@@ -205,7 +208,7 @@ def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
     """Values of a figure by labels: counters of one label add up, the highest gauge counts."""
     values: dict[tuple[str, ...], float] = {}
     for labels, part in parts:
-        if (raw := part.get(figure.field)) is not None:
+        if (raw := getattr(part, figure.field)) is not None:
             value = figure.scale * float(raw)
             before = values.get(labels, value if not figure.is_counter else 0.0)
             values[labels] = before + value if figure.is_counter else max(before, value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -26,8 +26,11 @@ from molink.api.openai.answer import Job, answer_openai
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.openai.logprobs import TokenTexts, check_scores, positions, prompt_entries
+from molink.api.openapi.answers import ChatMessage
 from molink.api.requests import token_budget
 from molink.serving.token_events import TokenEvent, TokenLogprob
+
+Worded = TypeVar("Worded", ChatMessage, dict[str, Any])
 
 
 async def post_chat_completions(backend: Backend, request: web.Request) -> web.StreamResponse:
@@ -64,14 +67,14 @@ def _logprobs_wanted(body: ChatBody) -> int | None:
     return None
 
 
-def _message(reply: Reply) -> dict[str, Any]:
-    message: dict[str, Any] = {
+def _message(reply: Reply) -> ChatMessage:
+    message: ChatMessage = {
         "role": "assistant",
         "content": reply.text or (None if reply.tool_calls else ""),
         "refusal": None,
     }
     if reply.reasoning:
-        message |= _reasoning(reply.reasoning)
+        message["reasoning"] = message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
         message["tool_calls"] = [
             {
@@ -165,7 +168,7 @@ class ChatDialect:
             "finish_reason": self._reason(reasons[0]) if reasons else None,
         }
 
-    def _worded(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _worded(self, message: Worded) -> Worded:
         """A message or a piece of it, with its one call in the words that the client knows."""
         if self.is_former and (calls := message.pop("tool_calls", None)):
             message["function_call"] = calls[0]["function"]

@@ -7,10 +7,15 @@ A ring scores a prompt while it computes it, at no cost but that of the words' l
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from molink.api.answers import finite
 from molink.api.errors import ApiError
+from molink.api.openapi.answers import (
+    PromptAlternative,
+    PromptLogprobs,
+    TokenAlternative,
+    TokenPosition,
+)
 from molink.serving.service import GenerationService
 from molink.serving.text_stream import TextStream
 from molink.serving.token_events import PromptLogprob, TokenLogprob
@@ -77,16 +82,18 @@ class TokenTexts:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in held)
 
 
-def positions(logprobs: Sequence[TokenLogprob], texts: TokenTexts) -> list[dict[str, Any]]:
+def positions(logprobs: Sequence[TokenLogprob], texts: TokenTexts) -> list[TokenPosition]:
     """OpenAI's object for each token of an answer, with the likeliest at its place."""
     return [
-        _token(one.token_id, one.logprob, texts)
-        | {"top_logprobs": [_token(token_id, logprob, texts) for token_id, logprob in one.top]}
+        {
+            **_token(one.token_id, one.logprob, texts),
+            "top_logprobs": [_token(token_id, logprob, texts) for token_id, logprob in one.top],
+        }
         for one in logprobs
     ]
 
 
-def _token(token_id: int, logprob: float, texts: TokenTexts) -> dict[str, Any]:
+def _token(token_id: int, logprob: float, texts: TokenTexts) -> TokenAlternative:
     text = texts.text(token_id)
     whole = BROKEN_CHARACTER not in text
     return {
@@ -121,13 +128,13 @@ def check_scores(
 
 def prompt_entries(
     scores: Sequence[PromptLogprob], count: int, texts: TokenTexts
-) -> list[dict[str, Any] | None]:
+) -> PromptLogprobs:
     """vLLM's `prompt_logprobs`: for each token of the prompt, by token id, its own and the `count`
     likeliest; None for the first, which nothing comes before."""
     return [None, *(_entry(score, count, texts) for score in scores)]
 
 
-def _entry(score: PromptLogprob, count: int, texts: TokenTexts) -> dict[str, Any]:
+def _entry(score: PromptLogprob, count: int, texts: TokenTexts) -> dict[str, PromptAlternative]:
     found = {
         token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(score.top[:count], 1)
     }

@@ -1,84 +1,94 @@
-"""What endpoints answer, as models of which `/openapi.json` is made.
+"""What endpoints answer, as types of which `/openapi.json` is made.
 
-Answers themselves are plain dicts, because hundreds a second are written; a test holds them to what
-stands here. A field may always be joined by others.
+Where an answer is written as one dict, its type is a `TypedDict`, which a type checker holds the
+writer to; what the coordinator reports is in `molink.report`. Answers that are merged of parts are
+models here and dicts there: a test holds one to the other. A field may always be joined by others.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
+
+Count = Annotated[int, Field(ge=0)]
+Length = Annotated[int, Field(ge=1)]
+Logprob = Annotated[float, Field(le=0)]
+
+ErrorKind = Literal["invalid_request_error", "requests", "server_error"]
+
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class _Answer(BaseModel):
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
 
-class Error(_Answer):
+class Error(TypedDict):
     """Mistake in a request, or failure of the server, with what to do about it."""
 
     message: str
     """One sentence that says what to do."""
-    type: Literal["invalid_request_error", "requests", "server_error"]
+    type: ErrorKind
     param: str | None
     """Path of the field that is wrong, such as `messages.0.role`."""
     code: str | None
     """Name of the mistake, for programs."""
 
 
-class ErrorAnswer(_Answer):
+class ErrorAnswer(TypedDict):
     """An error in OpenAI's shape."""
 
     error: Error
 
 
-class AnthropicErrorDetail(_Answer):
+class AnthropicErrorDetail(TypedDict):
     """Failure in Anthropic's words."""
 
     type: str
     message: str
 
 
-class AnthropicError(_Answer):
+class AnthropicError(TypedDict):
     """An error in Anthropic's shape."""
 
     type: Literal["error"]
     error: AnthropicErrorDetail
 
 
-class PromptTokens(_Answer):
+class PromptTokens(TypedDict):
     """Prompt tokens that a request did not cost."""
 
-    cached_tokens: int = Field(ge=0)
+    cached_tokens: Count
 
 
-class Usage(_Answer):
+class Usage(TypedDict):
     """Tokens that a request cost."""
 
-    prompt_tokens: int = Field(ge=0)
-    completion_tokens: int = Field(ge=0)
-    total_tokens: int = Field(ge=0)
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
     prompt_tokens_details: PromptTokens
 
 
-class StagePart(_Answer):
+class ServedStage(TypedDict):
     """A node that served, and the layers that it held: [first, behind the last]."""
 
     node: str
     layers: list[int]
 
 
-class RingPart(_Answer):
+class RingPart(TypedDict):
     """Part of a sequence that one ring computed."""
 
     ring: int
-    stages: list[StagePart]
+    stages: list[ServedStage]
     tokens: int
     """Tokens that this ring generated."""
     moved_because: str
     """Why the sequence left it for another ring; empty: it did not."""
 
 
-class ServedBy(_Answer):
+class ServedBy(TypedDict):
     """The rings that served a request, and what each part took; in a stream's last event."""
 
     request_id: str | None
@@ -94,9 +104,8 @@ class ServedBy(_Answer):
     attempts: list[RingPart]
     """Parts that the rings computed: more than one where a ring was lost meanwhile. Empty where
     several sequences were asked for."""
-
-
-FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+    audited: NotRequired[str]
+    """How the request's audit is; only of one that was chosen for an audit."""
 
 
 class _Choice(_Answer):
@@ -107,7 +116,7 @@ class _Choice(_Answer):
     it."""
 
 
-class CompletionLogprobs(_Answer):
+class CompletionLogprobs(TypedDict):
     """Log-probabilities as four lists of one entry for each token."""
 
     tokens: list[str]
@@ -117,11 +126,11 @@ class CompletionLogprobs(_Answer):
     text_offset: list[int]
 
 
-class PromptAlternative(_Answer):
+class PromptAlternative(TypedDict):
     """How likely a token was at a place of the prompt."""
 
-    logprob: float = Field(le=0)
-    rank: int = Field(ge=1)
+    logprob: Logprob
+    rank: Length
     decoded_token: str
 
 
@@ -154,11 +163,11 @@ class CompletionAnswer(_OpenAiAnswer):
     usage: Usage
 
 
-class TokenAlternative(_Answer):
+class TokenAlternative(TypedDict):
     """A token and how likely it was."""
 
     token: str
-    logprob: float = Field(le=0)
+    logprob: Logprob
     bytes: list[int] | None
     """Bytes of the token's text in UTF-8; null where the token is part of a character."""
 
@@ -175,11 +184,35 @@ class ChatLogprobs(_Answer):
     content: list[TokenPosition] | None
 
 
-class ChatMessage(_Answer):
+class FunctionShape(TypedDict):
+    """Function that the model calls."""
+
+    name: str
+    arguments: str
+    """JSON of its arguments."""
+
+
+class ToolCallShape(TypedDict):
+    """Call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionShape
+
+
+class ChatMessage(TypedDict):
     """Message with which the model answers: text, calls of tools, or both."""
 
     role: Literal["assistant"]
     content: str | None
+    refusal: None
+    reasoning: NotRequired[str]
+    """What the model thought before it answered."""
+    reasoning_content: NotRequired[str]
+    """The same, under its former name."""
+    tool_calls: NotRequired[list[ToolCallShape]]
+    function_call: NotRequired[FunctionShape]
+    """The one call, in OpenAI's former words."""
 
 
 class ChatChoice(_Choice):
@@ -199,7 +232,7 @@ class ChatAnswer(_OpenAiAnswer):
     """Log-probabilities of the prompt's tokens, those of the chat template too, where asked for."""
 
 
-class Timing(_Answer):
+class Timing(TypedDict):
     """Seconds of one answer by the server's clock."""
 
     ttft_s: float | None
@@ -209,11 +242,11 @@ class Timing(_Answer):
     total_s: float | None
 
 
-class TokenIdAlternative(_Answer):
+class TokenIdAlternative(TypedDict):
     """A token by its id, and how likely it was."""
 
-    token_id: int = Field(ge=0)
-    logprob: float = Field(le=0)
+    token_id: Count
+    logprob: Logprob
 
 
 class TokenIdPosition(TokenIdAlternative):
@@ -246,7 +279,7 @@ class GeneratedAnswer(GenerateAnswer):
     """Error of an answer that has failed: its `message` is a sentence."""
 
 
-class ModelEntry(_Answer):
+class ModelEntry(TypedDict):
     """One name of the served model."""
 
     id: str
@@ -256,27 +289,27 @@ class ModelEntry(_Answer):
     root: str
     """The model's own name."""
     parent: str | None
-    max_model_len: int = Field(ge=1)
+    max_model_len: Length
     """Most tokens of prompt and answer together."""
-    context_length: int = Field(ge=1)
+    context_length: Length
     """Most tokens of prompt and answer together."""
-    vocabulary_size: int = Field(ge=1)
+    vocabulary_size: Length
     default_sampling_params: dict[str, float]
     """How tokens are drawn where a request does not say."""
 
 
-class ModelList(_Answer):
+class ModelList(TypedDict):
     """The names of the served model."""
 
     object: Literal["list"]
     data: list[ModelEntry]
 
 
-class Health(_Answer):
+class Health(TypedDict):
     """Whether requests are accepted."""
 
     status: Literal["ok", "unready"]
-    reason: str | None = None
+    reason: NotRequired[str | None]
     """Why not."""
 
 
@@ -286,20 +319,6 @@ class PlanAnswer(_Answer):
     model: str
     plan: dict[str, Any] | None = None
     shortage: str | None = None
-
-
-class RequestsAnswer(_Answer):
-    """Timelines of requests: those that are live, then the last that have ended."""
-
-    requests: list[dict[str, Any]]
-
-
-class EventsAnswer(_Answer):
-    """Events of the cluster."""
-
-    events: list[dict[str, Any]]
-    next: int = Field(ge=0)
-    """Number to send as `after` for the events that come next."""
 
 
 class ResponsesAnswer(_Answer):
@@ -325,22 +344,22 @@ class MessagesAnswer(_Answer):
     usage: dict[str, Any]
 
 
-class TokenCount(_Answer):
+class TokenCount(TypedDict):
     """Answer of `POST /v1/messages/count_tokens`."""
 
-    input_tokens: int = Field(ge=0)
+    input_tokens: Count
 
 
-class TokenizeAnswer(_Answer):
+class TokenizeAnswer(TypedDict):
     """Answer of `POST /tokenize`."""
 
-    count: int = Field(ge=0)
-    max_model_len: int = Field(ge=1)
+    count: Count
+    max_model_len: Length
     tokens: list[int]
-    token_strs: list[str] | None = None
+    token_strs: NotRequired[list[str] | None]
 
 
-class DetokenizeAnswer(_Answer):
+class DetokenizeAnswer(TypedDict):
     """Answer of `POST /detokenize`."""
 
     prompt: str

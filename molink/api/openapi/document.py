@@ -8,16 +8,22 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, RootModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from molink import __version__
 from molink.api.headers.cors import OUR_HEADERS
 from molink.api.openapi.answers import ServedBy
 from molink.api.openapi.operations import OPERATIONS, STATUSES, Operation
+from molink.report.plain import json_name
+
+T = TypeVar("T")
+
+Part = dict[str, Any]
+"""Part of the document: an object of JSON whose names OpenAPI gives."""
 
 DESCRIPTION = """\
 Bodies are JSON. A field that would change the answer and cannot be honoured is refused (400); any
@@ -34,7 +40,7 @@ SKIPPED_FOLDERS = ("/docs/", "/page/")
 _REF = "#/components/schemas/{model}"
 _VALIDATION: JsonSchemaMode = "validation"
 
-HEADERS: Mapping[str, dict[str, Any]] = {
+HEADERS: Mapping[str, Part] = {
     name: {"description": said, "schema": {"type": "string"}} for name, said in OUR_HEADERS.items()
 }
 
@@ -65,11 +71,11 @@ def described_routes(app: web.Application) -> dict[tuple[str, str], web.Abstract
     }
 
 
-def openapi_document(app: web.Application) -> dict[str, Any]:
+def openapi_document(app: web.Application) -> Part:
     """The document of all routes of an application."""
     routes = described_routes(app)
     operations = {key: OPERATIONS.get(key, UNDESCRIBED) for key in routes}
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, Part] = {}
     for (method, path), operation in operations.items():
         described = _operation(path, operation, routes[method, path])
         paths.setdefault(path, {})[method.lower()] = described
@@ -96,23 +102,33 @@ def openapi_document(app: web.Application) -> dict[str, Any]:
     }
 
 
-def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
+def _schemas(operations: Iterable[Operation]) -> Part:
     """Schemas of all models that occur, by name."""
-    models: list[type[BaseModel]] = [ServedBy]
+    models: list[type] = [ServedBy]
     for operation in operations:
         parts = (operation.body, operation.answer, operation.error)
         models += [one for one in parts if one is not None]
-    wanted = [(model, _VALIDATION) for model in dict.fromkeys(models)]
+    wanted = [(_described(model), _VALIDATION) for model in dict.fromkeys(models)]
     _, whole = models_json_schema(wanted, ref_template=_REF)
-    found: dict[str, Any] = whole["$defs"]
-    return found
+    found: Part = whole["$defs"]
+    return {name: one for name, one in found.items() if not name.startswith(_Described.__name__)}
 
 
-def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> dict[str, Any]:
+class _Described(RootModel[T], Generic[T]):
+    """Answer that is no model itself, with the words beneath its fields."""
+
+    model_config = ConfigDict(alias_generator=json_name, use_attribute_docstrings=True)
+
+
+def _described(answer: type) -> type[BaseModel]:
+    return answer if issubclass(answer, BaseModel) else _Described[answer]  # type: ignore[valid-type]
+
+
+def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> Part:
     words = _words_of(route.handler)
     if refused := sorted(getattr(operation.body, "unsupported", ())):
         words += f"\n\nRefused unless they mean what is usual: {', '.join(refused)}."
-    described: dict[str, Any] = {
+    described: Part = {
         "operationId": _operation_id(route.method, path),
         "tags": [operation.tag],
         "summary": operation.summary or words.partition(".")[0],
@@ -121,7 +137,7 @@ def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> dic
         "responses": _responses(operation),
     }
     if (schema := _body_schema(operation)) is not None:
-        content: dict[str, Any] = {"schema": schema}
+        content: Part = {"schema": schema}
         if operation.example is not None:
             content["example"] = operation.example
         described["requestBody"] = {
@@ -133,7 +149,7 @@ def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> dic
     return described
 
 
-def _body_schema(operation: Operation) -> dict[str, Any] | None:
+def _body_schema(operation: Operation) -> Part | None:
     if operation.body is not None:
         return _ref(operation.body)
     if operation.fields is None and not operation.orders:
@@ -146,8 +162,8 @@ def _operation_id(method: str, path: str) -> str:
     return re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
 
 
-def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
-    text: dict[str, Any] = {"type": "string", "minLength": 1}
+def _parameters(path: str, operation: Operation) -> list[Part]:
+    text: Part = {"type": "string", "minLength": 1}
     orders = {"type": "string", "enum": list(operation.orders)}
     placed = [
         {
@@ -165,9 +181,9 @@ def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
     return [*placed, *asked, {"$ref": "#/components/parameters/request_id"}]
 
 
-def _responses(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {operation.content_type: {"schema": _answer_schema(operation)}}
-    good: dict[str, Any] = {"description": "As asked for.", "content": content}
+def _responses(operation: Operation) -> Part:
+    content: Part = {operation.content_type: {"schema": _answer_schema(operation)}}
+    good: Part = {"description": "As asked for.", "content": content}
     good["headers"] = {
         name: {"$ref": f"#/components/headers/{name}"} for name in _headers(operation)
     }
@@ -185,19 +201,19 @@ def _headers(operation: Operation) -> list[str]:
     return list(HEADERS) if operation.is_streamed else ["X-Request-Id"]
 
 
-def _answer_schema(operation: Operation) -> dict[str, Any]:
+def _answer_schema(operation: Operation) -> Part:
     if operation.answer is not None:
         return _ref(operation.answer)
     return {"type": "object" if operation.content_type == "application/json" else "string"}
 
 
-def _error(why: str, shape: type[BaseModel]) -> dict[str, Any]:
+def _error(why: str, shape: type) -> Part:
     headers = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
     content = {"application/json": {"schema": _ref(shape)}}
     return {"description": why, "headers": headers, "content": content}
 
 
-def _ref(model: type[BaseModel]) -> dict[str, Any]:
+def _ref(model: type) -> Part:
     return {"$ref": _REF.format(model=model.__name__)}
 
 

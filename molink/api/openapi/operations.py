@@ -13,6 +13,10 @@ from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openapi import answers
 from molink.api.schemas import CompletionBody, GenerateBody
 from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
+from molink.report.cluster import ClusterReport
+from molink.report.events import EventsReport
+from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
+from molink.report.requests import RequestsReport
 
 STATUSES: Mapping[int, str] = {
     400: "A field is wrong, or cannot be honoured.",
@@ -41,11 +45,11 @@ class Operation:
 
     tag: str
     summary: str
-    answer: type[BaseModel] | None = None
+    answer: type | None = None
     """None: an object of which no more is promised, or `content_type`."""
     body: type[BaseModel] | None = None
     errors: tuple[int, ...] = OF_GETS
-    error: type[BaseModel] = answers.ErrorAnswer
+    error: type = answers.ErrorAnswer
     is_streamed: bool = False
     """Whether `"stream": true` makes it server-sent events."""
     is_open: bool = False
@@ -70,10 +74,10 @@ HELLO = {"role": "user", "content": "Tell me of rings."}
 
 def _generates(
     summary: str,
-    answer: type[BaseModel],
+    answer: type,
     body: type[BaseModel],
     example: Mapping[str, Any],
-    error: type[BaseModel] = answers.ErrorAnswer,
+    error: type = answers.ErrorAnswer,
     errors: tuple[int, ...] = OF_ANSWERS,
 ) -> Operation:
     """An endpoint that answers, whole or streamed; with OF_COUNTS it generates nothing."""
@@ -176,14 +180,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/docs"): Operation(
         SERVER, "A page to try the API", errors=(), is_open=True, content_type="text/html"
     ),
-    ("GET", "/cluster"): Operation(CLUSTER, "Stages, links and load of the rings"),
-    ("GET", "/cluster/requests"): Operation(
-        CLUSTER, "Timelines of requests", answers.RequestsAnswer
-    ),
+    ("GET", "/cluster"): Operation(CLUSTER, "Stages, links and load of the rings", ClusterReport),
+    ("GET", "/cluster/requests"): Operation(CLUSTER, "Timelines of requests", RequestsReport),
     ("GET", "/cluster/events"): Operation(
         CLUSTER,
         "What has happened to the cluster",
-        answers.EventsAnswer,
+        EventsReport,
         errors=(*OF_GETS, 400),
         query={"after": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}},
     ),
@@ -191,12 +193,14 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/cluster/nodes/{id}/{order}"): Operation(
         CLUSTER,
         "Drain, resume or remove a node",
+        NodeOrdered,
         errors=(*OF_ORDERS, 404),
         orders=("drain", "resume", "remove"),
     ),
     ("POST", "/cluster/invites"): Operation(
         CLUSTER,
         "Make an invite",
+        InviteMade,
         errors=OF_ORDERS,
         fields={
             "expires_s": {"type": "number", "default": 86400},
@@ -208,12 +212,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/cluster/intake"): Operation(
         CLUSTER,
         "Refuse new requests, or take them again",
+        IntakeChanged,
         errors=OF_ORDERS,
         fields={"paused": {"type": "boolean"}},
         example={"paused": True},
     ),
     ("POST", "/cluster/cache/clear"): Operation(
-        CLUSTER, "Forget what all rings have cached of prompts and answers", errors=OF_ORDERS
+        CLUSTER,
+        "Forget what all rings have cached of prompts and answers",
+        CachesCleared,
+        errors=OF_ORDERS,
     ),
     ("GET", "/plan"): Operation(
         CLUSTER,

@@ -7,7 +7,7 @@ to turn text into HTML (`require-trusted-types-for`).
 The files are open to everybody under any name: they hold nothing of this server. What they ask for
 afterwards passes the checks of `access` like any other request.
 
-The view of the rings is made from the body of GET /cluster by naming what is let through, so that
+The view of the rings is made from the cluster's report by naming what is let through, so that
 what is added there stays with the operator until somebody decides otherwise here. Figures are as
 PCs report them: one that no JSON can hold becomes null, or a single PC could break the page of all.
 """
@@ -23,12 +23,11 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
+from molink.report.cluster import COORDINATOR, ClusterReport, RingLink, RingReport, StageReport
+from molink.report.plain import json_name
 from molink.serving.service import GenerationService
 
 RING_PATH = "/ring"
-
-COORDINATOR = "coordinator"
-"""How GET /cluster names the coordinator as the end of a link; its own links are left out."""
 
 RING_FRESH_S = 0.5
 """Every open page asks once a second, and the stages' figures are up to a second old: the view is
@@ -133,35 +132,34 @@ def _file(package: str, name: str) -> PageFile:
 # -- rings ----------------------------------------------------------------------------------------
 
 
-def ring_view(report: Mapping[str, Any], unready_reason: str | None) -> dict[str, Any]:
-    """The body of GET /ring, of GET /cluster's and the reason why nothing serves (None: it does).
+def ring_view(report: ClusterReport, unready_reason: str | None) -> dict[str, Any]:
+    """The body of GET /ring, of a report and the reason why nothing serves (None: it does).
 
     `{"model", "serving", "reason", "rings": [{"ring", "stages": [{"node", "layers", "busy_share"}],
     "links": [{"from", "to", "rate_mbps", "rtt_ms"}]}]}`; `layers` is [first, behind the last].
     """
     return {
-        "model": report.get("model"),
+        "model": report.model,
         "serving": unready_reason is None,
         "reason": unready_reason,
-        "rings": [_ring(ring) for ring in report.get("rings", ())],
+        "rings": [_ring(ring) for ring in report.rings],
     }
 
 
-def _ring(ring: Mapping[str, Any]) -> dict[str, Any]:
-    ends = ("from", "to")
+def _ring(ring: RingReport) -> dict[str, Any]:
     return {
-        "ring": ring["ring"],
-        "stages": [_picked(stage, "node", "layers", "busy_share") for stage in ring["stages"]],
+        "ring": ring.number,
+        "stages": [_picked(stage, "node", "layers", "busy_share") for stage in ring.stages],
         "links": [
-            _picked(link, *ends, "rate_mbps", "rtt_ms")
-            for link in ring["links"]
-            if COORDINATOR not in (link["from"], link["to"])
+            _picked(link, "source", "target", "rate_mbps", "rtt_ms")
+            for link in ring.links
+            if COORDINATOR not in link.ends
         ],
     }
 
 
-def _picked(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: _finite(entry[name]) for name in names}
+def _picked(part: StageReport | RingLink, *names: str) -> dict[str, Any]:
+    return {json_name(name): _finite(getattr(part, name)) for name in names}
 
 
 def _finite(value: Any) -> Any:

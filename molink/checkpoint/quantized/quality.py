@@ -13,7 +13,7 @@ SOURCE = "docs/benchmarks/quantized.md"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredQuality:
     """Figures of the demo model in one format."""
 
     row: str
@@ -37,29 +37,29 @@ class Measured:
 
 
 ROUNDED = {
-    (8, None): Measured("int8 per output", "Rounding to int8", 2e-6, 99.8, 1.6171, 1.6171),
-    (4, 32): Measured(
+    (8, None): MeasuredQuality("int8 per output", "Rounding to int8", 2e-6, 99.8, 1.6171, 1.6171),
+    (4, 32): MeasuredQuality(
         "int4, groups of 32", "Rounding to int4 in groups of 32", 2.27e-4, 98.0, 1.6172, 1.6171
     ),
-    (4, 128): Measured(
+    (4, 128): MeasuredQuality(
         "int4, groups of 128", "Rounding to int4 in groups of 128", 4.07e-4, 96.9, 1.6176, 1.6171
     ),
 }
 """Integers by plain rounding, by their bits and groups; better methods were not measured."""
 
-FP8 = Measured("FP8 per output", "Rounding to FP8 per output", 2.2e-5, 99.4, 1.6169, 1.6171)
-MXFP4 = Measured("MXFP4", "Rounding to MXFP4", 5.66e-4, 96.1, 1.6187, 1.6171)
+FP8 = MeasuredQuality("FP8 per output", "Rounding to FP8 per output", 2.2e-5, 99.4, 1.6169, 1.6171)
+MXFP4 = MeasuredQuality("MXFP4", "Rounding to MXFP4", 5.66e-4, 96.1, 1.6187, 1.6171)
 
 IMPORTED = {
-    8: Measured("int8", "`molink import --weights int8`", 7.8e-6, 99.3, 1.6237, 1.6237),
-    4: Measured(
+    8: MeasuredQuality("int8", "`molink import --weights int8`", 7.8e-6, 99.3, 1.6237, 1.6237),
+    4: MeasuredQuality(
         "int4, groups of 128 (the default)",
         *("`molink import --weights int4`", 3.37e-4, 97.7, 1.6236, 1.6237),
     ),
 }
 """Figures of what this project rounds, by bits."""
 
-KV_INT8 = Measured("int8", "KV in int8", 1.8e-6, 99.93, 1.65846, 1.65847)
+KV_INT8 = MeasuredQuality("int8", "KV in int8", 1.8e-6, 99.93, 1.65846, 1.65847)
 
 
 def quality_lines(
@@ -74,7 +74,7 @@ def quality_lines(
     return [*lines, KV_INT8.sentence] if is_kv_int8 else lines
 
 
-def _measured(declared: DeclaredQuantization) -> Measured | None:
+def _measured(declared: DeclaredQuantization) -> MeasuredQuality | None:
     if declared.method == "mxfp4":
         return MXFP4
     if declared.is_float:

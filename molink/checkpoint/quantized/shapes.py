@@ -11,7 +11,7 @@ from molink.checkpoint.gguf.block_types import BLOCK_TYPES
 from molink.checkpoint.quantized.declared import DeclaredQuantization, refusal
 from molink.checkpoint.quantized.stored_weight import (
     MXFP4_GROUP,
-    Part,
+    StoredPart,
     StoredWeight,
     WeightFormat,
 )
@@ -113,10 +113,14 @@ def _pack_quantized(
     inputs = words * WORD_BITS // bits
     rows, groups = _matrix(scale)
     _same("scales for rows", rows, outputs)
-    found = {Part.CODES: codes, Part.SCALE: scale, Part.SHAPE: parts[".weight_shape"]}
+    found = {
+        StoredPart.CODES: codes,
+        StoredPart.SCALE: scale,
+        StoredPart.SHAPE: parts[".weight_shape"],
+    }
     _same("numbers in its shape", _size(parts[".weight_shape"]), 2)
     if ".weight_zero_point" in parts:
-        found[Part.ZERO] = zero = parts[".weight_zero_point"]
+        found[StoredPart.ZERO] = zero = parts[".weight_zero_point"]
         if zero.dtype != "I32":
             return None
         _same("zero points", _matrix(zero), (_words(outputs, bits), groups))
@@ -131,7 +135,7 @@ def _awq(plain: str, parts: Parts, declared: DeclaredQuantization) -> StoredWeig
     groups, outputs = _matrix(scale)
     _same("codes in a row", words, _words(outputs, 4))
     _same("zero points", _matrix(zero), (groups, words))
-    found = {Part.CODES: codes, Part.SCALE: scale, Part.ZERO: zero}
+    found = {StoredPart.CODES: codes, StoredPart.SCALE: scale, StoredPart.ZERO: zero}
     return _integers(plain, WeightFormat.AWQ, found, outputs, inputs, 4, declared)
 
 
@@ -140,10 +144,10 @@ def _gptq(plain: str, parts: Parts, declared: DeclaredQuantization) -> StoredWei
     if codes.dtype != "I32" or zero.dtype != "I32" or scale.dtype not in FLOATS:
         return None
     words, outputs = _matrix(codes)
-    found = {Part.CODES: codes, Part.SCALE: scale, Part.ZERO: zero}
+    found = {StoredPart.CODES: codes, StoredPart.SCALE: scale, StoredPart.ZERO: zero}
     inputs = words * WORD_BITS // (declared.bits or 4)
     if ".g_idx" in parts:
-        found[Part.ORDER] = parts[".g_idx"]
+        found[StoredPart.ORDER] = parts[".g_idx"]
         inputs = _size(parts[".g_idx"])
     bits = words * WORD_BITS // inputs
     if bits not in (4, 8):
@@ -155,13 +159,13 @@ def _gptq(plain: str, parts: Parts, declared: DeclaredQuantization) -> StoredWei
 def _integers(
     plain: str,
     form: WeightFormat,
-    parts: Mapping[Part, StoredTensor],
+    parts: Mapping[StoredPart, StoredTensor],
     outputs: int,
     inputs: int,
     bits: int,
     declared: DeclaredQuantization,
 ) -> StoredWeight:
-    groups = _size(parts[Part.SCALE]) // outputs
+    groups = _size(parts[StoredPart.SCALE]) // outputs
     weight = StoredWeight(
         plain,
         form,
@@ -197,7 +201,7 @@ def _mxfp4(plain: str, parts: Parts) -> StoredWeight | None:
         raise ValueError(f"blocks of shape {blocks.shape}")
     experts, outputs, groups, _ = _positive(blocks.shape)
     _same("exponents", scales.shape, blocks.shape[:-1])
-    found = {Part.CODES: blocks, Part.SCALE: scales}
+    found = {StoredPart.CODES: blocks, StoredPart.SCALE: scales}
     inputs = groups * MXFP4_GROUP
     return StoredWeight(plain, WeightFormat.MXFP4, found, outputs, inputs, 4, MXFP4_GROUP, experts)
 
@@ -212,7 +216,7 @@ def _gguf(plain: str, parts: Parts, suffix: str) -> StoredWeight:
     return StoredWeight(
         plain,
         WeightFormat.GGUF,
-        {Part.CODES: codes},
+        {StoredPart.CODES: codes},
         outputs,
         inputs,
         block.bits,
@@ -231,7 +235,7 @@ def _scaled(
     if len(stack) > 1:
         return None
     rows, group = _scaled_block(scale, stack, outputs, inputs, declared.block)
-    found = {Part.CODES: codes, Part.SCALE: scale}
+    found = {StoredPart.CODES: codes, StoredPart.SCALE: scale}
     form = WeightFormat.INT8 if codes.dtype == "I8" else WeightFormat.FP8
     experts = stack[0] if stack else None
     return StoredWeight(plain, form, found, outputs, inputs, 8, group, experts, scale_rows=rows)

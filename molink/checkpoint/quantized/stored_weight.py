@@ -38,7 +38,7 @@ class WeightFormat(StrEnum):
     name of the tensor says."""
 
 
-class Part(StrEnum):
+class StoredPart(StrEnum):
     """Role of a stored tensor in a quantized weight."""
 
     CODES = "codes"
@@ -57,7 +57,7 @@ class StoredWeight:
     name: str
     """Name of the plain weight that it stands for, such as "model.layers.3.mlp.up_proj.weight"."""
     format: WeightFormat
-    parts: Mapping[Part, StoredTensor]
+    parts: Mapping[StoredPart, StoredTensor]
     outputs: int
     inputs: int
     bits: int
@@ -108,4 +108,4 @@ class StoredWeight:
         if self.format is WeightFormat.GGUF:
             return block_type_named(self.block).has_zero
         integers = (WeightFormat.PACK_QUANTIZED, WeightFormat.AWQ, WeightFormat.GPTQ)
-        return self.format in integers and (self.bits == 4 or Part.ZERO in self.parts)
+        return self.format in integers and (self.bits == 4 or StoredPart.ZERO in self.parts)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from molink.cli.models.importing import GROUP
-from molink.cli.options import auto_or_count, key_option, kv_option
+from molink.cli.options import auto_or_count, key_option, setting_option
+from molink.config.groups import TOKENS_MAX, TPOT_MS_MAX, GoalSettings, ModelSettings
 from molink.errors import UserError
 from molink.terminal.command_line import shown_option
 from molink.terminal.tables import data_dir_option
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
     from molink.checkpoint.model_shape import KvDtype, PlannedModel
     from molink.importing.plain_model import WeightBits
     from molink_scheduler.placement import Goal, Plan
-
-CONTEXT_TOKENS_MAX = 131_072
-"""As much KV as a stage offers at most, for one user."""
-
-TPOT_MS_MAX = 60_000.0
 
 PLAN_TIMEOUT_S = 30.0
 """A plan of a hundred PCs takes two seconds."""
@@ -42,21 +38,19 @@ PLAN_TIMEOUT_S = 30.0
     "they were measured.",
 )
 @key_option
-@shown_option(
-    "--tpot-ms",
-    default=250.0,
-    help="Most milliseconds between two tokens of an answer.",
-)
-@shown_option(
-    "--context-tokens",
+@setting_option(GoalSettings, "tpot_ms", help="Most milliseconds between two tokens of an answer.")
+@setting_option(
+    GoalSettings,
+    "context_tokens",
     default=2048,
     help="KV that a user keeps, prompt and answer together.",
 )
-@shown_option("--prompt-tokens", default=768, help="Of the request that is planned for.")
-@shown_option("--answer-tokens", default=256, help="Of its answer.")
-@click.option(
-    "--split",
-    type=click.Choice(["planned", "even"]),
+@setting_option(GoalSettings, "prompt_tokens", default=768)
+@setting_option(GoalSettings, "answer_tokens", default=256)
+@setting_option(
+    GoalSettings,
+    "split",
+    default=None,
     help="even: one ring of all PCs in their order with equal layers, to be compared; without it "
     "planned, of a coordinator as it was started.",
 )
@@ -68,7 +62,7 @@ PLAN_TIMEOUT_S = 30.0
     callback=lambda context, option, value: auto_or_count("--rings", value),
     help="Most rings; auto takes as many as serve the most users.",
 )
-@kv_option
+@setting_option(ModelSettings, "kv_dtype")
 @click.option(
     "--weights",
     type=click.Choice(["int4", "int8"]),
@@ -205,16 +199,14 @@ def _goal(tpot_ms: float, context_tokens: int, prompt_tokens: int, answer_tokens
 
     if not 0 < tpot_ms <= TPOT_MS_MAX:
         raise UserError(f"--tpot-ms takes a number above 0 up to {TPOT_MS_MAX:g}, got {tpot_ms:g}.")
-    if not 1 <= context_tokens <= CONTEXT_TOKENS_MAX:
-        raise UserError(
-            f"--context-tokens takes 1 to {CONTEXT_TOKENS_MAX} tokens, got {context_tokens}."
-        )
+    if not 1 <= context_tokens <= TOKENS_MAX:
+        raise UserError(f"--context-tokens takes 1 to {TOKENS_MAX} tokens, got {context_tokens}.")
     for option, tokens, least in (
         ("--prompt-tokens", prompt_tokens, 0),
         ("--answer-tokens", answer_tokens, 1),
     ):
-        if not least <= tokens <= CONTEXT_TOKENS_MAX:
-            raise UserError(f"{option} takes {least} to {CONTEXT_TOKENS_MAX} tokens, got {tokens}.")
+        if not least <= tokens <= TOKENS_MAX:
+            raise UserError(f"{option} takes {least} to {TOKENS_MAX} tokens, got {tokens}.")
     return Goal(
         tpot_s=tpot_ms / 1e3,
         context_tokens=context_tokens,

@@ -23,6 +23,7 @@ from molink.coordinator.requests.audit_queue import AnsweredRequest
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import ErrorGuard, MolinkError
+from molink.report.cluster import AuditReport
 from molink.tasks import gathered
 from molink_scheduler.audit import (
     AuditedRing,
@@ -96,10 +97,10 @@ class Auditor:
         """Why requests are not audited that should be; empty: they are."""
         return ONE_RING if self.service.audits.is_alone else ""
 
-    def report(self) -> dict[str, Any]:
-        """The part of GET /cluster."""
-        causes = {"unfinished_by": dict(self.unfinished_by)}
-        return {"share": self.service.audits.share, **self.counts, **causes}
+    def report(self) -> AuditReport:
+        """Audits so far."""
+        share, causes = self.service.audits.share, dict(self.unfinished_by)
+        return AuditReport(share, **self.counts, unfinished_by=causes)
 
     async def _audit(self, answered: AnsweredRequest) -> str:
         """How it ends: "passed", "failed" or "unfinished"."""

@@ -96,7 +96,7 @@ def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription
     return RingPlan(
         path=path,
         works=tuple(_work(settings, path, layers) for layers in _ranges(settings, description)),
-        nodes=settings.nodes + settings.standbys,
+        nodes=settings.nodes + settings.ring.standbys,
         link=settings.link,
         upload_mbps=settings.upload_mbps,
         event_log=settings.event_log,
@@ -172,7 +172,7 @@ def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[
 
 def _cache_room(settings: ServeSettings) -> CacheRoom | None:
     """None: nothing is lent, or nothing cached. Raises UserError for a file that has no place."""
-    ram, disk = (int(size * 1e9) for size in (settings.cache_ram_gb, settings.cache_disk_gb))
+    ram, disk = settings.cache.cache_ram_bytes, settings.cache.cache_disk_bytes
     if not settings.ring.prefix_cache or not (ram or disk):
         return None
     try:
@@ -185,10 +185,10 @@ def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> Assign
     return AssignedWork(
         layers=layers,
         device=settings.device,
-        dtype=settings.dtype,
+        dtype=settings.served.dtype,
         kv_tokens=settings.kv_tokens,
         threads=settings.threads,
-        kv_dtype=settings.kv_dtype,
+        kv_dtype=settings.served.kv_dtype,
         weights=WeightsSource(model=public_name(path)),
         prefix_cache=settings.ring.prefix_cache,
     )
@@ -222,7 +222,7 @@ def check_memory(
 def _check_upload(settings: ServeSettings, description: ModelDescription) -> None:
     if settings.upload_mbps is None:
         return
-    element_bytes = 4 if settings.dtype == "float32" else 2
+    element_bytes = 4 if settings.served.dtype == "float32" else 2
     message_bytes = description.hidden_size * element_bytes + DECODE_HEADER_BYTES
     try:
         check_cap(settings.upload_mbps * 1e6 / 8, message_bytes * DECODE_TOKENS_PER_S_MIN)

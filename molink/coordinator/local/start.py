@@ -60,10 +60,10 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
     operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
-    model = model_of(settings)
+    model = model_of(settings.served)
     plan = fixed_plan(settings, model.path, model.description)
     free_bytes = psutil.virtual_memory().available
-    check_memory(plan.works, model.path, free_bytes, settings.standbys)
+    check_memory(plan.works, model.path, free_bytes, settings.ring.standbys)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
         stores = stack.enter_context(open_stores(folder, model.card.name))
@@ -94,19 +94,26 @@ def _cluster(
 ) -> Cluster:
     public_key, stages = stores.registry.coordinator.public_z85, len(plan.works)
     planned = tuple(node.node_id for node in nodes[:stages])
-    terms = settings.codec, settings.standbys, settings.shadow
+    ring, terms = settings.ring, settings.ring.terms(settings.api)
     return run_cluster(
         tasks,
         card=card,
         hub=hub,
         ledger=stores.ledger,
-        planner=FixedPlanner(planned, plan.works, settings.standbys),
+        planner=FixedPlanner(planned, plan.works, ring.standbys),
         readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
         blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
-        new_endpoint=partial(LocalEndpoint, card, plan, settings.ring, public_key, nodes),
-        settings=ManagerSettings(stages, *terms, first_must_stand=True, recoveries=_recoveries()),
-        intake=Intake.of(settings),
-        status=dict,
+        new_endpoint=partial(LocalEndpoint, card, plan, terms, public_key, nodes),
+        settings=ManagerSettings(
+            stages,
+            ring.codec,
+            ring.standbys,
+            ring.shadow,
+            first_must_stand=True,
+            recoveries=_recoveries(),
+        ),
+        intake=Intake.of(settings.api),
+        relay=lambda: None,
         live=stores.live,
         audits=audits,
     )

@@ -16,12 +16,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from molink.control.messages.payloads import AssignedWork, NodeState
 from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen
 from molink.errors import ErrorGuard
+from molink.report.cluster import RingForecast
 from molink_scheduler.routing.ring_forecast import RingPace
 
 if TYPE_CHECKING:
@@ -81,12 +82,14 @@ class PlannedRing:
         return RingPace.planned(prompt_tokens, one.ttft_s, one.tpot_alone_s, one.tpot_s, one.users)
 
     @property
-    def promised(self) -> dict[str, Any] | None:
+    def promised(self) -> RingForecast | None:
         """Forecast in figures, to be compared with what is served; None without."""
-        if self.forecast is None:
+        one = self.forecast
+        if one is None:
             return None
-        figures = ("users", "tpot_s", "tpot_alone_s", "ttft_s", "tokens_per_s", "bottleneck")
-        return {name: getattr(self.forecast, name) for name in figures}
+        return RingForecast(
+            one.users, one.tpot_s, one.tpot_alone_s, one.ttft_s, one.tokens_per_s, one.bottleneck
+        )
 
 
 def _moved(forecasts: Sequence["StageForecast"], stage: PlannedStage) -> "StageForecast":

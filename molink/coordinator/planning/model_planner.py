@@ -54,15 +54,16 @@ CONTEXT_SHARE = 4
 
 def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
     """Goal of a plan: what users are to feel, and how long their requests are taken to be."""
-    length = min(settings.model_len_max or description.model_len_max, description.model_len_max)
+    goal, len_max = settings.goal, description.model_len_max
+    length = min(settings.served.model_len_max or len_max, len_max)
     usual = max(16, min(CONTEXT_TOKENS_USUAL, length // CONTEXT_SHARE))
-    context = settings.context_tokens or usual
-    prompt = context // 2 if settings.prompt_tokens is None else settings.prompt_tokens
+    context = goal.context_tokens or usual
+    prompt = context // 2 if goal.prompt_tokens is None else goal.prompt_tokens
     return Goal(
-        tpot_s=settings.tpot_ms / 1e3,
+        tpot_s=goal.tpot_ms / 1e3,
         context_tokens=context,
         prompt_tokens=prompt,
-        answer_tokens=settings.answer_tokens or max(1, context // 8),
+        answer_tokens=goal.answer_tokens or max(1, context // 8),
         micro_batches=settings.ring.micro_batch_count,
     )
 
@@ -96,13 +97,13 @@ class ModelPlanner:
     ) -> "ModelPlanner":
         """The planner for the model at a path or on the hub, of which nodes hear by a public name.
         Raises UserError when its sizes are not known."""
-        stored = ELEMENT_BYTES.get(description.dtype, 2)
-        planned = planned_model(path, settings.kv_dtype)
+        stored, served = ELEMENT_BYTES.get(description.dtype, 2), settings.served
+        planned = planned_model(path, served.kv_dtype)
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
         shown = planned.shape, name or weights.model
-        facts = FactsMaker(planned.costs, stored, settings.dtype, output_layers, *shown)
+        facts = FactsMaker(planned.costs, stored, served.dtype, output_layers, *shown)
         goal = goal_of(settings, description)
-        kept = (settings.split, settings.kv_dtype, planned.declared, settings.standbys)
+        kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
         return cls(facts, goal, weights, *kept, settings.ring.prefix_cache)
 
     @property

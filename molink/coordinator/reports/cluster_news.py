@@ -1,6 +1,6 @@
 """What changes in a cluster, for its ledger of events: who came, what each PC does, what serves.
 
-Made from the body of GET /cluster, which all that a node's state follows from has gone into: what a
+Made from the cluster's report, which all that a node's state follows from has gone into: what a
 node reports, what it is told, and what is known of its silence.
 """
 
@@ -8,12 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from molink.errors import ErrorGuard
+from molink.report.cluster import ClusterReport
+from molink.report.nodes import NodeReport
 from molink.serving.events import EventKind, EventLedger
-
-Report = Mapping[str, Any]
 
 PERIOD_S = 1.0
 """Between two looks, for the person in front of it."""
@@ -39,8 +38,8 @@ KINDS: Mapping[str, EventKind] = {"lost": "node_lost"}
 class ClusterNews:
     """Reporter of the differences between one look at the cluster and the next."""
 
-    report: Callable[[], Report]
-    """The body of GET /cluster, as it is now."""
+    report: Callable[[], ClusterReport]
+    """Maker of the report on the cluster as it is now."""
     events: EventLedger
     clock: Callable[[], float] = time.monotonic
     now: str = ""
@@ -51,7 +50,7 @@ class ClusterNews:
     _refused_since: float | None = None
     """Since when requests are refused that were answered before."""
     _ready: bool = False
-    _troubles: list[str] = field(default_factory=list)
+    _troubles: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -64,7 +63,7 @@ class ClusterNews:
     def look(self) -> None:
         """Add to the ledger what is new since the last time."""
         report = self.report()
-        nodes = {str(node["id"]): node for node in report.get("nodes", ())}
+        nodes = {node.id: node for node in report.nodes}
         for node_id in self._shown.keys() - nodes.keys():
             self._removed(node_id)
         for node_id, node in nodes.items():
@@ -78,63 +77,59 @@ class ClusterNews:
         name = self._names.pop(node_id)
         self.events.add("node_removed", f"{name} is removed", node=name)
 
-    def _of_node(self, node_id: str, node: Report) -> None:
+    def _of_node(self, node_id: str, node: NodeReport) -> None:
         sentence, before = _sentence(node), self._shown.get(node_id)
-        if sentence == before or (before is None and node["state"] == "lost"):
+        if sentence == before or (before is None and node.state == "lost"):
             return
-        name = str(node["name"])
+        name = node.name
         self._shown[node_id], self._names[node_id] = sentence, name
         if before is None:
             self.events.add("node_joined", f"{name} is here and {sentence}", node=name)
         else:
-            kind = KINDS.get(str(node["state"]), "node_changed")
+            kind = KINDS.get(node.state, "node_changed")
             self.events.add(kind, f"{name} {sentence}", node=name)
 
-    def _of_troubles(self, report: Report) -> None:
+    def _of_troubles(self, report: ClusterReport) -> None:
         """Of the relay, the broker, the disk."""
-        own = (str(report.get("relay", {}).get("trouble", "")), *report.get("trouble", ()))
-        before, self._troubles = self._troubles, [one for one in own if one]
+        before, self._troubles = self._troubles, report.troubles
         for trouble in self._troubles:
             if trouble not in before:
                 self.events.add("trouble", trouble)
 
-    def _of_rings(self, report: Report) -> None:
-        was_ready, self._ready = self._ready, report["unready_reason"] is None
+    def _of_rings(self, report: ClusterReport) -> None:
+        was_ready, self._ready = self._ready, report.unready_reason is None
         if self._ready and not was_ready:
             since, self._refused_since = self._refused_since, None
             again = f" again after {self.clock() - since:.0f} s" if since is not None else ""
             self.events.add("ready", f"requests are answered{again}: {_rings(report)}")
         elif was_ready and not self._ready:
-            self._refused_since, why = self.clock(), report["unready_reason"]
+            self._refused_since, why = self.clock(), report.unready_reason
             self.events.add("unready", f"requests are refused until there is another ring: {why}")
 
 
-def cluster_now(report: Report) -> str:
+def cluster_now(report: ClusterReport) -> str:
     """How it is, in one sentence."""
-    if report["unready_reason"] is not None:
-        return str(report["unready_reason"])
-    requests = [ring.get("requests", {}) for ring in report["rings"]]
-    running = sum(one.get("running") or 0 for one in requests)
-    waiting = sum(one.get("waiting") or 0 for one in requests)
-    return f"Serving {_rings(report)}; requests: {running} running, {waiting} waiting."
+    if report.unready_reason is not None:
+        return report.unready_reason
+    requests = f"{report.running} running, {report.waiting} waiting"
+    return f"Serving {_rings(report)}; requests: {requests}."
 
 
-def _rings(report: Report) -> str:
-    rings = len(report["rings"])
-    here = [node["state"] for node in report.get("nodes", ())]
-    spare = here.count("standby")
+def _rings(report: ClusterReport) -> str:
+    here, rings = report.counts(), len(report.rings)
+    spare = here.get("standby", 0)
     beside = f", {_count(spare, 'PC')} standing by" if spare else ""
-    pcs = _count(here.count("serving"), "PC")
-    return f"{report['model']} on {pcs} in {_count(rings, 'ring')}{beside}"
+    pcs = _count(here.get("serving", 0), "PC")
+    return f"{report.model} on {pcs} in {_count(rings, 'ring')}{beside}"
 
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'s' * (number != 1)}"
 
 
-def _sentence(node: Report) -> str:
+def _sentence(node: NodeReport) -> str:
     """Without the progress of loading, which changes all the time."""
-    layers = node.get("layers")
+    layers = node.layers
     held = f"layers {layers[0]} to {layers[1] - 1}" if layers else "nothing"
-    sentence = IN_WORDS.get(str(node["state"]), str(node["state"])).format(layers=held)
-    return f"{sentence}: {node['reason']}" if node.get("reason") else sentence
+    sentence = IN_WORDS.get(node.state, node.state).format(layers=held)
+    return f"{sentence}: {node.reason}" if node.reason else sentence

@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
 
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.live_sequence import RequestStalledError
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError
+from molink.report.cluster import ClusterReport
 from molink.serving.answer_log import AnswerLog, EarlierAnswer, Ending
 from molink.serving.answers.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
@@ -54,8 +54,8 @@ class ClusterService:
     """Service over all rings of a cluster."""
 
     model: ModelCard
-    report: Callable[["ClusterService"], dict[str, Any]]
-    """Function that makes what GET /cluster shows of the service and the rest of the cluster."""
+    report: Callable[["ClusterService"], ClusterReport]
+    """Maker of the report on the service and the rest of the cluster."""
     intake: Intake = field(default_factory=Intake)
     progress: str = "No PC has joined yet: start an agent with the printed command."
     """Reason why nothing serves, while nothing does; kept by the manager of the rings."""
@@ -247,8 +247,8 @@ class ClusterService:
         prompt_tokens, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
         return RequestTimeline(self.model.name, prompt_tokens, max_tokens, request.key_id)
 
-    def cluster(self) -> dict[str, Any]:
-        """The body of GET /cluster."""
+    def cluster(self) -> ClusterReport:
+        """Report on rings and nodes, as they are now."""
         return self.report(self)
 
     @property

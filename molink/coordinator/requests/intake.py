@@ -5,15 +5,16 @@ the rings that serve.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from molink.config.settings import ServeSettings, UpSettings, targets_of
+from molink.config.groups import ApiSettings
 from molink.coordinator.ring.client import RingClient
 from molink.errors import OverloadedError
+from molink.report.cluster import RingForecast
+from molink.report.requests import StageLayers
 from molink.serving.service import GenerationRequest
-from molink.serving.timeline import RequestTimeline, StageLayers
+from molink.serving.timeline import RequestTimeline
 from molink_scheduler.routing.admission import (
     NO_TARGETS,
     READMITTED_BELOW,
@@ -33,8 +34,8 @@ class ServingRing:
     client: RingClient
     tokens_per_s: float
     """Forecast, by which rings are compared."""
-    promised: Mapping[str, Any] | None = None
-    """Forecast with which it was planned, all of it, for GET /cluster; None: it had none."""
+    promised: RingForecast | None = None
+    """Forecast with which it was planned; None: it had none."""
     draining: bool = False
     """Whether it takes no new requests; those that run end here."""
 
@@ -67,10 +68,9 @@ class Intake:
     routing: Routing = Routing.MOLINK
 
     @classmethod
-    def of(cls, settings: ServeSettings | UpSettings) -> "Intake":
+    def of(cls, api: ApiSettings) -> "Intake":
         """The intake as the operator has set it."""
-        targets = targets_of(settings.ttft_target_s, settings.tpot_target_ms)
-        return cls(settings.queue_s, targets, Routing(settings.routing))
+        return cls(api.queue_s, api.targets, Routing(api.routing))
 
     def overload(self, rings: Sequence[ServingRing]) -> OverloadedError | None:
         """Why a newcomer is refused where every one of these rings takes no more."""

@@ -7,10 +7,10 @@ is cached, so they are no misses (`LiveSequence.answered`).
 """
 
 from collections import deque
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from molink.stage_protocol.health import StageHealth
+from molink.report.cluster import CachedBelow, CacheReport
+from molink.stage_protocol.health import CacheTiersHealth, StageHealth
 
 RECENT_REQUESTS = 100
 """Of which the recent hit rate is: one of them is 1 %, and a changed crowd shows within minutes."""
@@ -35,17 +35,24 @@ class CacheUse:
         self.cached_tokens += cached_tokens
         self._recent.append((prompt_tokens, cached_tokens))
 
-    def report(self, head: StageHealth | None) -> dict[str, Any]:
-        """Part of GET /cluster; the head knows what is cached on all stages."""
-        tiers = None if head is None else head.cache_tiers
+    def report(self, head: StageHealth | None) -> CacheReport:
+        """Use of the cache so far; the head knows what is cached on all stages."""
         recent = [sum(one) for one in zip(*self._recent, strict=True)] or [0, 0]
-        return {
-            "tokens": None if head is None else head.kv_tokens_cached,
-            "requests": self.requests,
-            "hit_rate": _share(self.cached_tokens, self.prompt_tokens),
-            "recent_hit_rate": _share(recent[1], recent[0]),
-            "tiers": None if tiers is None else asdict(tiers),
-        }
+        return CacheReport(
+            tokens=None if head is None else head.kv_tokens_cached,
+            requests=self.requests,
+            hit_rate=_share(self.cached_tokens, self.prompt_tokens),
+            recent_hit_rate=_share(recent[1], recent[0]),
+            tiers=None if head is None else _below(head.cache_tiers),
+        )
+
+
+def _below(tiers: CacheTiersHealth | None) -> CachedBelow | None:
+    if tiers is None:
+        return None
+    return CachedBelow(
+        tiers.host_tokens, tiers.file_tokens, tiers.fetched_tokens, tiers.lost_tokens
+    )
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -13,7 +13,7 @@ from molink.errors import (
     RingError,
 )
 from molink.transport.link.connections import MoveOutcome
-from molink.transport.link.inbound import Arrived
+from molink.transport.link.inbound import ArrivedMessage
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import STALE, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
@@ -56,7 +56,9 @@ class RingClientLinks:
 
     _loop: asyncio.AbstractEventLoop
     head: PacedLink | None = None
-    _events: "asyncio.Queue[Arrived | HeadSilent | HeadLost]" = field(default_factory=asyncio.Queue)
+    _events: "asyncio.Queue[ArrivedMessage | HeadSilent | HeadLost]" = field(
+        default_factory=asyncio.Queue
+    )
     _links: ProcessLinks = field(init=False)
     _head_key: str | None = None
     """That its link was opened with."""
@@ -110,7 +112,7 @@ class RingClientLinks:
         more is read from the tail while much of what it sent waits for this call."""
         while True:
             event = await self._events.get()
-            if not isinstance(event, Arrived):
+            if not isinstance(event, ArrivedMessage):
                 return event
             message = self._links.decode(event)
             if message is not STALE:
@@ -131,7 +133,7 @@ class RingClientLinks:
         """What was found of a head that is gone is not of the next one."""
         for _ in range(self._events.qsize()):
             event = self._events.get_nowait()
-            if isinstance(event, Arrived) or (isinstance(event, HeadLost) and event.is_ours):
+            if isinstance(event, ArrivedMessage) or (isinstance(event, HeadLost) and event.is_ours):
                 self._events.put_nowait(event)
 
     def send(self, message: Order) -> None:
@@ -176,7 +178,7 @@ class RingClientLinks:
             case other:
                 assert_never(other)
 
-    def _queue(self, event: Arrived | HeadSilent | HeadLost) -> None:
+    def _queue(self, event: ArrivedMessage | HeadSilent | HeadLost) -> None:
         """In the link thread."""
         self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 

@@ -10,7 +10,7 @@ rejected: a round takes less time than there is between two looks, so it would s
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molink.dashboard.model.cluster import Ring
+from molink.report.cluster import RingReport
 
 CIRCLING_MIN = 0.05
 """Mean count of micro-batches under way below which a ring rests."""
@@ -28,9 +28,9 @@ class Circling:
     """Micro-batches on the link that leaves each stage."""
 
 
-def circling(ring: Ring) -> Circling | None:
+def circling(ring: RingReport) -> Circling | None:
     """Places of a ring's micro-batches; None: the ring rests, or does not tell."""
-    held = [stage.micro_batches for stage in ring.stages]
+    held = [stage.micro_batches_held for stage in ring.stages]
     known = [one for one in held if one is not None]
     if ring.circling is None or ring.circling < CIRCLING_MIN or len(known) < len(held):
         return None
@@ -41,7 +41,7 @@ def circling(ring: Ring) -> Circling | None:
     return Circling(tuple(whole[: len(held)]), tuple(whole[len(held) :]))
 
 
-def _link_parts(ring: Ring) -> list[float]:
+def _link_parts(ring: RingReport) -> list[float]:
     """Part of the way that each link is; even parts where no round trip is known."""
     stages = ring.stages
     links = [ring.link_to((index + 1) % len(stages)) for index in range(len(stages))]

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from molink.dashboard.model.cluster import Link, Ring, Stage
 from molink.dashboard.model.history import History, stage_key
+from molink.report.cluster import RingLink, RingReport, StageReport
 
 SLOWER_FACTOR = 2.0
 """A stage that has become so much slower than the others of its ring is named; owners' programs
@@ -93,7 +93,7 @@ def slow_stages(history: History) -> list[SlowStage]:
     return [slow for ring in history.state.rings for slow in _slow_in(history, ring)]
 
 
-def slowest_stage(history: History, ring: Ring) -> Stage | None:
+def slowest_stage(history: History, ring: RingReport) -> StageReport | None:
     """The stage that sets the pace of a ring; None: none takes much longer than the others."""
     steps = _steps_s(history, ring)
     if len(steps) < 2:
@@ -103,7 +103,7 @@ def slowest_stage(history: History, ring: Ring) -> Stage | None:
     return ring.stages[slowest] if steps[slowest] >= PACE_FACTOR * others else None
 
 
-def _steps_s(history: History, ring: Ring) -> dict[int, float]:
+def _steps_s(history: History, ring: RingReport) -> dict[int, float]:
     """Decode steps of the stages that have computed for a while, by their index."""
     steps = {
         index: history.recent_step_s(stage_key(ring, index))
@@ -113,7 +113,7 @@ def _steps_s(history: History, ring: Ring) -> dict[int, float]:
     return {index: step_s for index, step_s in steps.items() if step_s is not None}
 
 
-def _slow_in(history: History, ring: Ring) -> Iterator[SlowStage]:
+def _slow_in(history: History, ring: RingReport) -> Iterator[SlowStage]:
     steps = _steps_s(history, ring)
     if len(steps) < len(ring.stages):
         return
@@ -145,11 +145,11 @@ def _slower_than_others(
     return found
 
 
-def _measured_step_s(history: History, ring: Ring, index: int) -> float | None:
+def _measured_step_s(history: History, ring: RingReport, index: int) -> float | None:
     """Seconds of a stage's step, as its node has measured it alone; None: it has not."""
     stage = ring.stages[index]
     node = history.state.nodes_by_name.get(stage.node)
-    if node is None or not node.layer_step_s or stage.layers is None:
+    if node is None or not node.layer_step_s:
         return None
     return node.layer_step_s * (stage.layers[1] - stage.layers[0])
 
@@ -200,7 +200,7 @@ def _of_links(history: History) -> Iterator[Finding]:
             yield from _of_link(history, link)
 
 
-def _of_link(history: History, link: Link) -> Iterator[Finding]:
+def _of_link(history: History, link: RingLink) -> Iterator[Finding]:
     name = f"The link {link.source} to {link.target}"
     if link.decode_wait_s >= DECODE_WAIT_S:
         sentence = f"{name} holds up decode: {link.decode_wait_s:.1f} s of it are queued."

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from molink.dashboard.model.cluster import ClusterState, Ring
-from molink.dashboard.model.fields import Json, count, number, text
 from molink.dashboard.model.observation import EVENTS_MAX, Observation
-from molink.dashboard.model.requests import Request
+from molink.report.cluster import ClusterReport, RingReport
+from molink.report.events import ClusterEvent
+from molink.report.plain import Json, from_plain
+from molink.report.requests import RequestReport
 
 HISTORY_S = 300.0
 """Five minutes: long enough for a p95, short enough that what is shown is now."""
@@ -46,31 +47,6 @@ ENDED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Entry of the coordinator's event ledger."""
-
-    seq: int
-    unix_s: float
-    kind: str
-    node: str
-    ring: int | None
-    text: str
-
-    @classmethod
-    def of(cls, body: Json) -> "Event":
-        """Event in an entry."""
-        ring = number(body, "ring")
-        return cls(
-            seq=count(body, "seq"),
-            unix_s=number(body, "unix_s") or 0.0,
-            kind=text(body, "kind"),
-            node=text(body, "node"),
-            ring=None if ring is None else int(ring),
-            text=text(body, "text"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """Figures of one look."""
 
@@ -88,12 +64,12 @@ class Sample:
 class History:
     """Last minutes of one cluster."""
 
-    state: ClusterState = field(default_factory=lambda: ClusterState.of({}))
+    state: ClusterReport = field(default_factory=lambda: from_plain(ClusterReport, {}))
     """State as of the last look that succeeded."""
-    requests: tuple[Request, ...] | None = None
+    requests: tuple[RequestReport, ...] | None = None
     """Live ones, then those that have ended, the newest first; None: this server does not list
     them."""
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    events: deque[ClusterEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     knows_events: bool = False
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     at_s: float = 0.0
@@ -109,7 +85,9 @@ class History:
     _usual: dict[str, float] = field(default_factory=dict)
     _usual_period: int = -1
     _here: set[str] = field(default_factory=set)
-    _ended: deque[tuple[float, Request]] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
+    _ended: deque[tuple[float, RequestReport]] = field(
+        default_factory=lambda: deque(maxlen=ENDED_MAX)
+    )
     """Ended requests, oldest first, each with when its end was seen."""
     _tokens: dict[tuple[str, int], int] = field(default_factory=dict)
     _bytes: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -123,9 +101,10 @@ class History:
         elapsed_s = None if before_s is None else seen.at_s - before_s
         if elapsed_s is not None and not 0 < elapsed_s <= GAP_S:
             elapsed_s = None
-        self.state = ClusterState.of(seen.cluster)
+        self.state = from_plain(ClusterReport, seen.cluster)
         if seen.requests is not None:
-            self._take_requests(seen.at_s, [Request.of(one) for one in seen.requests])
+            reports = [from_plain(RequestReport, one) for one in seen.requests]
+            self._take_requests(seen.at_s, reports)
         self._take_events(seen.events)
         self._take_losses(seen.at_s)
         self.samples.append(self._sample(seen.at_s, elapsed_s))
@@ -134,7 +113,7 @@ class History:
         self._learn_recent(seen.at_s)
         self._learn_usual(seen.at_s)
 
-    def _take_requests(self, at_s: float, seen: Sequence[Request]) -> None:
+    def _take_requests(self, at_s: float, seen: Sequence[RequestReport]) -> None:
         known = {one.key for _, one in self._ended}
         ended = [one for one in seen if not one.is_live and one.key not in known]
         # The newest comes first.
@@ -146,7 +125,8 @@ class History:
         if events is None:
             return
         self.knows_events = True
-        for event in map(Event.of, events):
+        for one in events:
+            event = from_plain(ClusterEvent, one)
             last = self.events[-1] if self.events else None
             # A coordinator that was started anew counts from 1 again.
             if last is None or (event.unix_s, event.seq) > (last.unix_s, last.seq):
@@ -207,13 +187,13 @@ class History:
 
     def ttfts_s(self) -> list[float]:
         """Seconds to first tokens in the last minutes, in the order in which requests came."""
-        return [one.ttft_s for one in self.recent() if one.ttft_s is not None]
+        return [one.first_token_s for one in self.recent() if one.first_token_s is not None]
 
     def tpots_s(self) -> list[float]:
         """Mean of each request of the last minutes, in the order in which they came."""
         return [one.tpot_s for one in self.recent() if one.tpot_s is not None]
 
-    def recent(self) -> list[Request]:
+    def recent(self) -> list[RequestReport]:
         """Requests that came in the last minutes, in that order."""
         ended = [(one.age_s + self.at_s - seen_s, one) for seen_s, one in self._ended]
         live = [(one.age_s, one) for one in self.requests or () if one.is_live]
@@ -257,7 +237,7 @@ class History:
         }
 
 
-def stage_key(ring: Ring, index: int) -> str:
+def stage_key(ring: RingReport, index: int) -> str:
     """Key of a stage with its layers, whichever ring it is in."""
     stage = ring.stages[index]
     return f"{stage.node} {stage.layers}"

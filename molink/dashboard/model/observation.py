@@ -1,16 +1,15 @@
 """One look at a cluster: the bodies of three answers, or why there are none.
 
-It is kept as it came, so that a recording shows more with a newer dashboard; `cluster` and
-`requests` read it.
+It is kept as it came, so that a recording shows more with a newer dashboard; `history` reads it.
 """
 
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.dashboard.model.fields import Json
 from molink.errors import UserError
 from molink.printable import printable_line
+from molink.report.plain import Json
 
 EVENTS_MAX = 2000
 """Events that the dashboard keeps: an evening's, read by a person."""

@@ -4,7 +4,6 @@ import textwrap
 from collections.abc import Iterator
 from datetime import tzinfo
 
-from molink.dashboard.model.cluster import Link, Node
 from molink.dashboard.model.figures import (
     data,
     day_and_clock,
@@ -13,9 +12,12 @@ from molink.dashboard.model.figures import (
     percent,
     seconds,
 )
-from molink.dashboard.model.history import Event, History
-from molink.dashboard.pages.lines import Glyphs, Line, Span, field_line, line
+from molink.dashboard.model.history import History
+from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, field_line, line
 from molink.dashboard.pages.request_page import request_lines
+from molink.report.cluster import RingLink
+from molink.report.events import ClusterEvent
+from molink.report.nodes import NodeReport, ProfileReport
 
 PATHS_SHOWN = 8
 """Most paths to others that a node's details show: the rest must fit on the screen, too."""
@@ -41,11 +43,13 @@ def details(
     else:
         nodes = [node for node in history.state.nodes if node.id == key]
         lines = [one for node in nodes[:1] for one in _node(history, node)]
-    return [tuple(Span(glyphs.text(span.text), span.style) for span in one) for one in lines]
+    return [tuple(TextSpan(glyphs.text(span.text), span.style) for span in one) for one in lines]
 
 
-def _event(event: Event, zone: tzinfo | None) -> Iterator[Line]:
-    yield line(Span(day_and_clock(event.unix_s, zone), "title"), Span(f"  {event.kind}", "accent"))
+def _event(event: ClusterEvent, zone: tzinfo | None) -> Iterator[Line]:
+    yield line(
+        TextSpan(day_and_clock(event.unix_s, zone), "title"), TextSpan(f"  {event.kind}", "accent")
+    )
     if event.node:
         yield field_line("node", event.node)
     if event.ring is not None:
@@ -54,8 +58,8 @@ def _event(event: Event, zone: tzinfo | None) -> Iterator[Line]:
         yield line(piece)
 
 
-def _node(history: History, node: Node) -> Iterator[Line]:
-    yield line(Span(node.name, "title"), Span(f"  {node.id}", "dim"))
+def _node(history: History, node: NodeReport) -> Iterator[Line]:
+    yield line(TextSpan(node.name, "title"), TextSpan(f"  {node.id}", "dim"))
     yield field_line("state", f"{node.state}{' (drained by the operator)' if node.drained else ''}")
     if node.reason:
         yield field_line("why", node.reason, "warning")
@@ -68,58 +72,65 @@ def _node(history: History, node: Node) -> Iterator[Line]:
     yield field_line("device", f"{node.device or '-'}, {_memory(node)}")
     yield field_line("MoLink", node.version or "unknown")
     yield from _stage(history, node)
-    cap = f", capped at {mbps(node.upload_cap_mbps)}" if node.upload_cap_mbps else ""
-    yield field_line("upload", f"{mbps(node.upload_mbps)}{cap}")
-    yield field_line("download", mbps(node.download_mbps))
-    rtt = None if node.coordinator_rtt_ms is None else node.coordinator_rtt_ms / 1000
-    yield field_line("network", f"{seconds(rtt)} to the coordinator, NAT {node.nat or 'unknown'}")
-    for name, kind in node.paths[:PATHS_SHOWN]:
+    if node.profile is not None:
+        yield from _network(node.profile)
+    for name, kind in list(node.paths.items())[:PATHS_SHOWN]:
         yield field_line("path", f"{name}: {kind}")
-    given = f"{duration(node.uptime_s)} here, {node.token_layers:,} tokens x layers"
-    yield field_line("has given", f"{given}, {data(node.bytes_sent)} sent")
+    gave = node.contribution
+    given = f"{duration(gave.uptime_s)} here, {gave.token_layers:,} tokens x layers"
+    yield field_line("has given", f"{given}, {data(gave.bytes_sent)} sent")
     for doubt in node.doubts:
         yield field_line("doubt", doubt, "warning")
 
 
-def _memory(node: Node) -> str:
-    if not node.total_bytes:
+def _network(profile: ProfileReport) -> Iterator[Line]:
+    cap = f", capped at {mbps(profile.upload_cap_mbps)}" if profile.upload_cap_mbps else ""
+    yield field_line("upload", f"{mbps(profile.upload_mbps)}{cap}")
+    yield field_line("download", mbps(profile.download_mbps))
+    trip = f"{seconds(profile.coordinator_rtt_s)} to the coordinator"
+    yield field_line("network", f"{trip}, NAT {profile.nat or 'unknown'}")
+
+
+def _memory(node: NodeReport) -> str:
+    if node.memory is None:
         return "memory not known"
-    return f"lends {data(node.lent_bytes)} of {data(node.total_bytes)}"
+    return f"lends {data(node.memory.lent_bytes)} of {data(node.memory.total_bytes)}"
 
 
-def _stage(history: History, node: Node) -> Iterator[Line]:
+def _stage(history: History, node: NodeReport) -> Iterator[Line]:
     for ring in history.state.rings:
         for stage in ring.stages:
             if stage.node == node.name:
-                step = f"{seconds(stage.decode_step_s)} a decode step"
+                step = f"{seconds(stage.decode_step_s or None)} a decode step"
                 yield field_line("computes", f"{step}, busy {percent(stage.busy_share)}")
-                if stage.micro_batches is not None:
-                    here = f"{stage.micro_batches:.1f} of {ring.circling or 0:.1f}"
+                if stage.micro_batches_held is not None:
+                    here = f"{stage.micro_batches_held:.1f} of {ring.circling or 0:.1f}"
                     yield field_line("micro-batches", f"{here} that circle are here, as a mean")
-                kv = f"{stage.kv_used:,} of {stage.kv_capacity:,} tokens"
+                kv = f"{stage.kv_tokens_used:,} of {stage.kv_tokens_capacity:,} tokens"
                 yield field_line("KV cache", f"{kv} ({percent(stage.kv_share)})")
-                if stage.states_capacity:
-                    states = f"of {stage.states_used} requests, room for {stage.states_capacity}"
-                    yield field_line("states", states)
+                if stage.state_slots_capacity:
+                    room = f"room for {stage.state_slots_capacity}"
+                    yield field_line("states", f"of {stage.state_slots_used or 0} requests, {room}")
                 if stage.frames_refused:
                     yield field_line("refused", f"{stage.frames_refused} messages", "warning")
 
 
-def _link(history: History, link: Link) -> Iterator[Line]:
-    yield line(Span(f"{link.source} to {link.target}", "title"))
+def _link(history: History, link: RingLink) -> Iterator[Line]:
+    yield line(TextSpan(f"{link.source} to {link.target}", "title"))
     yield field_line(
         "rate", f"{mbps(link.rate_mbps)}, {percent(history.link_busy(link.ends))} used"
     )
-    rtt = None if link.rtt_ms is None else link.rtt_ms / 1000
     delay = None if link.queueing_delay_ms is None else link.queueing_delay_ms / 1000
-    yield field_line("round trip", f"{seconds(rtt)}, and {seconds(delay)} of queueing on the way")
+    yield field_line(
+        "round trip", f"{seconds(link.rtt_s)}, and {seconds(delay)} of queueing on the way"
+    )
     yield field_line("decode waits", f"{data(link.decode_queued_bytes)} in {link.decode_waiting}")
     yield field_line(
         "prefill waits", f"{data(link.prefill_queued_bytes)} in {link.prefill_waiting}"
     )
     yield field_line("in flight", data(link.in_flight_bytes))
     yield field_line("sent", data(link.bytes_sent))
-    if link.codec:
-        yield field_line("packed as", f"{link.codec}, {data(link.bytes_saved)} saved")
+    if link.wire:
+        yield field_line("packed as", f"{link.wire}, {data(link.bytes_saved or 0)} saved")
     if link.foreign_upload:
         yield field_line("shares its line", "with uploads that are not ours", "warning")

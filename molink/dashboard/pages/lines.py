@@ -16,14 +16,14 @@ Style = Literal["", "dim", "bold", "title", "good", "warning", "bad", "accent", 
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextSpan:
     """Text of one style."""
 
     text: str
     style: Style = ""
 
 
-Line = tuple[Span, ...]
+Line = tuple[TextSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "░", "▼", "▲", "╭", 
 ASCII = Glyphs("_.-=+*%#", "#", ".", "v", "^", "+", "+", "|", "!", "o", "-", is_ascii=True)
 
 
-def line(*parts: Span | str) -> Line:
+def line(*parts: TextSpan | str) -> Line:
     """A line of spans; plain texts have no style."""
-    return tuple(Span(one) if isinstance(one, str) else one for one in parts)
+    return tuple(TextSpan(one) if isinstance(one, str) else one for one in parts)
 
 
 def field_line(name: str, value: str, style: Style = "") -> Line:
     """A line of a page of details: what it is, and its value."""
-    return line(Span(f"{name:<15}", "dim"), Span(value, style))
+    return line(TextSpan(f"{name:<15}", "dim"), TextSpan(value, style))
 
 
 def text_of(spans: Line) -> str:

@@ -6,7 +6,7 @@ from datetime import tzinfo
 from molink.dashboard.model.figures import clock, duration, per_s, seconds
 from molink.dashboard.model.findings import Finding, Severity, findings
 from molink.dashboard.model.history import History, percentile
-from molink.dashboard.pages.lines import Glyphs, Line, Span, Style, fitted, line
+from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, fitted, line
 
 PANEL_LINES = 4
 
@@ -33,28 +33,32 @@ def header(
     state = history.state
     if history.trouble:
         age = history.at_s - history.answered_at_s if history.answered_at_s is not None else None
-        serving = Span(f"no answer for {duration(age)}" if age is not None else "no answer", "bad")
+        serving = TextSpan(
+            f"no answer for {duration(age)}" if age is not None else "no answer", "bad"
+        )
     elif state.intake_paused:
-        serving = Span("intake paused", "warning")
+        serving = TextSpan("intake paused", "warning")
     else:
         serving = (
-            Span("refuses requests", "bad") if state.unready_reason else Span("serving", "good")
+            TextSpan("refuses requests", "bad")
+            if state.unready_reason
+            else TextSpan("serving", "good")
         )
     between = f" {glyphs.between} "
     counts = state.counts()
     here = sum(n for name, n in counts.items() if name != "lost")
-    named = f"molink {glyphs.text(state.version)}".rstrip()
+    named = f"molink {glyphs.text(state.build.version)}".rstrip()
     left = f"{named}{between}{glyphs.text(state.model)}{between}{here} of {len(state.nodes)} nodes"
     seen = clock(history.answered_at_s or history.at_s, zone)
     right = f"{note}{between}{seen}" if note else seen
     room = width - len(right) - len(serving.text) - 6
     where = f"{left}{between}{glyphs.text(url)}"
     return line(
-        Span(fitted(where, room), "title"),
+        TextSpan(fitted(where, room), "title"),
         "  ",
         serving,
         " " * (width - room - 2 - len(serving.text) - len(right)),
-        Span(right, "dim"),
+        TextSpan(right, "dim"),
     )
 
 
@@ -62,18 +66,20 @@ def finding_lines(history: History, width: int, most: int, glyphs: Glyphs) -> li
     """The worst of what stands out, one line each; one line says that nothing does."""
     found = findings(history)
     if not found:
-        return [line(Span(" Nothing stands out.", "good"))]
+        return [line(TextSpan(" Nothing stands out.", "good"))]
     shown = [_finding(one, width, glyphs) for one in found[:most]]
     if len(found) > most:
         rest = f" {len(found) - most} more: 7 "
         text = fitted(glyphs.text(_sentence(found[most - 1], glyphs)), width - len(rest))
-        shown[-1] = line(Span(text, SEVERITIES[found[most - 1].severity]), Span(rest, "dim"))
+        shown[-1] = line(
+            TextSpan(text, SEVERITIES[found[most - 1].severity]), TextSpan(rest, "dim")
+        )
     return shown
 
 
 def _finding(one: Finding, width: int, glyphs: Glyphs) -> Line:
     text = fitted(glyphs.text(_sentence(one, glyphs)), width)
-    return line(Span(text, SEVERITIES[one.severity]))
+    return line(TextSpan(text, SEVERITIES[one.severity]))
 
 
 def _sentence(one: Finding, glyphs: Glyphs) -> str:
@@ -85,7 +91,7 @@ def panel_lines(history: History, width: int, glyphs: Glyphs) -> list[Line]:
     """Tokens per second, TTFT, TPOT and the requests."""
     if history.requests is None:
         unknown = "This server does not list its requests: update it to see TTFT and TPOT."
-        return [_requests(history), line(Span(unknown, "dim"))]
+        return [_requests(history), line(TextSpan(unknown, "dim"))]
     spark = SPARK_WIDTH + max(0, width - 80)
     planned = _planned(history)
     return [
@@ -115,14 +121,14 @@ def _series(
 ) -> Line:
     now = values[-1] if values else None
     return line(
-        Span(f"{name:<9}", "bold"),
-        Span(glyphs.sparkline(values, width), "accent"),
+        TextSpan(f"{name:<9}", "bold"),
+        TextSpan(glyphs.sparkline(values, width), "accent"),
         f"{shown(now):>9}",
-        Span("  p50", "dim"),
+        TextSpan("  p50", "dim"),
         f"{shown(percentile(values, 0.5)):>8}",
-        Span("  p95", "dim"),
+        TextSpan("  p95", "dim"),
         f"{shown(percentile(values, 0.95)):>8}",
-        Span(f"  plan{planned:>8}" if planned and planned != "-" else "", "dim"),
+        TextSpan(f"  plan{planned:>8}" if planned and planned != "-" else "", "dim"),
     )
 
 
@@ -135,13 +141,13 @@ def _requests(history: History) -> Line:
     refused = sum(1 for one in ended if one.finish_reason == "overloaded")
     moved = sum(1 for one in recent if one.moves)
     return line(
-        Span("requests ", "bold"),
-        Span(f"{state.running} running"),
+        TextSpan("requests ", "bold"),
+        TextSpan(f"{state.running} running"),
         ", ",
-        Span(f"{state.waiting} waiting", waiting),
-        Span(f"   last 5 min: {len(ended)} ended, ", "dim"),
-        Span(f"{failed} failed", "bad" if failed else "dim"),
-        Span(f", {refused} refused" if refused else "", "warning"),
-        Span(", ", "dim"),
-        Span(f"{moved} moved", "warning" if moved else "dim"),
+        TextSpan(f"{state.waiting} waiting", waiting),
+        TextSpan(f"   last 5 min: {len(ended)} ended, ", "dim"),
+        TextSpan(f"{failed} failed", "bad" if failed else "dim"),
+        TextSpan(f", {refused} refused" if refused else "", "warning"),
+        TextSpan(", ", "dim"),
+        TextSpan(f"{moved} moved", "warning" if moved else "dim"),
     )

@@ -18,8 +18,8 @@ from datetime import tzinfo
 from itertools import pairwise
 
 from molink.dashboard.model.figures import day_and_clock, seconds
-from molink.dashboard.model.requests import Attempt, PromptPiece, Request
-from molink.dashboard.pages.lines import Glyphs, Line, Span, Style, field_line, line
+from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, field_line, line
+from molink.report.requests import AttemptReport, PieceReport, RequestReport
 
 AXIS_CELLS = 36
 
@@ -32,10 +32,10 @@ Stretch = tuple[float, float]
 """Beginning and end, in seconds after the arrival."""
 
 
-def request_lines(request: Request, glyphs: Glyphs, zone: tzinfo | None) -> Iterator[Line]:
+def request_lines(request: RequestReport, glyphs: Glyphs, zone: tzinfo | None) -> Iterator[Line]:
     """All that is known of a request."""
     choice = f", choice {request.choice}" if request.choice else ""
-    yield line(Span(f"{request.id}{choice}", "title"), Span(f"  {request.state}", "accent"))
+    yield line(TextSpan(f"{request.id}{choice}", "title"), TextSpan(f"  {request.state}", "accent"))
     came = day_and_clock(request.received_unix_s, zone)
     yield field_line("received", f"{came}, {request.key_id or 'without a key'}")
     yield field_line("prompt", _prompt(request))
@@ -56,7 +56,7 @@ def request_lines(request: Request, glyphs: Glyphs, zone: tzinfo | None) -> Iter
         yield from _attempt(attempt)
 
 
-def _prompt(request: Request) -> str:
+def _prompt(request: RequestReport) -> str:
     told = f"{request.prompt_tokens_done:,} of {request.prompt_tokens:,} tokens"
     cached = request.cached_tokens
     return f"{told}, {cached:,} of them cached" if cached else f"{told} computed"
@@ -81,7 +81,7 @@ class _Axis:
             for at in range(first, max(first + 1, self._cell(ends_s))):
                 cells[min(at, AXIS_CELLS - 1)] = self.glyphs.bar
         length = seconds(sum(ends_s - begins_s for begins_s, ends_s in stretches))
-        yield line(f"{name:<9}", Span("".join(cells), style), f"{length:>9}  {note}")
+        yield line(f"{name:<9}", TextSpan("".join(cells), style), f"{length:>9}  {note}")
 
     def marks(self, name: str, style: Style, times_s: Sequence[float]) -> Iterator[Line]:
         """A line with a mark for each of these times; none without one."""
@@ -90,14 +90,14 @@ class _Axis:
         cells = [" "] * AXIS_CELLS
         for at_s in times_s:
             cells[min(self._cell(at_s), AXIS_CELLS - 1)] = self.glyphs.dot
-        yield line(f"{name:<9}", Span("".join(cells), style))
+        yield line(f"{name:<9}", TextSpan("".join(cells), style))
 
     def _cell(self, at_s: float) -> int:
         share = at_s / self.whole_s if self.whole_s > 0 else 0.0
         return round(AXIS_CELLS * min(1.0, max(0.0, share)))
 
 
-def _wait_and_prefill(request: Request, axis: _Axis) -> Iterator[Line]:
+def _wait_and_prefill(request: RequestReport, axis: _Axis) -> Iterator[Line]:
     waited_s = request.queue_s if request.queue_s is not None else axis.whole_s
     yield from axis.bars("wait", "warning", [(0.0, waited_s)])
     if request.prefill_s is None:
@@ -111,10 +111,10 @@ def _wait_and_prefill(request: Request, axis: _Axis) -> Iterator[Line]:
     yield from axis.marks("pieces", "prefill", sent)
 
 
-def _decode(request: Request, axis: _Axis) -> Iterator[Line]:
-    if request.ttft_s is None or request.decode_s is None:
+def _decode(request: RequestReport, axis: _Axis) -> Iterator[Line]:
+    if request.first_token_s is None or request.decode_s is None:
         return
-    decode = [(request.ttft_s, request.ttft_s + request.decode_s)]
+    decode = [(request.first_token_s, request.first_token_s + request.decode_s)]
     yield from axis.bars("decode", "decode", decode, _rounds(request))
     pauses = [one for attempt in request.attempts for one in attempt.rounds.pauses]
     stretches = [(one.began_s, one.began_s + one.length_s) for one in pauses]
@@ -123,7 +123,7 @@ def _decode(request: Request, axis: _Axis) -> Iterator[Line]:
     yield from axis.bars("recovery", "bad", recoveries, f"moved {request.moves}x")
 
 
-def _rounds(request: Request) -> str:
+def _rounds(request: RequestReport) -> str:
     """How many there were, and what is usual on the ring that it is on."""
     told = sum(attempt.rounds.count for attempt in request.attempts)
     usual_s = request.attempts[-1].rounds.p50_s if request.attempts else None
@@ -131,7 +131,7 @@ def _rounds(request: Request) -> str:
     return f"{count} rounds" + ("" if usual_s is None else f", p50 {seconds(usual_s)}")
 
 
-def _recoveries(request: Request, whole_s: float) -> list[Stretch]:
+def _recoveries(request: RequestReport, whole_s: float) -> list[Stretch]:
     """Stretches from the end of one ring's part to the first token of the next, or to now."""
     return [
         (left.ended_s, whole_s if took.first_token_s is None else took.first_token_s)
@@ -140,11 +140,11 @@ def _recoveries(request: Request, whole_s: float) -> list[Stretch]:
     ]
 
 
-def _attempt(attempt: Attempt) -> Iterator[Line]:
+def _attempt(attempt: AttemptReport) -> Iterator[Line]:
     held = ", ".join(
-        f"{node} {layers[0]}-{layers[1]}" if layers else node for node, layers in attempt.stages
+        f"{stage.node} {stage.layers[0]}-{stage.layers[1]}" for stage in attempt.stages
     )
-    yield line(Span(f"ring {attempt.ring}", "bold"), f"  {held}")
+    yield line(TextSpan(f"ring {attempt.number}", "bold"), f"  {held}")
     steps = (
         ("submitted", attempt.submitted_s),
         ("started", attempt.started_s),
@@ -156,13 +156,13 @@ def _attempt(attempt: Attempt) -> Iterator[Line]:
     yield from _pieces(attempt.pieces)
     yield from _rounds_of(attempt)
     if attempt.moved_because:
-        yield line(Span(f"{INDENT}moved on: {attempt.moved_because}", "warning"))
+        yield line(TextSpan(f"{INDENT}moved on: {attempt.moved_because}", "warning"))
 
 
-def _pieces(pieces: Sequence[PromptPiece]) -> Iterator[Line]:
+def _pieces(pieces: Sequence[PieceReport]) -> Iterator[Line]:
     if not pieces:
         return
-    told = ", ".join(f"{one.start}-{one.end} at {one.sent_s:.2f} s" for one in pieces)
+    told = ", ".join(f"{one.tokens[0]}-{one.tokens[1]} at {one.sent_s:.2f} s" for one in pieces)
     yield from _wrapped(f"tokens of the prompt: {told}")
 
 
@@ -171,7 +171,7 @@ def _wrapped(text: str) -> Iterator[Line]:
         yield line(f"{INDENT}{piece}")
 
 
-def _rounds_of(attempt: Attempt) -> Iterator[Line]:
+def _rounds_of(attempt: AttemptReport) -> Iterator[Line]:
     rounds = attempt.rounds
     if not rounds.count:
         return
@@ -179,4 +179,4 @@ def _rounds_of(attempt: Attempt) -> Iterator[Line]:
     yield line(f"{INDENT}{rounds.count} rounds: {usual}, longest {seconds(rounds.longest_s)}")
     for one in rounds.pauses:
         what = f"pause of {seconds(one.length_s)} at {one.began_s:.2f} s, after {one.tokens} tokens"
-        yield line(Span(f"{INDENT}{what}", "warning"))
+        yield line(TextSpan(f"{INDENT}{what}", "warning"))

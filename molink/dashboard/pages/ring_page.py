@@ -16,11 +16,17 @@ line.
 from collections.abc import Iterator, Sequence
 
 from molink.dashboard.model.circling import Circling, circling
-from molink.dashboard.model.cluster import COORDINATOR, Link, Ring, Stage
 from molink.dashboard.model.figures import data, mbps, percent, seconds
 from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
 from molink.dashboard.model.history import History, stage_key
-from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line, text_of
+from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line, text_of
+from molink.report.cluster import (
+    COORDINATOR,
+    CacheReport,
+    RingLink,
+    RingReport,
+    StageReport,
+)
 
 BUSY_BAD = 0.9
 """A stage so busy has nothing to spare."""
@@ -59,55 +65,59 @@ def ring_rows(history: History, width: int, height: int, glyphs: Glyphs) -> list
 def _without_rings(history: History) -> list[Row]:
     """Rows that tell what each node does, when nothing serves."""
     counts = ", ".join(f"{n} {state}" for state, n in sorted(history.state.counts().items()))
-    rows = [Row(line(Span("No ring serves.", "bad"), f"  {counts or 'No PC has joined.'}"))]
+    rows = [Row(line(TextSpan("No ring serves.", "bad"), f"  {counts or 'No PC has joined.'}"))]
     for node in history.state.nodes:
         if node.state == "loading":
             done = f"{percent(node.loaded)} loaded" if node.loaded is not None else "loads"
-            rows.append(Row(line(f"  {fitted(node.name, 20)} ", Span(done, "accent")), node.id))
+            rows.append(Row(line(f"  {fitted(node.name, 20)} ", TextSpan(done, "accent")), node.id))
     return rows
 
 
-def _title(ring: Ring, width: int, glyphs: Glyphs) -> Line:
+def _title(ring: RingReport, width: int, glyphs: Glyphs) -> Line:
     """Title of a ring, as far as it fits; what the cache saves goes before the rest."""
-    parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
+    parts: list[TextSpan | str] = [TextSpan(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
         noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
         parts.append(f"{_under_way(ring)}{ring.micro_batches} {noun}")
     if ring.round_s is not None:
         parts.append(f", round {seconds(ring.round_s)}")
-    parts += ["  ", Span(f"{ring.running} running, {ring.waiting} waiting", "bold")]
-    wire: list[Span | str] = []
-    if ring.codec:
-        wire = ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
-    if ring.hit_rate is None:
+    requests = ring.requests
+    parts += ["  ", TextSpan(f"{requests.running} running, {requests.waiting} waiting", "bold")]
+    wire: list[TextSpan | str] = []
+    if ring.wire.codec:
+        wire = ["  ", TextSpan(f"wire {glyphs.text(ring.wire.codec)}", "dim")]
+    cache = ring.prefix_cache
+    if cache is None or cache.recent_hit_rate is None:
         return line(*parts, *wire)
-    hits: list[Span | str] = ["  ", Span(f"cached {percent(ring.hit_rate)}", "dim")]
-    held = Span(f", {_cached(ring)}", "dim")
+    hits: list[TextSpan | str] = ["  ", TextSpan(f"cached {percent(cache.recent_hit_rate)}", "dim")]
+    held = TextSpan(f", {_cached(cache)}", "dim")
     titles = [line(*parts, *end) for end in ([*wire, *hits, held], [*hits, held], hits)]
     return next((one for one in titles if len(text_of(one)) <= width), titles[-1])
 
 
-def _cached(ring: Ring) -> str:
+def _cached(cache: CacheReport) -> str:
     """Tokens that are cached, in the devices and below."""
-    below = ((ring.host_tokens, "in host memory"), (ring.file_tokens, "on disk"))
-    found = [f"{_thousands(tokens)} {where}" for tokens, where in below if tokens]
-    return ", ".join([f"{_thousands(ring.cached_tokens)} tokens", *found])
+    found = [f"{_thousands(cache.tokens or 0)} tokens"]
+    if cache.tiers is not None:
+        below = ((cache.tiers.host_tokens, "in host memory"), (cache.tiers.file_tokens, "on disk"))
+        found += [f"{_thousands(tokens)} {where}" for tokens, where in below if tokens]
+    return ", ".join(found)
 
 
 def _thousands(tokens: int) -> str:
     return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens}"
 
 
-def _under_way(ring: Ring) -> str:
+def _under_way(ring: RingReport) -> str:
     """How many of the micro-batches that may circle do."""
     return "" if ring.circling is None else f"{ring.circling:.1f} of "
 
 
-def _entrance(history: History, ring: Ring, width: int, glyphs: Glyphs) -> Iterator[Row]:
+def _entrance(history: History, ring: RingReport, width: int, glyphs: Glyphs) -> Iterator[Row]:
     link = ring.link(COORDINATOR, ring.stages[0].node) if ring.stages else None
     if link is not None:
         spans = _link_figures(history, link, glyphs)
-        yield Row(line(Span(f"  {COORDINATOR} {glyphs.down} ", "dim"), *spans))
+        yield Row(line(TextSpan(f"  {COORDINATOR} {glyphs.down} ", "dim"), *spans))
 
 
 class _StageRows:
@@ -116,10 +126,10 @@ class _StageRows:
     def __init__(
         self,
         history: History,
-        ring: Ring,
+        ring: RingReport,
         index: int,
         slow: dict[tuple[int, str], SlowStage],
-        pace: Stage | None,
+        pace: StageReport | None,
         circles: Circling | None,
         width: int,
         glyphs: Glyphs,
@@ -153,21 +163,21 @@ class _StageRows:
     def _stage_line(self, micro_batches: int) -> Line:
         stage, glyphs = self._stage, self._glyphs
         name_width = 13 + min(14, max(0, self._width - 80) // 3)
-        layers = f"{stage.layers[0]}-{stage.layers[1]}" if stage.layers else "-"
+        layers = f"{stage.layers[0]}-{stage.layers[1]}"
         style = self._style()
         kv_style: Style = "warning" if (stage.kv_share or 0.0) >= BUSY_BAD else ""
         return line(
-            Span(self._side(), "dim"),
+            TextSpan(self._side(), "dim"),
             self._dots(micro_batches),
             " ",
-            Span(fitted(glyphs.text(stage.node), name_width), style or "bold"),
+            TextSpan(fitted(glyphs.text(stage.node), name_width), style or "bold"),
             f" {fitted(layers, 7)} ",
-            Span(glyphs.bar_of(stage.busy_share, self._bar_width()), style or "good"),
-            Span(f"{percent(stage.busy_share):>6}", style),
+            TextSpan(glyphs.bar_of(stage.busy_share, self._bar_width()), style or "good"),
+            TextSpan(f"{percent(stage.busy_share):>6}", style),
             " step ",
-            Span(f"{seconds(self._step_s):>7}", style),
+            TextSpan(f"{seconds(self._step_s):>7}", style),
             " KV ",
-            Span(f"{percent(stage.kv_share):>5}", kv_style),
+            TextSpan(f"{percent(stage.kv_share):>5}", kv_style),
             *self._mark(),
         )
 
@@ -179,9 +189,9 @@ class _StageRows:
     def _mark(self) -> Line:
         mark = self._glyphs.mark
         if self._slow is not None:
-            return (Span(f"  {mark} {self._slow.times:.1f}x slower", "bad"),)
+            return (TextSpan(f"  {mark} {self._slow.times:.1f}x slower", "bad"),)
         if self._sets_pace:
-            return (Span(f"  {mark} sets pace", "warning"),)
+            return (TextSpan(f"  {mark} sets pace", "warning"),)
         return ()
 
     def _side(self) -> str:
@@ -190,15 +200,15 @@ class _StageRows:
             return glyphs.corner_top
         return glyphs.corner_bottom if self._is_last else glyphs.side
 
-    def _dots(self, micro_batches: int) -> Span:
+    def _dots(self, micro_batches: int) -> TextSpan:
         dot = self._glyphs.dot
         shown = dot * micro_batches if micro_batches <= CIRCLING_CELLS else f"{micro_batches}{dot}"
-        return Span(shown.ljust(CIRCLING_CELLS), "decode")
+        return TextSpan(shown.ljust(CIRCLING_CELLS), "decode")
 
     def _bar_width(self) -> int:
         return 10 + min(20, max(0, self._width - 80) // 3)
 
-    def _link_lines(self, link: Link, detail: int) -> list[Line]:
+    def _link_lines(self, link: RingLink, detail: int) -> list[Line]:
         glyphs = self._glyphs
         side = " " if self._is_last else glyphs.side
         arrow = glyphs.up if self._is_last else glyphs.down
@@ -206,31 +216,32 @@ class _StageRows:
         decode = _queue("decode", link.decode_queued_bytes, link.decode_waiting, glyphs)
         prefill = _queue("prefill", link.prefill_queued_bytes, link.prefill_waiting, glyphs)
         dots = self._dots(self._on_link)
-        first = line(Span(side, "dim"), dots, Span(f" {arrow} ", "dim"), *figures, "   ", *decode)
+        first = line(
+            TextSpan(side, "dim"), dots, TextSpan(f" {arrow} ", "dim"), *figures, "   ", *decode
+        )
         if detail == COMPACT or self._is_last:
-            return [(*first, Span("  "), *prefill) if link.prefill_queued_bytes else first]
+            return [(*first, TextSpan("  "), *prefill) if link.prefill_queued_bytes else first]
         indent = 1 + CIRCLING_CELLS + 3 + len(text_of(figures)) + 3
-        return [first, line(Span(side, "dim"), " " * (indent - 1), *prefill)]
+        return [first, line(TextSpan(side, "dim"), " " * (indent - 1), *prefill)]
 
     def _short_link(self) -> Line:
         if self._link is None:
             return ()
-        return (Span(f"  {self._glyphs.down} {mbps(self._link.rate_mbps)}", "dim"),)
+        return (TextSpan(f"  {self._glyphs.down} {mbps(self._link.rate_mbps)}", "dim"),)
 
 
-def _link_figures(history: History, link: Link, glyphs: Glyphs) -> Line:
+def _link_figures(history: History, link: RingLink, glyphs: Glyphs) -> Line:
     busy = history.link_busy(link.ends)
     style: Style = "warning" if (busy or 0.0) >= BUSY_BAD else "dim"
-    rtt = None if link.rtt_ms is None else link.rtt_ms / 1000
     return (
-        Span(f"{mbps(link.rate_mbps):>10} {seconds(rtt):>7}  "),
-        Span(glyphs.bar_of(busy, 6), style),
-        Span(f"{percent(busy):>6}", style if style == "warning" else ""),
+        TextSpan(f"{mbps(link.rate_mbps):>10} {seconds(link.rtt_s):>7}  "),
+        TextSpan(glyphs.bar_of(busy, 6), style),
+        TextSpan(f"{percent(busy):>6}", style if style == "warning" else ""),
     )
 
 
-def _queue(kind: Style, queued_bytes: int, transfers: int, glyphs: Glyphs) -> Sequence[Span]:
+def _queue(kind: Style, queued_bytes: int, transfers: int, glyphs: Glyphs) -> Sequence[TextSpan]:
     """Bytes of one class that wait; the dots are messages."""
     dots = glyphs.dot * min(transfers, QUEUE_DOTS_MAX)
     style: Style = kind if queued_bytes else "dim"
-    return (Span(f"{kind:<7} {data(queued_bytes):>7} {dots:<2}", style),)
+    return (TextSpan(f"{kind:<7} {data(queued_bytes):>7} {dots:<2}", style),)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from functools import lru_cache
 
-from molink.dashboard.model.cluster import Link, Node, Ring
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.dashboard.model.findings import findings, slow_stages
 from molink.dashboard.model.history import History, percentile, stage_key
-from molink.dashboard.model.requests import Request
-from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
+from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
+from molink.report.cluster import RingLink, RingReport
+from molink.report.nodes import NodeReport
+from molink.report.requests import RequestReport
 
 STATES: dict[str, Style] = {
     "serving": "good",
@@ -105,19 +106,19 @@ COLUMNS = {
 def header_of(view: str, width: int) -> Line:
     """The titles of a view's columns."""
     columns = COLUMNS[view]
-    return _line(columns, [Span(one.title, "dim") for one in columns], width)
+    return _line(columns, [TextSpan(one.title, "dim") for one in columns], width)
 
 
-def _line(columns: Sequence[Column], cells: Sequence[Span | str], width: int) -> Line:
+def _line(columns: Sequence[Column], cells: Sequence[TextSpan | str], width: int) -> Line:
     shown = [one for one in zip(columns, cells, strict=True) if width >= one[0].from_columns]
     taken = sum(column.width for column, _ in shown) + len(shown) - 1
-    spans: list[Span] = []
+    spans: list[TextSpan] = []
     for column, cell in shown:
-        span = Span(cell) if isinstance(cell, str) else cell
+        span = TextSpan(cell) if isinstance(cell, str) else cell
         room = column.width or max(8, width - taken)
         if spans:
-            spans.append(Span(" "))
-        spans.append(Span(fitted(span.text, room, right=column.right), span.style))
+            spans.append(TextSpan(" "))
+        spans.append(TextSpan(fitted(span.text, room, right=column.right), span.style))
     return tuple(spans)
 
 
@@ -129,7 +130,9 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
         for index, stage in enumerate(ring.stages)
     }
     slow = {one.node for one in slow_stages(history)}
-    covered = {one.covers: _cover(one) for one in history.state.nodes if one.state == "standby"}
+    covered = {
+        one.covers or "": _cover(one) for one in history.state.nodes if one.state == "standby"
+    }
     order = {"lost": 2, "standby": 1}
     nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
     for node in nodes:
@@ -141,30 +144,32 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
 
 
 def _node_cells(
-    node: Node,
+    node: NodeReport,
     busy: float | None,
     step_s: float | None,
     is_slow: bool,
     covered_by: str,
     glyphs: Glyphs,
-) -> list[Span | str]:
+) -> list[TextSpan | str]:
     style: Style = "bad" if is_slow else ""
     layers = f"{node.layers[0]}-{node.layers[1]}" if node.layers else "-"
     note, note_style = _node_note(node, is_slow, covered_by, glyphs)
     return [
-        Span(glyphs.text(node.name), style or "bold"),
-        Span(node.state, STATES.get(node.state, "")),
+        TextSpan(glyphs.text(node.name), style or "bold"),
+        TextSpan(node.state, STATES.get(node.state, "")),
         str(node.ring) if node.ring is not None else "-",
         layers,
-        Span(percent(busy), style),
-        Span(seconds(step_s), style),
-        mbps(node.upload_mbps or None),
-        data(node.bytes_sent),
-        Span(glyphs.text(note), note_style),
+        TextSpan(percent(busy), style),
+        TextSpan(seconds(step_s), style),
+        mbps((node.profile and node.profile.upload_mbps) or None),
+        data(node.contribution.bytes_sent),
+        TextSpan(glyphs.text(note), note_style),
     ]
 
 
-def _node_note(node: Node, is_slow: bool, covered_by: str, glyphs: Glyphs) -> tuple[str, Style]:
+def _node_note(
+    node: NodeReport, is_slow: bool, covered_by: str, glyphs: Glyphs
+) -> tuple[str, Style]:
     if node.loaded is not None and node.state == "loading":
         return f"{glyphs.bar_of(node.loaded, 8)} {percent(node.loaded)}", "accent"
     if is_slow:
@@ -176,13 +181,13 @@ def _node_note(node: Node, is_slow: bool, covered_by: str, glyphs: Glyphs) -> tu
     return covered_by, ""
 
 
-def _cover(standby: Node) -> str:
+def _cover(standby: NodeReport) -> str:
     """Sentence about a standby and the node that it covers."""
     note = f"{standby.name} stands by for it"
-    if standby.behind is None:
+    if standby.shadow is None:
         return note
-    tokens, behind_s = standby.behind
-    return f"{note}, {tokens} tokens ({behind_s:.1f} s) behind"
+    behind = standby.shadow
+    return f"{note}, {behind.tokens} tokens ({behind.seconds:.1f} s) behind"
 
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
@@ -191,14 +196,14 @@ def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
 
 
 @lru_cache(ROWS_KEPT)
-def _request_row(request: Request, width: int, glyphs: Glyphs) -> Row:
+def _request_row(request: RequestReport, width: int, glyphs: Glyphs) -> Row:
     """A request that has ended stays the same object, and so does its row."""
     cells = _request_cells(request, glyphs)
     found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
     return Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
 
 
-def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
+def _request_cells(request: RequestReport, glyphs: Glyphs) -> list[TextSpan | str]:
     done, whole = request.prompt_tokens_done, request.prompt_tokens
     prompt = f"{done}/{whole}" if done < whole else str(whole)
     age_s = request.age_s if request.is_live else request.total_s
@@ -206,17 +211,17 @@ def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
     state = request.state if request.is_live else (request.finish_reason or request.state)
     moved = f" moved {request.moves}x" if request.moves else ""
     note = f"{request.key_id or 'no key'}{moved}{' ' + request.error if request.error else ''}"
-    ring = request.attempts[-1].ring if request.attempts else None
+    ring = request.attempts[-1].number if request.attempts else None
     return [
         glyphs.text(request.id),
-        Span(state, STATES.get(state, "dim")),
+        TextSpan(state, STATES.get(state, "dim")),
         seconds(age_s) if age_s is not None and age_s < 10 else duration(age_s),
-        Span(prompt, "prefill" if request.state == "prefill" else ""),
+        TextSpan(prompt, "prefill" if request.state == "prefill" else ""),
         f"{request.tokens}/{request.answer_tokens_max}",
-        seconds(request.ttft_s),
+        seconds(request.first_token_s),
         seconds(request.tpot_s),
         str(ring) if ring is not None else "-",
-        Span(glyphs.text(note), "bad" if failed else "warning" if moved else ""),
+        TextSpan(glyphs.text(note), "bad" if failed else "warning" if moved else ""),
     ]
 
 
@@ -229,18 +234,20 @@ def link_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
             yield Row(_line(LINKS, cells, width), key, f"{link.source} {link.target}")
 
 
-def _link_cells(history: History, link: Link, glyphs: Glyphs) -> list[Span | str]:
+def _link_cells(history: History, link: RingLink, glyphs: Glyphs) -> list[TextSpan | str]:
     busy = history.link_busy(link.ends)
-    saved = f", saved {data(link.bytes_saved)}" if link.bytes_saved > 0 else ""
-    shares = f"{link.codec}{saved}{' shares its line' if link.foreign_upload else ''}"
+    saved = f", saved {data(link.bytes_saved)}" if (link.bytes_saved or 0) > 0 else ""
+    shares = f"{link.wire or ''}{saved}{' shares its line' if link.foreign_upload else ''}"
     return [
         glyphs.text(link.source),
         glyphs.text(link.target),
         mbps(link.rate_mbps),
-        seconds(None if link.rtt_ms is None else link.rtt_ms / 1000),
-        Span(percent(busy), "warning" if (busy or 0.0) >= 0.9 else ""),
-        Span(data(link.decode_queued_bytes), "decode" if link.decode_queued_bytes else "dim"),
-        Span(data(link.prefill_queued_bytes), "prefill" if link.prefill_queued_bytes else "dim"),
+        seconds(link.rtt_s),
+        TextSpan(percent(busy), "warning" if (busy or 0.0) >= 0.9 else ""),
+        TextSpan(data(link.decode_queued_bytes), "decode" if link.decode_queued_bytes else "dim"),
+        TextSpan(
+            data(link.prefill_queued_bytes), "prefill" if link.prefill_queued_bytes else "dim"
+        ),
         glyphs.text(shares),
     ]
 
@@ -250,9 +257,9 @@ def event_rows(
 ) -> Iterator[Row]:
     """The ledger, newest first."""
     for event in reversed(history.events):
-        cells: list[Span | str] = [
+        cells: list[TextSpan | str] = [
             clock(event.unix_s, zone),
-            Span(event.kind, "accent"),
+            TextSpan(event.kind, "accent"),
             glyphs.text(event.node),
             glyphs.text(event.text),
         ]
@@ -265,53 +272,58 @@ def forecast_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]
         yield from _ring_forecast(history, ring, width)
         for stage in ring.stages:
             node = history.state.nodes_by_name.get(stage.node)
-            if node is not None and node.layer_step_s and stage.layers is not None:
+            if node is not None and node.layer_step_s:
                 told_s = node.layer_step_s * (stage.layers[1] - stage.layers[0])
                 name = f"step of {glyphs.text(stage.node)}"
-                yield _compared(ring, name, told_s, stage.decode_step_s, width, key=node.id)
+                yield _compared(ring, name, told_s, stage.decode_step_s or None, width, key=node.id)
 
 
-def _ring_forecast(history: History, ring: Ring, width: int) -> Iterator[Row]:
+def _ring_forecast(history: History, ring: RingReport, width: int) -> Iterator[Row]:
     forecast = ring.forecast
     if forecast is None:
         what = f"Ring {ring.number} has no forecast: its nodes were not measured."
-        yield Row(line(Span(what, "dim")))
+        yield Row(line(TextSpan(what, "dim")))
         return
     served = [
         one
         for one in history.requests or ()
-        if [attempt.ring for attempt in one.attempts] == [ring.number]
+        if [attempt.number for attempt in one.attempts] == [ring.number]
     ]
     tpot_s = percentile((one.tpot_s for one in served if one.tpot_s is not None), 0.5)
-    ttft_s = percentile((one.ttft_s for one in served if one.ttft_s is not None), 0.5)
+    ttft_s = percentile((one.first_token_s for one in served if one.first_token_s is not None), 0.5)
     rate = percentile(history.tokens_per_s(), 0.5) if len(history.state.rings) == 1 else None
     yield _compared(ring, "time per token, p50", forecast.tpot_s, tpot_s, width)
     yield _compared(ring, "time to first token, p50", forecast.ttft_s, ttft_s, width)
-    cells: list[Span | str] = [
+    cells: list[TextSpan | str] = [
         str(ring.number),
         "tokens per second",
         per_s(forecast.tokens_per_s),
         per_s(rate),
         "",
-        f"{ring.running} of {forecast.users} users",
+        f"{ring.requests.running} of {forecast.users} users",
     ]
     yield Row(_line(FORECAST, cells, width))
     if forecast.bottleneck:
         what = f"  The plan expects as its bottleneck: {forecast.bottleneck}"
-        yield Row(line(Span(fitted(what, width), "dim")))
+        yield Row(line(TextSpan(fitted(what, width), "dim")))
 
 
 def _compared(
-    ring: Ring, name: str, planned_s: float | None, seen_s: float | None, width: int, key: str = ""
+    ring: RingReport,
+    name: str,
+    planned_s: float | None,
+    seen_s: float | None,
+    width: int,
+    key: str = "",
 ) -> Row:
     times = seen_s / planned_s if planned_s and seen_s is not None else None
     style: Style = "bad" if (times or 0.0) >= FAR_OFF else ""
-    cells: list[Span | str] = [
+    cells: list[TextSpan | str] = [
         str(ring.number),
         name,
         seconds(planned_s),
-        Span(seconds(seen_s), style),
-        Span("-" if times is None else f"{times:.1f}x", style),
+        TextSpan(seconds(seen_s), style),
+        TextSpan("-" if times is None else f"{times:.1f}x", style),
         "",
     ]
     return Row(_line(FORECAST, cells, width), key)
@@ -322,4 +334,6 @@ def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     for one in findings(history):
         node = history.state.nodes_by_name.get(one.subject)
         text = fitted(glyphs.text(one.sentence), width)
-        yield Row(line(Span(text, SEVERITIES[one.severity])), node.id if node else "", one.sentence)
+        yield Row(
+            line(TextSpan(text, SEVERITIES[one.severity])), node.id if node else "", one.sentence
+        )

@@ -20,7 +20,7 @@ from textual.widgets import Input
 
 from molink.dashboard.actions import Actions
 from molink.dashboard.model.history import History
-from molink.dashboard.pages.lines import Glyphs, Line, Span, Style
+from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan
 from molink.dashboard.pages.panel import PANEL_LINES, finding_lines, header, panel_lines
 from molink.dashboard.screen.content import Page, page_rows, titles_of
 from molink.dashboard.screen.keys import KEYS, VIEWS, foot_line, view_named
@@ -181,7 +181,7 @@ class DashboardApp(App[None]):
 
     def _say(self, sentence: str, style: Style = "accent") -> None:
         shown = textwrap.wrap(self._glyphs.text(printable_line(sentence)), self.size.width - 2)
-        self._said = [(Span(f" {one}", style),) for one in shown[:SAID_MAX]]
+        self._said = [(TextSpan(f" {one}", style),) for one in shown[:SAID_MAX]]
         self.draw()
 
     # -- going about -----------------------------------------------------------------------------
@@ -364,4 +364,4 @@ class DashboardApp(App[None]):
 def _too_small(width: int, height: int) -> list[Line]:
     """Lines for a terminal that is too small, short enough to fit in it."""
     lines = (f"{width} x {height} is too small:", "enlarge it", f"to {WIDTH_MIN} x {HEIGHT_MIN}.")
-    return [(Span(one),) for one in lines]
+    return [(TextSpan(one),) for one in lines]

@@ -6,7 +6,7 @@ from datetime import tzinfo
 
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.details import details
-from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, text_of
+from molink.dashboard.pages.lines import Glyphs, Line, Row, TextSpan, text_of
 from molink.dashboard.pages.ring_page import ring_rows
 from molink.dashboard.pages.tables import (
     alert_rows,
@@ -85,7 +85,7 @@ def page_rows(
 
 
 def _plain(sentence: str) -> Line:
-    return (Span(f" {sentence}", "dim"),)
+    return (TextSpan(f" {sentence}", "dim"),)
 
 
 def _view_rows(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from molink.dashboard.pages.lines import Line, Row, Span, Style, line, text_of
+from molink.dashboard.pages.lines import Line, Row, Style, TextSpan, line, text_of
 
 VIEWS = ("ring", "nodes", "requests", "links", "events", "forecast", "alerts")
 """Views in the order of their number keys."""
@@ -13,7 +13,7 @@ WITH_NODES = frozenset({"ring", "nodes", "forecast", "alerts"})
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class KeyHelp:
     """Key, what it does, and where: `on` is "any", "node" (a row about a node is chosen), "live"
     or "replay"."""
 
@@ -28,28 +28,28 @@ class Key:
 
 KEYS = (
     *(
-        Key(str(number), str(number), f"view('{name}')", f"the view {name}")
+        KeyHelp(str(number), str(number), f"view('{name}')", f"the view {name}")
         for number, name in enumerate(VIEWS, 1)
     ),
-    Key("tab", "Tab", "next_view(1)", "the next view"),
-    Key("shift+tab", "Shift-Tab", "next_view(-1)", "the view before"),
-    Key("colon", ":", "ask_place", "go anywhere: a view, a node's name; :q ends"),
-    Key("slash", "/", "ask_filter", "filter the rows in place"),
-    Key("question_mark", "?", "help", "these keys"),
-    Key("escape", "Esc", "close", "back; clears the filter"),
-    Key("d", "d", "order('drain')", "drain the node", "node", changes=True),
-    Key("u", "u", "order('resume')", "undo: let the node serve again", "node", changes=True),
-    Key("x", "x", "order('remove')", "remove the PC for good", "node", changes=True),
-    Key("i", "i", "order('invite')", "make an invite", "live", changes=True),
-    Key("c", "c", "copy", "copy the invite", "live", changes=True),
-    Key("p", "p", "order('intake')", "pause the intake of requests, or open it", "live", True),
-    Key("space", "Space", "play", "play, or stand still", "replay"),
-    Key("right_square_bracket", "]", "step(1)", "one look on", "replay"),
-    Key("left_square_bracket", "[", "step(-1)", "one look back", "replay"),
-    Key("right_curly_bracket", "}", "step(20)", "ten seconds on, or so", "replay"),
-    Key("left_curly_bracket", "{", "step(-20)", "ten seconds back, or so", "replay"),
-    Key("t", "t", "ask_time", "go to a time: 14:05:30, +30, -30", "replay"),
-    Key("q", "q", "quit", "end"),
+    KeyHelp("tab", "Tab", "next_view(1)", "the next view"),
+    KeyHelp("shift+tab", "Shift-Tab", "next_view(-1)", "the view before"),
+    KeyHelp("colon", ":", "ask_place", "go anywhere: a view, a node's name; :q ends"),
+    KeyHelp("slash", "/", "ask_filter", "filter the rows in place"),
+    KeyHelp("question_mark", "?", "help", "these keys"),
+    KeyHelp("escape", "Esc", "close", "back; clears the filter"),
+    KeyHelp("d", "d", "order('drain')", "drain the node", "node", changes=True),
+    KeyHelp("u", "u", "order('resume')", "undo: let the node serve again", "node", changes=True),
+    KeyHelp("x", "x", "order('remove')", "remove the PC for good", "node", changes=True),
+    KeyHelp("i", "i", "order('invite')", "make an invite", "live", changes=True),
+    KeyHelp("c", "c", "copy", "copy the invite", "live", changes=True),
+    KeyHelp("p", "p", "order('intake')", "pause the intake of requests, or open it", "live", True),
+    KeyHelp("space", "Space", "play", "play, or stand still", "replay"),
+    KeyHelp("right_square_bracket", "]", "step(1)", "one look on", "replay"),
+    KeyHelp("left_square_bracket", "[", "step(-1)", "one look back", "replay"),
+    KeyHelp("right_curly_bracket", "}", "step(20)", "ten seconds on, or so", "replay"),
+    KeyHelp("left_curly_bracket", "{", "step(-20)", "ten seconds back, or so", "replay"),
+    KeyHelp("t", "t", "ask_time", "go to a time: 14:05:30, +30, -30", "replay"),
+    KeyHelp("q", "q", "quit", "end"),
 )
 
 MOVES = (
@@ -58,7 +58,7 @@ MOVES = (
 )
 
 
-def keys_of(view: str, *, is_replay: bool, read_only: bool) -> Iterator[Key]:
+def keys_of(view: str, *, is_replay: bool, read_only: bool) -> Iterator[KeyHelp]:
     """Keys that do something in a view."""
     for key in KEYS:
         if key.changes and (read_only or is_replay):
@@ -72,27 +72,27 @@ def keys_of(view: str, *, is_replay: bool, read_only: bool) -> Iterator[Key]:
 
 def help_rows(view: str, *, is_replay: bool, read_only: bool) -> list[Row]:
     """The keys of a view, one a line."""
-    rows = [Row(line(Span(f"Keys in the view {view}", "title"))), Row(line(""))]
+    rows = [Row(line(TextSpan(f"Keys in the view {view}", "title"))), Row(line(""))]
     moves = [(shown, does) for shown, does in MOVES]
     moves += [
         (key.shown, key.does) for key in keys_of(view, is_replay=is_replay, read_only=read_only)
     ]
-    rows += [Row(line(Span(f"{shown:<28}", "accent"), does)) for shown, does in moves]
+    rows += [Row(line(TextSpan(f"{shown:<28}", "accent"), does)) for shown, does in moves]
     if read_only and not is_replay:
-        rows.append(Row(line(Span("Started with --read-only: nothing can be changed.", "dim"))))
+        rows.append(Row(line(TextSpan("Started with --read-only: nothing can be changed.", "dim"))))
     return rows
 
 
 def foot_line(view: str, width: int, place: str, *, is_replay: bool) -> Line:
     """The views and the keys to begin with; and the place in the rows, where there is room."""
-    spans: list[Span] = []
+    spans: list[TextSpan] = []
     for number, name in enumerate(VIEWS, 1):
         style: Style = "bold" if name == view else "dim"
-        spans.append(Span(f"{'>' if name == view else ''}{number} {name} ", style))
+        spans.append(TextSpan(f"{'>' if name == view else ''}{number} {name} ", style))
     keys = " Space [ ] t ?" if is_replay else " ? keys"
-    spans.append(Span(keys if is_replay or not place else " ?", "accent"))
+    spans.append(TextSpan(keys if is_replay or not place else " ?", "accent"))
     room = width - len(text_of(tuple(spans))) - 2
-    return (*spans, Span(f"  {place}", "dim")) if len(place) <= room else tuple(spans)
+    return (*spans, TextSpan(f"  {place}", "dim")) if len(place) <= room else tuple(spans)
 
 
 def view_named(text: str) -> str | None:

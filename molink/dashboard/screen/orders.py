@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from molink.dashboard.actions import Actions
-from molink.dashboard.model.cluster import Node
-from molink.dashboard.pages.lines import Row, Span, line
+from molink.dashboard.pages.lines import Row, TextSpan, line
+from molink.report.nodes import NodeReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Order:
     """Function that carries the order out; the sentence that it ends with."""
 
 
-def node_order(kind: str, node: Node, actions: Actions) -> Order | str:
+def node_order(kind: str, node: NodeReport, actions: Actions) -> Order | str:
     """Order about a node; a sentence where it makes no sense."""
     if kind == "drain":
         if node.drained:
@@ -44,17 +44,21 @@ def invite_order(actions: Actions, made: Callable[[str], object]) -> Order:
     """Order to make an invite; `made` gets the command."""
 
     async def give() -> str:
-        command, uses = await actions.invite()
-        made(command)
-        return f"An invite for {uses} PCs, good for a day. c copies it."
+        invite = await actions.invite()
+        made(invite.command)
+        return f"An invite for {invite.uses} PCs, good for a day. c copies it."
 
     return Order("Make an invite? Whoever has it can join. y/n", "y", give)
 
 
 def invite_rows(command: str, width: int) -> list[Row]:
     """The page of a new invite: the command over as many lines as it takes."""
-    rows = [Row(line(Span("Type this line, whole, on each PC that shall help:", "title")))]
+    rows = [Row(line(TextSpan("Type this line, whole, on each PC that shall help:", "title")))]
     pieces = [command[at : at + width] for at in range(0, len(command), max(1, width))]
-    rows += [Row(line("")), *(Row(line(Span(piece, "accent"))) for piece in pieces), Row(line(""))]
+    rows += [
+        Row(line("")),
+        *(Row(line(TextSpan(piece, "accent"))) for piece in pieces),
+        Row(line("")),
+    ]
     rows.append(Row(line("Send it as you would a password. c copies it, Esc goes back.")))
     return rows

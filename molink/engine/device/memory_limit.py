@@ -14,8 +14,9 @@ import torch
 
 from molink.engine.device.devices import choose_device
 from molink.hardware.card_memory import STEP_BYTES
+from molink_scheduler.units import GIB
 
-WORKSPACE_BYTES = 2**30
+WORKSPACE_BYTES = GIB
 """Bytes of a stage on a CPU beside weights and KV: rows of a span, workspaces of kernels, stacks of
 threads and messages."""
 

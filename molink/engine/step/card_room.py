@@ -25,6 +25,7 @@ from molink.errors import NoRoomError
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
+from molink_scheduler.units import gib_text
 
 SPAN_ROWS_MEASURED = REPLAY_ROWS_MAX
 """Rows of the span that is run for its memory: the most that a step has by default. A ring whose
@@ -137,7 +138,7 @@ def measured_step_bytes(card: Card, run_longest: Callable[[int], object]) -> int
     held = card.held_bytes
     if not _runs(card, run_longest, SPAN_ROWS_MEASURED):
         raise NoRoomError(
-            f"{card.device} is too full for one step beside {_gb(held)} of weights: "
+            f"{card.device} is too full for one step beside {gib_text(held)} of weights: "
             "give it fewer layers (more nodes), or close other programs on it"
         )
     return max(0, card.peak_bytes - held)
@@ -196,10 +197,10 @@ def _runs(card: Card, run_at: Callable[[int], object], tokens: int) -> bool:
 
 def _no_room(card: Card, room: CardRoom, kv: str) -> str:
     return (
-        f"{card.device} has room for {kv}: its weights take {_gb(room.weights)}, a step "
-        f"{_gb(room.step)}, other programs {_gb(room.foreign)} of {_gb(room.total)}, and "
-        f"{_gb(kept_free_bytes(room.total))} stay free; give it fewer layers (more nodes), ask for "
-        "fewer --kv-tokens, or close other programs on it"
+        f"{card.device} has room for {kv}: its weights take {gib_text(room.weights)}, a step "
+        f"{gib_text(room.step)}, other programs {gib_text(room.foreign)} of "
+        f"{gib_text(room.total)}, and {gib_text(kept_free_bytes(room.total))} stay free; give it "
+        "fewer layers (more nodes), ask for fewer --kv-tokens, or close other programs on it"
     )
 
 
@@ -209,7 +210,3 @@ def _foreign_bytes(card: Card, used_bytes: int, ours: Collection[int]) -> int:
     if held is None or not held.keys() & set(ours):
         return 0
     return max(0, used_bytes - sum(size for pid, size in held.items() if pid in ours))
-
-
-def _gb(size: int) -> str:
-    return f"{size / 2**30:.1f} GB"

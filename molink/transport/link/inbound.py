@@ -54,7 +54,7 @@ MessageFrames = list[memoryview]
 log = logging.getLogger(__name__)
 
 
-class Arrived(NamedTuple):
+class ArrivedMessage(NamedTuple):
     """Message that has arrived whole and waits for its reader."""
 
     frames: MessageFrames
@@ -177,16 +177,16 @@ class InboundLink:
         """Send something back on the connection that the last message came from."""
         self.socket.send_multipart([self._connection, *frames])
 
-    def counted(self, frames: MessageFrames) -> Arrived:
+    def counted(self, frames: MessageFrames) -> ArrivedMessage:
         """Count a whole message, which waits for its reader from now on."""
         size_bytes = sum(map(len, frames))
         self._delivered[0] += 1
         self._delivered[1] += size_bytes
-        return Arrived(frames, self, size_bytes)
+        return ArrivedMessage(frames, self, size_bytes)
 
     # -- in any thread --------------------------------------------------------------------------
 
-    def taken(self, message: Arrived) -> bool:
+    def taken(self, message: ArrivedMessage) -> bool:
         """Count a message that its reader has now; True: the link's thread waits for that and must
         be woken."""
         self._taken[0] += 1

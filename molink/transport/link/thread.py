@@ -38,7 +38,7 @@ import zmq
 from molink.errors import FrameError
 from molink.transport.curve import CurveGuard, peer_of
 from molink.transport.link.connections import HELLO_PERIOD_S, MoveOutcome
-from molink.transport.link.inbound import Arrived, InboundLink
+from molink.transport.link.inbound import ArrivedMessage, InboundLink
 from molink.transport.link.paced_link import OnSilence, PacedLink
 from molink.wire.chunks import (
     ChunkHeader,
@@ -81,7 +81,7 @@ class LinkThread:
     """Thread that serves a process's links, from `start` to `stop`."""
 
     inbound: Sequence[InboundLink]
-    deliver: Callable[[Arrived], None]
+    deliver: Callable[[ArrivedMessage], None]
     """Called with each complete message."""
     on_failure: Callable[[Exception], None] = field(default=lambda error: None)
     """Called when the thread ends by an error of ours: no link works any more."""
@@ -278,7 +278,7 @@ class ProcessLinks:
         name: str,
         host: str,
         roles: Sequence[LinkRole],
-        deliver: Callable[[Arrived], None],
+        deliver: Callable[[ArrivedMessage], None],
         on_failure: Callable[[Exception], None],
         keys: CurveKeys | None = None,
         epoch: int = 0,
@@ -347,7 +347,7 @@ class ProcessLinks:
         link.move_to(address, done)
         self.thread.wake()
 
-    def decode(self, arrived: Arrived) -> Message | Stale | None:
+    def decode(self, arrived: ArrivedMessage) -> Message | Stale | None:
         """The message that has arrived, off the count of those that wait; None, and counted, when
         it is malformed, of an epoch to come, or not its sender's to send."""
         link = arrived.link

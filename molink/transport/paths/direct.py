@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from molink.errors import FrameError
-from molink.transport.preamble import RefusedError
+from molink.transport.preamble import PreambleRefusedError
 from molink.transport.sockets import connect, receive_exactly
 
 ADDRESSES_MAX = 16
@@ -83,7 +83,7 @@ async def _attempt(
         return None
     try:
         await prove(connection)
-    except (OSError, FrameError, RefusedError):
+    except (OSError, FrameError, PreambleRefusedError):
         connection.close()
         return None
     except BaseException:

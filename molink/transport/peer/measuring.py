@@ -26,10 +26,10 @@ from molink.transport.peer.protocol import (
     Give,
     Measure,
     Ready,
-    Received,
+    ReceivedBytes,
     Reject,
 )
-from molink.transport.preamble import NONCE_BYTES, RefusedError, is_signed
+from molink.transport.preamble import NONCE_BYTES, PreambleRefusedError, is_signed
 from molink.transport.sockets import abandon
 
 ECHOES = 9
@@ -60,7 +60,7 @@ REPORTS_MIN = 3
 
 
 @dataclass(slots=True)
-class Arrivals:
+class ByteArrivals:
     """How fast bytes came: by one clock, without the start of the connection.
 
     Both ends of a measurement count: the sender by the reports that come back, the receiver by what
@@ -92,7 +92,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPath:
     """Figures of the path from here to a peer."""
 
     rtt_s: float
@@ -121,14 +121,14 @@ async def peer_handshake(connection: socket.socket, asking: Asking) -> None:
     except FrameError as error:
         raise ConnectionError(f"no peer service: {error}") from None
     if isinstance(answer, Reject):
-        raise RefusedError(answer.sentence)
+        raise PreambleRefusedError(answer.sentence)
     if not isinstance(answer, Ready) or not is_signed(answer, asking.token, nonce):
         raise ConnectionError("another node's peer service, or none")
 
 
 async def measure(
     connection: socket.socket, bulk_s: float = BULK_S, cap_bytes_per_s: float | None = None
-) -> Measured:
+) -> MeasuredPath:
     """Measure over a connection that `peer_handshake` has prepared; closes it.
 
     `cap_bytes_per_s` is what the owner lets this PC send. Raises OSError when the connection ends
@@ -136,7 +136,7 @@ async def measure(
     """
     try:
         rtt_s = await _round_trip(connection)
-        return Measured(rtt_s, await _rate(connection, bulk_s, cap_bytes_per_s))
+        return MeasuredPath(rtt_s, await _rate(connection, bulk_s, cap_bytes_per_s))
     except FrameError as error:
         raise ConnectionError(f"the peer service answers out of order: {error}") from None
     finally:
@@ -150,7 +150,7 @@ async def measure_download(connection: socket.socket, within_s: float = BULK_S) 
     Counted on this side, by this clock. 0: not measured, or that service gives nothing now.
     """
     loop = asyncio.get_running_loop()
-    arrivals = Arrivals(loop.time, loop.time())
+    arrivals = ByteArrivals(loop.time, loop.time())
     try:
         async with asyncio.timeout(within_s):
             await PEER_FRAMES.write(connection, Give())
@@ -162,7 +162,7 @@ async def measure_download(connection: socket.socket, within_s: float = BULK_S) 
     return arrivals.rate_bytes_per_s
 
 
-async def _take(connection: socket.socket, arrivals: Arrivals) -> None:
+async def _take(connection: socket.socket, arrivals: ByteArrivals) -> None:
     """Count bytes until there are no more, or as many as a service gives."""
     loop = asyncio.get_running_loop()
     piece = bytearray(RECEIVE_BYTES)
@@ -190,14 +190,14 @@ async def _round_trip(connection: socket.socket) -> float:
 class _Reports:
     """Reports of the far end: what it has counted, and when each came."""
 
-    arrivals: Arrivals
+    arrivals: ByteArrivals
     more: asyncio.Event
     over: bool = False
 
     async def listen(self, connection: socket.socket) -> None:
         """Take in reports until the connection ends, or something else comes."""
         try:
-            while isinstance(report := await PEER_FRAMES.read(connection), Received):
+            while isinstance(report := await PEER_FRAMES.read(connection), ReceivedBytes):
                 self.arrivals.note(report.bytes_total)
                 self.more.set()
         except (OSError, FrameError):
@@ -210,7 +210,7 @@ class _Reports:
 async def _rate(connection: socket.socket, bulk_s: float, cap: float | None) -> float:
     loop = asyncio.get_running_loop()
     await PEER_FRAMES.write(connection, Bulk())
-    reports = _Reports(Arrivals(loop.time, loop.time()), asyncio.Event())
+    reports = _Reports(ByteArrivals(loop.time, loop.time()), asyncio.Event())
     listening = asyncio.create_task(reports.listen(connection))
     try:
         async with asyncio.timeout(bulk_s):

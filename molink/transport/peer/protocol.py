@@ -70,13 +70,13 @@ class Give:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedBytes:
     """Report that so many bytes have come by now."""
 
     bytes_total: int
 
 
-PeerFrame = Hello | Measure | Ready | Reject | Echo | Bulk | Give | Received
+PeerFrame = Hello | Measure | Ready | Reject | Echo | Bulk | Give | ReceivedBytes
 
 PEER_FRAMES: Frames[PeerFrame] = Frames(
     {
@@ -87,7 +87,7 @@ PEER_FRAMES: Frames[PeerFrame] = Frames(
         "echo": Echo,
         "bulk": Bulk,
         "give": Give,
-        "received": Received,
+        "received": ReceivedBytes,
     }
 )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from molink.errors import FrameError
-from molink.transport.peer.measuring import Arrivals
+from molink.transport.peer.measuring import ByteArrivals
 from molink.transport.peer.protocol import (
     BULK_BYTES_MAX,
     GIVE_BYTES_MAX,
@@ -24,11 +24,11 @@ from molink.transport.peer.protocol import (
     Give,
     Measure,
     Ready,
-    Received,
+    ReceivedBytes,
     Reject,
     probe_token,
 )
-from molink.transport.preamble import RefusedError, is_signed, sign
+from molink.transport.preamble import PreambleRefusedError, is_signed, sign
 from molink.transport.sockets import Listener, abandon
 
 ECHOES_MAX = 32
@@ -138,7 +138,7 @@ class PeerService:
     async def _serve(self, connection: socket.socket) -> bool:
         try:
             request = await self._handshake(connection)
-        except RefusedError as error:
+        except PreambleRefusedError as error:
             PEER_FRAMES.write_now(connection, Reject(str(error)))
             return False
         self._waiting[request.node_id] += 1
@@ -158,13 +158,13 @@ class PeerService:
         """The node's request. Raises RefusedError when it may not measure, or not now."""
         request, nonce = await PEER_FRAMES.challenge(connection)
         if not isinstance(request, Measure):
-            raise RefusedError("say who you are first")
+            raise PreambleRefusedError("say who you are first")
         if not is_signed(request, self._token_of(request), nonce):
-            raise RefusedError("the proof is wrong: ask the coordinator for a new order")
+            raise PreambleRefusedError("the proof is wrong: ask the coordinator for a new order")
         if self._waiting.total() >= WAITING_MAX:
-            raise RefusedError(f"{WAITING_MAX} nodes wait to measure already: come later")
+            raise PreambleRefusedError(f"{WAITING_MAX} nodes wait to measure already: come later")
         if self._waiting[request.node_id] >= WAITING_PER_NODE_MAX:
-            raise RefusedError("you wait to measure already: come later")
+            raise PreambleRefusedError("you wait to measure already: come later")
         self._listener.identified()
         return request
 
@@ -189,11 +189,11 @@ class PeerService:
                 case _:
                     raise FrameError("neither echo nor bulk")
 
-    async def _count(self, connection: socket.socket) -> Arrivals:
+    async def _count(self, connection: socket.socket) -> ByteArrivals:
         """Take bytes, report how many, as many as are allowed."""
         allowed_bytes = self._receive_allowance.next_bytes_max()
         loop = asyncio.get_running_loop()
-        arrivals = Arrivals(loop.time, loop.time())
+        arrivals = ByteArrivals(loop.time, loop.time())
         piece = bytearray(PIECE_BYTES)
         total = 0
         while total < allowed_bytes:
@@ -204,9 +204,9 @@ class PeerService:
             self._receive_allowance.take(count)
             if total - arrivals.bytes_total >= ACKNOWLEDGED_EVERY_BYTES:
                 arrivals.note(total)
-                if not PEER_FRAMES.write_now(connection, Received(total)):
+                if not PEER_FRAMES.write_now(connection, ReceivedBytes(total)):
                     break
-        PEER_FRAMES.write_now(connection, Received(total))
+        PEER_FRAMES.write_now(connection, ReceivedBytes(total))
         return arrivals
 
     def _note_rate(self, node_id: str, rate_bytes_per_s: float) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from molink.errors import FrameError
 from molink.tasks import background_tasks
-from molink.transport.preamble import RefusedError, Signed, sentence
+from molink.transport.preamble import PreambleRefusedError, Signed, sentence
 from molink.transport.relay.protocol import (
     RELAY_FRAMES,
     SILENT_S,
@@ -86,7 +86,7 @@ class RelayCaller:
         try:
             answer = await RELAY_FRAMES.request(connection, request, self.token, JOINED_WITHIN_S)
             if isinstance(answer, Refused):
-                raise RefusedError(answer.sentence)
+                raise PreambleRefusedError(answer.sentence)
             if not isinstance(answer, wanted):
                 raise FrameError("it answers out of order")
         except FrameError as error:
@@ -134,7 +134,7 @@ class RelayTunnel:
     async def _carry(self, connection: socket.socket) -> None:
         try:
             far_end = await self._caller.dial(self._to, self._port_name)
-        except (OSError, RefusedError) as error:
+        except (OSError, PreambleRefusedError) as error:
             self._on_dial(f"the relay at {self._caller.address}: {error or 'too slow'}")
             pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, PAUSE_MAX_S)
             await asyncio.sleep(pause_s)
@@ -283,7 +283,7 @@ class RelayReceiver:
             self._is_due.clear()
             try:
                 await self._listen(await self._caller.register(), group)
-            except (OSError, FrameError, RefusedError) as error:
+            except (OSError, FrameError, PreambleRefusedError) as error:
                 self.trouble = f"the relay at {self._caller.address}: {error or 'silent'}"
             if loop.time() - began_s > self._pauses.max_s:
                 pauses = self._pauses.draw(self._rng)
@@ -336,7 +336,7 @@ class RelayReceiver:
             return
         try:
             far_end = await self._caller.answer(ticket)
-        except (OSError, RefusedError):
+        except (OSError, PreambleRefusedError):
             port.close()
         except BaseException:
             port.close()

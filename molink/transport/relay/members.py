@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from molink.transport.preamble import RefusedError
+from molink.transport.preamble import PreambleRefusedError
 from molink.transport.relay.protocol import RELAY_FRAMES, Called, RelayFrame
 
 DIALS_PER_NODE_MAX = 32
@@ -86,9 +86,13 @@ class Members:
     def dialling(self, caller: str, to: str) -> Iterator[None]:
         """Count one dial as long as it is open. Raises RefusedError above the limits."""
         if self._dials[caller, to] >= DIALS_PER_PAIR_MAX:
-            raise RefusedError(f"this node has {DIALS_PER_PAIR_MAX} connections to {to} already")
+            raise PreambleRefusedError(
+                f"this node has {DIALS_PER_PAIR_MAX} connections to {to} already"
+            )
         if sum(n for (who, _), n in self._dials.items() if who == caller) >= DIALS_PER_NODE_MAX:
-            raise RefusedError(f"this node has {DIALS_PER_NODE_MAX} connections here already")
+            raise PreambleRefusedError(
+                f"this node has {DIALS_PER_NODE_MAX} connections here already"
+            )
         self._dials[caller, to] += 1
         try:
             yield
@@ -105,7 +109,7 @@ class Members:
         self._pending[ticket] = pending
         try:
             if not self.send_to(to, Called(caller, port_name, ticket)):
-                raise RefusedError(f"{to} is not registered with this relay")
+                raise PreambleRefusedError(f"{to} is not registered with this relay")
             yield pending
         finally:
             del self._pending[ticket]
@@ -123,7 +127,7 @@ class Members:
         """The receiver will not come."""
         pending = self._waiting(node_id, ticket)
         if pending is not None:
-            pending.answer.set_exception(RefusedError(why))
+            pending.answer.set_exception(PreambleRefusedError(why))
 
     def _waiting(self, node_id: str, ticket: bytes) -> PendingDial | None:
         pending = self._pending.get(ticket)

@@ -19,7 +19,7 @@ from typing import assert_never
 
 from molink.errors import FrameError
 from molink.tasks import cancel
-from molink.transport.preamble import RefusedError, Signed, is_signed, sentence
+from molink.transport.preamble import PreambleRefusedError, Signed, is_signed, sentence
 from molink.transport.relay.members import Members
 from molink.transport.relay.protocol import (
     PING_PERIOD_S,
@@ -158,7 +158,7 @@ class RelayServer:
         now."""
         try:
             return await self._serve_node(connection)
-        except RefusedError as error:
+        except PreambleRefusedError as error:
             RELAY_FRAMES.write_now(connection, Refused(sentence(str(error))))
             return False
 
@@ -166,7 +166,7 @@ class RelayServer:
         """Do what a node asks; True when another task has the connection now."""
         request, nonce = await RELAY_FRAMES.challenge(connection)
         if not isinstance(request, Register | Dial | Answer):
-            raise RefusedError("register, dial or answer first")
+            raise PreambleRefusedError("register, dial or answer first")
         self._check(request, nonce)
         self._listener.identified()
         match request:
@@ -177,7 +177,7 @@ class RelayServer:
                 await self._dial(request, connection)
             case Answer():
                 if not self._members.answered(request.node_id, request.ticket, connection):
-                    raise RefusedError("nobody waits for this connection any more")
+                    raise PreambleRefusedError("nobody waits for this connection any more")
                 return True
             case _:
                 assert_never(request)
@@ -186,12 +186,12 @@ class RelayServer:
     def _check(self, request: Signed, nonce: bytes) -> None:
         if not is_signed(request, relay_token(self._secret, request.node_id), nonce):
             self._spoofed += 1
-            raise RefusedError(
+            raise PreambleRefusedError(
                 f"the proof is not that of {request.node_id}: this relay has another secret than "
                 "the coordinator, or somebody uses this name"
             )
         if not self._authorised(request.node_id):
-            raise RefusedError(f"{request.node_id} is not a member of this cluster")
+            raise PreambleRefusedError(f"{request.node_id} is not a member of this cluster")
 
     async def _keep(self, node_id: str, connection: socket.socket) -> None:
         """Listen to a registered node until it goes."""
@@ -216,7 +216,7 @@ class RelayServer:
                 with self._members.dialling(request.node_id, request.to):
                     far_end = await self._far_end(request)
                     await self._join(connection, far_end)
-            except RefusedError:
+            except PreambleRefusedError:
                 self._refused += 1
                 raise
 
@@ -230,12 +230,14 @@ class RelayServer:
                 far_end = await pending.arrival(CALLED_WITHIN_S)
             RELAY_FRAMES.write_now(far_end, Joined())
             return far_end
-        except RefusedError:
+        except PreambleRefusedError:
             self._unroutable += 1
             raise
         except OSError as error:
             self._unroutable += 1
-            raise RefusedError(f"{request.to} did not come: {error or 'too slow'}") from None
+            raise PreambleRefusedError(
+                f"{request.to} did not come: {error or 'too slow'}"
+            ) from None
 
     async def _join(self, connection: socket.socket, far_end: socket.socket) -> None:
         try:

@@ -10,7 +10,7 @@ from molink_scheduler.request import ModelLimits
 
 __all__ = [
     "PREFILL_TOKENS_IN_FLIGHT_MAX",
-    "REPLAY_LOG_GB",
+    "REPLAY_LOG_BYTES",
     "SPAN_TOKENS_MAX",
     "STATE_CHUNK_TOKENS",
     "HeadSettings",
@@ -25,7 +25,7 @@ PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 on what can stand in front of a decode batch in a queue that knows no priority."""
 
 
-REPLAY_LOG_GB, REPLAY_LOG_GB_MAX = 0.5, 1024.0
+REPLAY_LOG_BYTES, REPLAY_LOG_BYTES_MAX = 500_000_000, 1_024_000_000_000
 """16 users of 4,000 tokens each on a 4,096-wide model; what more is for a larger ring to ask."""
 
 STATE_CHUNK_TOKENS = 64
@@ -38,7 +38,7 @@ and the library pads what is no multiple."""
 class RingTerms:
     """Settings that all stages of a ring share, one value from the command line to the head.
 
-    Raises ValueError for values out of range, with the name of the option before it.
+    Raises ValueError for values out of range.
     """
 
     kv_tokens_capacity: int = 0
@@ -51,7 +51,7 @@ class RingTerms:
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
     state_slots: int | None = None
     """The fewest on the ring, of those stages whose layers keep states; None: none does."""
-    replay_log_gb: float = REPLAY_LOG_GB
+    replay_log_bytes: int = REPLAY_LOG_BYTES
     """Memory of each stage's PC for rows that it has sent, from which a replaced neighbour is
     fed."""
     audited: bool = False
@@ -68,15 +68,15 @@ class RingTerms:
     token is promised: short ones that pass would make others miss it."""
 
     def __post_init__(self) -> None:
-        for option, value, most in (
-            ("span-tokens", self.span_tokens, SPAN_TOKENS_MAX),
-            ("micro-batches", self.micro_batch_count, MICRO_BATCH_COUNT_MAX),
+        for name, value, most in (
+            ("span_tokens", self.span_tokens, SPAN_TOKENS_MAX),
+            ("micro_batch_count", self.micro_batch_count, MICRO_BATCH_COUNT_MAX),
         ):
             if value is not None and not 1 <= value <= most:
-                raise ValueError(f"{option} must be 1 to {most}, got {value}")
-        if not 0 <= self.replay_log_gb <= REPLAY_LOG_GB_MAX:
+                raise ValueError(f"{name} must be 1 to {most}, got {value}")
+        if not 0 <= self.replay_log_bytes <= REPLAY_LOG_BYTES_MAX:
             raise ValueError(
-                f"replay-log-gb must be 0 to {REPLAY_LOG_GB_MAX:g}, got {self.replay_log_gb:g}"
+                f"replay_log_bytes must be 0 to {REPLAY_LOG_BYTES_MAX}, got {self.replay_log_bytes}"
             )
 
     @property

@@ -30,8 +30,9 @@ from molink_scheduler.placement.neighbourhood import PairCosts, insertions
 from molink_scheduler.placement.objective import WORST, Objective, PlacedRing
 from molink_scheduler.placement.problem import Order, Problem
 from molink_scheduler.placement.search import EFFORT_MAX, search
-from molink_scheduler.placement.shortage import GIB, Shortage, shortage
+from molink_scheduler.placement.shortage import Shortage, shortage
 from molink_scheduler.placement.split import even
+from molink_scheduler.units import gib_text
 
 __all__ = [
     "Plan",
@@ -168,7 +169,7 @@ def _standby_reason(
     if facts.memory_bytes < layer:
         return (
             f"lends too little memory for one layer and the KV of one user "
-            f"({facts.memory_bytes / GIB:.2f} GiB, {layer / GIB:.2f} are needed)"
+            f"({gib_text(facts.memory_bytes, 2)}, {gib_text(layer, 2)} are needed)"
         )
     near = sorted(
         range(len(rings)),
@@ -257,8 +258,8 @@ def _even_shortage(ring: Forecast, problem: Problem, lent: int) -> Shortage | No
         missing,
         lent,
         f"an even split gives {worst.name} {end - start} of {problem.layers} layers, "
-        f"{needs[worst] / GIB:.2f} GiB with the KV of one user, and it lends "
-        f"{worst.memory_bytes / GIB:.2f} GiB: let the plan split the model, or lend more.",
+        f"{gib_text(needs[worst], 2)} with the KV of one user, and it lends "
+        f"{gib_text(worst.memory_bytes, 2)}: let the plan split the model, or lend more.",
     )
 
 

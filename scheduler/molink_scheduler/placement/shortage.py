@@ -10,8 +10,7 @@ layers stay together, room for all of them may be there and still none for those
 from dataclasses import dataclass
 
 from molink_scheduler.placement.problem import Order, Problem
-
-GIB = 2**30
+from molink_scheduler.units import gib_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def shortage(problem: Problem) -> Shortage | None:
     who = "no PC is" if count == 0 else "this PC is" if count == 1 else f"these {count} PCs are"
     sentence = (
         f"{who} not enough: of {problem.layers} layers {held} find room in the "
-        f"{lent / GIB:.1f} GiB lent, and {missing / GIB:.1f} GiB more are needed for the other "
+        f"{gib_text(lent)} lent, and {gib_text(missing)} more are needed for the other "
         f"{layers} with the KV of one user; let another PC join, lend more, or plan with fewer "
         "--context-tokens."
     ).replace("no PC is not enough", "no PC lends anything")
@@ -64,11 +63,11 @@ def _of_layers_together(problem: Problem) -> Shortage:
     missing = max(0, needs[best] - lent)
     sentence = (
         f"layers {start} to {end - 1} of {problem.layers} stay on one PC and take "
-        f"{needs[best] / GIB:.1f} GiB with the KV of one user; {problem.nodes[best].name} lends "
-        f"{lent / GIB:.1f} GiB, "
+        f"{gib_text(needs[best])} with the KV of one user; {problem.nodes[best].name} lends "
+        f"{gib_text(lent)}, "
     )
     sentence += (
-        f"{missing / GIB:.1f} GiB more are needed: let one PC lend more, or take fewer bits."
+        f"{gib_text(missing)} more are needed: let one PC lend more, or take fewer bits."
         if missing
         else "and the others lack room for what is left: let more PCs join, or one lend more."
     )

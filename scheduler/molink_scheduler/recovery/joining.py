@@ -12,12 +12,11 @@ from molink_scheduler.resume import Positions, Resume, common_runs
 def resumes(state: RingRecovery, listed: Positions) -> tuple[Resume, ...]:
     """What each stage keeps, by place. The tail's next stage is the head, to which it sends no
     rows."""
-    fresh, held, found = state.fresh, state.held(listed), []
-    for place in range(len(state.members)):
-        is_fresh, next_fresh = place in fresh, place + 1 in fresh
-        told = held.get(place if is_fresh else place + 1, ())
-        found.append(Resume(listed, is_fresh, next_fresh, told, state.chains_stay))
-    return tuple(found)
+    held, stay = state.held(listed), state.chains_stay
+    return tuple(
+        Resume(listed, held.get(place), held.get(place + 1), stay)
+        for place in range(len(state.members))
+    )
 
 
 def rows_behind(state: RingRecovery, listed: Positions) -> int:

@@ -79,7 +79,7 @@ class Extension:
         self._whole &= dict(kept).keys()
         self._lacking = dict.fromkeys(one for one, _ in kept if one in lacking)
         fed = tuple(one for one in kept if one[0] in lacking)
-        log.go_on(Resume(fed, next_fresh=True))
+        log.go_on(Resume(fed, next_held=()))
         return missing
 
     def begins(self, batch: Batch) -> bool:

@@ -223,7 +223,7 @@ class ReplayLog:
         for request_id in self._sent.keys() - kept:
             self.forget(request_id)
         self._promised = kept if resume.replays else set()
-        self._held = dict(resume.held) if resume.replays else {}
+        self._held = dict(resume.next_keeps) if resume.replays else {}
 
     def forget(self, request_id: int) -> None:
         """Drop a request's rows; one that is unknown is fine."""

@@ -19,7 +19,7 @@ from molink_sim.cache.search import (
     p90,
     quiet_targets,
 )
-from molink_sim.cache.serve import MOONCAKE, ROUTINGS, CacheOutcome, Rules, serve
+from molink_sim.cache.serve import MOONCAKE, ROUTINGS, CacheOutcome, CacheRules, serve
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, rate_per_s, within
 from molink_sim.scenario import LinkSpec
 
@@ -129,7 +129,7 @@ class _Experiment:
         setting = self.setting
         requests = at_rate(self.requests, rate, setting.seed)
         order = setting.prompt_order
-        rules = Rules(routing, admission, self.targets, setting.eviction, setting.seed, order)
+        rules = CacheRules(routing, admission, self.targets, setting.eviction, setting.seed, order)
         return serve(requests, self.costs, rules)
 
     def held(self, routing: str) -> tuple[float, CacheOutcome | None]:

@@ -38,7 +38,7 @@ MOMENT_S = 1e-9
 
 
 @dataclass(slots=True)
-class Served:
+class ServedPrompt:
     """Request on a ring, and what came of it."""
 
     request: CacheRequest
@@ -107,9 +107,9 @@ class CacheRing:
     tree: PrefixTree = field(init=False)
     ring_admission: RingAdmission = field(init=False)
     pace: PaceEstimator = field(init=False)
-    waiting: list[Served] = field(init=False, default_factory=list)
+    waiting: list[ServedPrompt] = field(init=False, default_factory=list)
     """Requests that wait, in order of their places."""
-    prompt: Served | None = field(init=False, default=None)
+    prompt: ServedPrompt | None = field(init=False, default=None)
     """Request whose spans pass the slowest part now."""
     left: float = field(init=False, default=0.0)
     """Share of that prompt's work that is left."""
@@ -117,11 +117,11 @@ class CacheRing:
     outstanding_tokens: int = field(init=False, default=0)
     """Prompts and answers of all that have not ended. The length of an answer is the trace's, which
     no coordinator knows: `load` is compared with at its best."""
-    _arriving: deque[tuple[float, Served]] = field(init=False, default_factory=deque)
+    _arriving: deque[tuple[float, ServedPrompt]] = field(init=False, default_factory=deque)
     """Prompts whose last span is on its way round, with the times of their first tokens."""
     _last_arrives_s: float = field(init=False, default=0.0)
     """Time of the first token of the newest of them, or of the last that there was."""
-    _answers: list[tuple[float, int, Served]] = field(init=False, default_factory=list)
+    _answers: list[tuple[float, int, ServedPrompt]] = field(init=False, default_factory=list)
     """Heap by the round in which they end."""
     _rounds: float = field(init=False, default=0.0)
     _count: int = field(init=False, default=0)
@@ -173,10 +173,10 @@ class CacheRing:
             outstanding_tokens=self.outstanding_tokens,
         )
 
-    def submit(self, request: CacheRequest, met: RingState) -> Served:
+    def submit(self, request: CacheRequest, met: RingState) -> ServedPrompt:
         """Take a request that comes now and met the ring in this state, or refuse it; `advance` has
         been called for this moment."""
-        served, self._copying_s = Served(request, met, self._copying_s), 0.0
+        served, self._copying_s = ServedPrompt(request, met, self._copying_s), 0.0
         if not self.ring_admission.decide(met, request.input_tokens, self.targets).admitted:
             served.refused = True
             return served
@@ -221,7 +221,7 @@ class CacheRing:
             found = min(found, self.now_s + self._answer_left_s())
         return max(found, self.now_s)
 
-    def _prompt_left_s(self, prompt: Served) -> float:
+    def _prompt_left_s(self, prompt: ServedPrompt) -> float:
         return self.left * self.load.prefill_s(prompt.work)
 
     def _answer_left_s(self) -> float:
@@ -270,7 +270,7 @@ class CacheRing:
             self.prompt, self.left = self.waiting.pop(0), 1.0
             self.prompt.behind_s = self._last_arrives_s - self.now_s
 
-    def _take_room(self, served: Served) -> bool:
+    def _take_room(self, served: ServedPrompt) -> bool:
         request = served.request
         prefix = self.tree.find(SALT, request.blocks)
         own = request.block_count - prefix.blocks + _answer_blocks(request)
@@ -286,7 +286,7 @@ class CacheRing:
         served.work = replace(work, stage_s=work.stage_s + served.transfer_s)
         return True
 
-    def _computed(self, served: Served) -> None:
+    def _computed(self, served: ServedPrompt) -> None:
         """A prompt is through the slowest part: its blocks are cached from now on."""
         request, self.prompt = served.request, None
         self._private_blocks -= request.block_count - served.cached_blocks
@@ -294,7 +294,7 @@ class CacheRing:
         self._last_arrives_s = self.now_s + max(served.work.fill_s, served.behind_s)
         self._arriving.append((self._last_arrives_s, served))
 
-    def _answer(self, served: Served) -> None:
+    def _answer(self, served: ServedPrompt) -> None:
         served.first_token_s = self.now_s
         request = served.request
         self.pace.first_token_came(served.met, request.input_tokens, served.ttft_s)
@@ -307,12 +307,12 @@ class CacheRing:
         heapq.heappush(self._answers, (self._rounds + rounds, self._count, served))
         self._context_tokens += _context(request)
 
-    def _end(self, served: Served) -> None:
+    def _end(self, served: ServedPrompt) -> None:
         self._context_tokens -= _context(served.request)
         self.pace.answer_ended(served.request.output_tokens)
         self._release(served)
 
-    def _release(self, served: Served) -> None:
+    def _release(self, served: ServedPrompt) -> None:
         served.ended_s = self.now_s
         assert served.pinned is not None, "it was pinned when its prompt was computed"
         self._private_blocks -= _answer_blocks(served.request)
@@ -323,7 +323,7 @@ class CacheRing:
         self.outstanding_tokens -= served.request.input_tokens + served.request.output_tokens
 
 
-def _place(served: Served) -> int:
+def _place(served: ServedPrompt) -> int:
     return served.place
 
 

@@ -15,7 +15,7 @@ from molink_scheduler.routing.admission import NO_TARGETS, AdmissionPolicy, Targ
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
 from molink_scheduler.routing.ring_forecast import forecast_tpot_s, forecast_ttft_s
 from molink_sim.cache.cluster import KvcacheCentric
-from molink_sim.cache.ring import CacheRing, Served
+from molink_sim.cache.ring import CacheRing, ServedPrompt
 from molink_sim.cache.ring_cost import RingCost
 from molink_sim.cache.trace import CacheRequest
 
@@ -36,7 +36,7 @@ SAMPLE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CacheRules:
     """How requests are routed and admitted, and blocks evicted."""
 
     routing: str = str(Routing.MOLINK)
@@ -64,7 +64,7 @@ class Rules:
 class CacheOutcome:
     """Outcome of each request, in the trace's order, and of the rings."""
 
-    served: Sequence[Served]
+    served: Sequence[ServedPrompt]
     loads: Sequence[float]
     """Mooncake's load, mean over rings, every SAMPLE_S from the first arrival to the last: which
     share of its target the forecast of a request takes up; 0 without targets."""
@@ -101,7 +101,7 @@ class CacheOutcome:
         return sum(one.computed_tokens for one in self.served if not _is_good(one, targets))
 
 
-def _is_good(one: Served, targets: Targets) -> bool:
+def _is_good(one: ServedPrompt, targets: Targets) -> bool:
     return not one.refused and targets.missed_by(one.ttft_s, one.tpot_s) <= 1
 
 
@@ -110,7 +110,7 @@ class _Cluster:
     """Rings and their coordinator."""
 
     costs: Sequence[RingCost]
-    rules: Rules
+    rules: CacheRules
     rings: list[CacheRing] = field(init=False)
     random: Random = field(init=False)
 
@@ -132,7 +132,7 @@ class _Cluster:
         for ring in self.rings:
             ring.advance(until_s)
 
-    def ask(self, request: CacheRequest) -> Served:
+    def ask(self, request: CacheRequest) -> ServedPrompt:
         chosen = self._choose(request)
         return self.rings[chosen].submit(request, self.rings[chosen].state(request))
 
@@ -158,7 +158,7 @@ class _Cluster:
 def serve(
     requests: Sequence[CacheRequest],
     costs: Sequence[RingCost],
-    rules: Rules,
+    rules: CacheRules,
     progress: Callable[[float], None] = lambda virtual_s: None,
 ) -> CacheOutcome:
     """All requests over a ring for each cost, until the last answer has ended.

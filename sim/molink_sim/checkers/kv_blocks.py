@@ -39,7 +39,7 @@ class KvBlocksKept(Checker):
         """Free what is not kept, as the stage's loop does."""
         if resume.fresh:
             self._begin(place)
-            for request_id, tokens in resume.held:
+            for request_id, tokens in resume.keeps:
                 self._expected[place][request_id] = tokens
                 self._blocks[place].grow(request_id, tokens, tokens)
                 self._own(place, request_id)

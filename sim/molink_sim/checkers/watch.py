@@ -23,7 +23,7 @@ from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.network.link import Deliver, Link, Sent
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink
 from molink_sim.network.unpaced import FifoLink, SerialLink
-from molink_sim.outcome import Usage
+from molink_sim.outcome import BusyTimes
 from molink_sim.ring.baselines import IterationHead
 from molink_sim.ring.build import Ring
 from molink_sim.scenario import Scenario
@@ -251,13 +251,13 @@ class _WatchedDelivery:
         self.inner(message)
 
 
-class _WireUsage(Usage):
+class _WireUsage(BusyTimes):
     """`Usage` of a wire that reports each piece."""
 
     __slots__ = ("_events", "_header_bytes", "_inner", "_place")
 
-    def __init__(self, inner: Usage, place: Place, events: _Events, header_bytes: int) -> None:
-        Usage.__init__(self, inner.lane, inner.counted_from_s, inner.counted_until_s)
+    def __init__(self, inner: BusyTimes, place: Place, events: _Events, header_bytes: int) -> None:
+        BusyTimes.__init__(self, inner.lane, inner.counted_from_s, inner.counted_until_s)
         self._inner, self._place, self._events = inner, place, events
         self._header_bytes = header_bytes
 

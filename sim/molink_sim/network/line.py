@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink_scheduler.batch import BatchClass
-from molink_sim.outcome import Usage
+from molink_sim.outcome import BusyTimes
 from molink_sim.scenario import LinkSpec
 
 BYTES_PER_MEGABIT = 1e6 / 8
@@ -185,7 +185,7 @@ class Line:
     """Directed wire between two nodes."""
 
     spec: LinkSpec
-    usage: Usage
+    usage: BusyTimes
     random: random.Random
     uplink: Uplink | None = None
     delays_per_message: float = 1.0

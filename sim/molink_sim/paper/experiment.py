@@ -34,7 +34,7 @@ from typing import Any
 from molink_sim.even_ring import even_ring
 from molink_sim.outcome import Outcome
 from molink_sim.report.summary import summary
-from molink_sim.scenario import Arrival, LinkSpec, Scenario, SystemSpec
+from molink_sim.scenario import LinkSpec, RequestArrival, Scenario, SystemSpec
 from molink_sim.simulate import simulate
 from molink_sim.systems import SYSTEMS, WHOLE_PROMPT_TOKENS
 from molink_sim.workload import generate, thin
@@ -62,7 +62,7 @@ class Setting:
     seed: int = 0
 
 
-def arrivals_of(setting: Setting, trace: Sequence[Arrival] | None) -> list[Arrival]:
+def arrivals_of(setting: Setting, trace: Sequence[RequestArrival] | None) -> list[RequestArrival]:
     """A trace brought to the rate; without one, the project's generator of the same shape."""
     if trace is None:
         return generate(setting.rate_per_s, setting.duration_s, setting.seed)
@@ -70,7 +70,10 @@ def arrivals_of(setting: Setting, trace: Sequence[Arrival] | None) -> list[Arriv
 
 
 def run_setting(
-    setting: Setting, trace: Sequence[Arrival] | None = None, *, record_timeline: bool = False
+    setting: Setting,
+    trace: Sequence[RequestArrival] | None = None,
+    *,
+    record_timeline: bool = False,
 ) -> Outcome:
     """Simulate it. Raises UserError when the trace is too short or a value impossible."""
     link = LinkSpec(setting.mbps, setting.one_way_ms / 1e3)
@@ -135,7 +138,7 @@ NO_MEANS = Means(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PaperRow:
     """Run beside what the paper reports of it; without a number of its own, None."""
 
     section: str
@@ -159,12 +162,12 @@ class Row:
 
 def rows_of(
     table: int,
-    trace: Sequence[Arrival] | None,
+    trace: Sequence[RequestArrival] | None,
     seed: int,
     *,
     duration_s: float = DURATION_S,
     only: str | None = None,
-) -> Iterator[Row]:
+) -> Iterator[PaperRow]:
     """The rows of a table, each as soon as its run has ended; `only` one section of them."""
     for row in TABLES[table]():
         if only in (None, row.section):
@@ -177,32 +180,34 @@ def row_count(table: int, only: str | None = None) -> int:
     return sum(only in (None, row.section) for row in TABLES[table]())
 
 
-def _table_2() -> Iterator[Row]:
+def _table_2() -> Iterator[PaperRow]:
     for rate in RATES_PER_S:
         for name in ("vllm", "helix", "paper"):
-            yield Row("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
+            yield PaperRow("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
         yield _molink("rate", Setting(SYSTEMS["molink"], rate), PUBLISHED["paper", rate])
     yield _molink("rate", Setting(SYSTEMS["molink"], SUSTAINED_RATE_PER_S), NO_MEANS)
     int8 = replace(SYSTEMS["molink"], codec="int8")
-    yield Row("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
+    yield PaperRow("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
     for name in SYSTEMS:
         for mbps in SWEEP_MBPS:
-            yield Row("bandwidth", name, Setting(SYSTEMS[name], ABLATION_RATE_PER_S, mbps=mbps))
+            yield PaperRow(
+                "bandwidth", name, Setting(SYSTEMS[name], ABLATION_RATE_PER_S, mbps=mbps)
+            )
         for one_way_ms in SWEEP_ONE_WAY_MS:
             setting = Setting(SYSTEMS[name], ABLATION_RATE_PER_S, one_way_ms=one_way_ms)
-            yield Row("latency", name, setting)
+            yield PaperRow("latency", name, setting)
 
 
-def _molink(section: str, setting: Setting, published: Means) -> Row:
-    return Row(section, "molink", setting, published, "" if published is NO_MEANS else "paper")
+def _molink(section: str, setting: Setting, published: Means) -> PaperRow:
+    return PaperRow(section, "molink", setting, published, "" if published is NO_MEANS else "paper")
 
 
-def _table_5() -> Iterator[Row]:
+def _table_5() -> Iterator[PaperRow]:
     for name, published in PUBLISHED_ABLATION.items():
         setting = Setting(_PAPER_PARTS[name], ABLATION_RATE_PER_S)
-        yield Row("paper's mechanisms", name, setting, published)
+        yield PaperRow("paper's mechanisms", name, setting, published)
     for name, system in _MOLINK_PARTS.items():
-        yield Row("MoLink today", name, Setting(system, ABLATION_RATE_PER_S))
+        yield PaperRow("MoLink today", name, Setting(system, ABLATION_RATE_PER_S))
 
 
 _PAPER, _VLLM, _MOLINK = SYSTEMS["paper"], SYSTEMS["vllm"], SYSTEMS["molink"]

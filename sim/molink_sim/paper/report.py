@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from molink_sim.paper.experiment import Row, Setting
+from molink_sim.paper.experiment import PaperRow, Setting
 from molink_sim.report.curves import plot_curves
 from molink_sim.report.summary import Run, Sweep
 from molink_sim.report.tables import Table
@@ -32,7 +32,7 @@ _COMPARED = ("vllm", "helix", "paper")
 """Systems with published values of their own."""
 
 
-def paper_tables(rows: Sequence[Row]) -> list[Table]:
+def paper_tables(rows: Sequence[PaperRow]) -> list[Table]:
     """Tables of the sections, in order, narrow enough for a terminal of 80 columns."""
     sections = list(dict.fromkeys(row.section for row in rows))
     return [
@@ -40,18 +40,18 @@ def paper_tables(rows: Sequence[Row]) -> list[Table]:
     ]
 
 
-def _table(section: str, rows: Sequence[Row]) -> Table:
+def _table(section: str, rows: Sequence[PaperRow]) -> Table:
     first = (section,) if section in TITLES else ()
     head = (*first, "run", *(f"{name} s: paper, ours" for name in FIGURES.values()), "ended")
     return Table(TITLES.get(section, section), head, [_cells(row) for row in rows])
 
 
-def paper_json(table: int, rows: Sequence[Row], workload: str) -> dict[str, Any]:
+def paper_json(table: int, rows: Sequence[PaperRow], workload: str) -> dict[str, Any]:
     """Ready for `to_json`; errors in percent of the published value."""
     return {"table": table, "workload": workload, "rows": [_as_dict(row) for row in rows]}
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: PaperRow) -> list[str]:
     varied = {
         "rate": row.setting.rate_per_s,
         "bandwidth": row.setting.mbps,
@@ -62,14 +62,14 @@ def _cells(row: Row) -> list[str]:
     return [*cells, row.name, *figures, f"{row.summary['finished']}/{row.summary['requests']}"]
 
 
-def _cell(row: Row, figure: str) -> str:
+def _cell(row: PaperRow, figure: str) -> str:
     """Published, ours and the error; ours alone where nothing is published."""
     ours = _seconds(row.simulated(figure))
     published = getattr(row.published, figure)
     return ours if published is None else f"{_seconds(published)}, {ours} {_error(row, figure)}"
 
 
-def _error(row: Row, figure: str) -> str:
+def _error(row: PaperRow, figure: str) -> str:
     """Error in percent; for MoLink, which is compared with the paper's, the factor."""
     ratio = row.ratio(figure)
     if ratio is None:
@@ -83,7 +83,7 @@ def _seconds(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def _as_dict(row: Row) -> dict[str, Any]:
+def _as_dict(row: PaperRow) -> dict[str, Any]:
     setting = row.setting
     return {
         "section": row.section,
@@ -110,7 +110,7 @@ def _percent(ratio: float | None) -> float | None:
     return None if ratio is None else round(100 * (ratio - 1), 2)
 
 
-def draw_paper(directory: Path, rows: Sequence[Row]) -> list[Path]:
+def draw_paper(directory: Path, rows: Sequence[PaperRow]) -> list[Path]:
     """One picture a sweep, `paper_SECTION.png`; which were drawn. Table 5 has no sweep.
 
     Raises:
@@ -130,11 +130,11 @@ def draw_paper(directory: Path, rows: Sequence[Row]) -> list[Path]:
     return drawn
 
 
-def _ours(row: Row, x: str, of: Callable[[Setting], float]) -> Run:
+def _ours(row: PaperRow, x: str, of: Callable[[Setting], float]) -> Run:
     return Run({"system": row.name, x: of(row.setting)}, row.summary)
 
 
-def _published(row: Row, x: str, of: Callable[[Setting], float]) -> Run:
+def _published(row: PaperRow, x: str, of: Callable[[Setting], float]) -> Run:
     means = {figure: {"mean": mean} for figure, mean in asdict(row.published).items()}
     return Run({"system": row.name, x: of(row.setting)}, means)
 

@@ -187,7 +187,7 @@ def _leave(engine: _Engine, sequence: Sequence) -> SendRelease:
 
 
 @dataclass(slots=True)
-class FifoQueue:
+class FifoStageQueue:
     """A stage of the compared systems: batches in the order in which the head planned them.
 
     vLLM 0.7 calls its workers in that order, and a worker that is called waits for the rows of just

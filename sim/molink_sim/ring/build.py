@@ -28,8 +28,8 @@ from molink_sim.network.link import Deliver, Link, Sent
 from molink_sim.network.make import make_link
 from molink_sim.network.paced import PacedLink
 from molink_sim.network.policies import PAPER_POLICY
-from molink_sim.outcome import Usage
-from molink_sim.ring.baselines import FifoQueue, IterationHead
+from molink_sim.outcome import BusyTimes
+from molink_sim.ring.baselines import FifoStageQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.ring.stage import Stage
@@ -88,7 +88,7 @@ class RingMaker:
     clock: Clock
     system: SystemSpec
     seed: int
-    usage: Callable[[str], Usage]
+    usage: Callable[[str], BusyTimes]
     """A new one for the lane of this name."""
     keeps_rows: bool
     """Whether stages log their rows, because one may be replaced."""
@@ -107,7 +107,7 @@ class RingMaker:
         """Another connection from a stage whose next one was replaced; what waited is gone."""
         old = ring.lines[place]
         ring.lines[place] = self._line(ring, place, old.uplink)
-        old.usage, old.uplink = Usage("lost", 0.0, 0.0), None
+        old.usage, old.uplink = BusyTimes("lost", 0.0, 0.0), None
         ring.links[place] = ring.stages[place].link = self._link(ring, place)
 
     def replace(self, ring: Ring, place: int, resume: Resume) -> None:
@@ -203,7 +203,7 @@ class RingMaker:
 
     def _queue(self, stage: StageSpec, resume: Resume) -> WorkSource:
         if self.system.prefill_blocks_decode:
-            return FifoQueue()
+            return FifoStageQueue()
         book = StageBook(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots), ANY_MODEL)
         book.resume(resume)
         rows_max, hybrid = self.system.span_tokens or SPAN_TOKENS, stage.state_slots is not None

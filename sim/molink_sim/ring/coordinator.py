@@ -19,7 +19,7 @@ from molink_sim.clock import Clock
 from molink_sim.network.link import Sent
 from molink_sim.outcome import RequestOutcome
 from molink_sim.ring.tail import TOKEN_ID
-from molink_sim.scenario import Arrival
+from molink_sim.scenario import RequestArrival
 
 LOSSES_MAX = 8
 """Losses that a request survives, as in `ring_client`: after more it may be what ends the rings."""
@@ -80,7 +80,7 @@ class Coordinator:
 
     clock: Clock
     rings: list[RingEndpoint]
-    arrivals: list[Arrival]
+    arrivals: list[RequestArrival]
     """Requests to come, in order of time."""
     requests: list[RequestOutcome] = field(init=False, default_factory=list)
     """All, in order of arrival; a request's number is its place."""
@@ -207,7 +207,7 @@ class Coordinator:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _arrived(self, arrival: Arrival) -> None:
+    def _arrived(self, arrival: RequestArrival) -> None:
         number = len(self.requests)
         outcome = RequestOutcome(
             number, 0, self.clock.now, arrival.input_tokens, arrival.output_tokens

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from molink_scheduler.batch import PREFILL
 from molink_scheduler.events import RunBatch
 from molink_sim.clock import Clock
-from molink_sim.outcome import Usage
+from molink_sim.outcome import BusyTimes
 
 Action = Callable[[Any], None]
 
@@ -181,7 +181,7 @@ class PrefillStep:
         self.stop_at = stop_at
         return True
 
-    def count(self, now: float, usage: Usage) -> None:
+    def count(self, now: float, usage: BusyTimes) -> None:
         """Count the time since it was resumed; `now` is the clock's."""
         if now > self.resumed_real:
             self.real_s += now - self.resumed_real

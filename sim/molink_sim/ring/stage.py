@@ -35,7 +35,7 @@ from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
 from molink_sim.clock import Clock
 from molink_sim.network.link import Link, Sent
-from molink_sim.outcome import Usage
+from molink_sim.outcome import BusyTimes
 from molink_sim.ring.device import Device, PrefillStep
 from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, sampled_bytes
 from molink_sim.ring.tail import Tail
@@ -58,7 +58,7 @@ class Stage:
     """Link to the next stage; from the tail to the head."""
     row_bytes: float
     """Bytes of one row as the system packs it."""
-    usage: Usage
+    usage: BusyTimes
     layers: int
     """Parts of a prefill step that can be told apart; 1: nothing interrupts it."""
     tail: Tail

@@ -26,7 +26,7 @@ HEAD = ("requests", "time", "real, ms", "simulated, ms", "error", "within 15 %")
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ComparedFigure:
     """Number of the real rounds and of the simulation."""
 
     load: str
@@ -58,7 +58,7 @@ class Figure:
 class Comparison:
     """Figures of one scenario, real beside simulated."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[ComparedFigure, ...]
 
     @property
     def passes(self) -> bool:
@@ -78,7 +78,7 @@ def compare_figures(
                 seconds = ours[load][time][column]
                 if seconds is not None:
                     measured_s = statistics.median(_value(one, load, time, column) for one in real)
-                    found.append(Figure(load, time, column, measured_s, seconds))
+                    found.append(ComparedFigure(load, time, column, measured_s, seconds))
     return Comparison(tuple(found))
 
 
@@ -135,7 +135,7 @@ def comparison_json(
     }
 
 
-def _row(figure: Figure) -> list[str]:
+def _row(figure: ComparedFigure) -> list[str]:
     judged = ("yes" if figure.passes else "NO") if figure.is_judged else ""
     name = f"{NAMES[figure.time]} {figure.column}"
     load = "all" if figure.load == ALL else figure.load

@@ -27,7 +27,7 @@ from molink.workload.loads import (
 )
 from molink.workload.scenario_file import ValidationScenario
 from molink_sim.outcome import RequestOutcome
-from molink_sim.scenario import Arrival, LinkSpec, OnePc, RingSpec, Scenario, StageSpec
+from molink_sim.scenario import LinkSpec, OnePc, RequestArrival, RingSpec, Scenario, StageSpec
 from molink_sim.simulate import simulate
 from molink_sim.stage_profile import PcTimes, StageProfile
 from molink_sim.systems import system_named
@@ -89,8 +89,10 @@ def _scenario(
     scenario: ValidationScenario, planned: Sequence[ScenarioRequest], profile: StageProfile
 ) -> Scenario:
     longest = max(one.input_tokens for one in planned)
-    warm_up = Arrival(0.0, warm_up_tokens(longest), WARM_UP_OUTPUT_TOKENS)
-    arrivals = [Arrival(LEAD_S + p.start_s, p.input_tokens, p.output_tokens) for p in planned]
+    warm_up = RequestArrival(0.0, warm_up_tokens(longest), WARM_UP_OUTPUT_TOKENS)
+    arrivals = [
+        RequestArrival(LEAD_S + p.start_s, p.input_tokens, p.output_tokens) for p in planned
+    ]
     system = system_named(
         "molink",
         codec=scenario.codec,

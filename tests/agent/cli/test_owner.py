@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from molink.errors import UserError
 from molink_agent.cli import main
 from molink_agent.data_files import MEMBERSHIP_FILE
-from molink_agent.limits.limits import KEYS, Limits, plain_limits, with_value
+from molink_agent.limits.limits import KEYS, OwnerLimits, plain_limits, with_value
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.status_text import now_sentence, status_lines
 
@@ -32,7 +32,7 @@ DEVICE = {
 
 def status_of(*devices):
     """As the agent answers."""
-    limits = {"limits": plain_limits(Limits()), "limits_problem": ""}
+    limits = {"limits": plain_limits(OwnerLimits()), "limits_problem": ""}
     return {**devices[0], "cluster": "ftp://nobody", **limits, "devices": list(devices)}
 
 
@@ -109,7 +109,7 @@ def test_help_of_set_shows_every_limit_with_a_value_that_is_taken(home):
     shown = CliRunner().invoke(main, ["set", "--help"]).output
     for key in KEYS:
         assert f"{key.name} " in shown
-        with_value(Limits(), key.name, key.typed.strip('"'))
+        with_value(OwnerLimits(), key.name, key.typed.strip('"'))
 
 
 async def test_a_service_is_not_put_beside_an_agent_in_a_terminal(home, monkeypatch):
@@ -136,14 +136,16 @@ async def test_status_for_programs_has_what_was_given(home):
 
 def test_status_says_what_is_lent_and_given():
     given = {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
-    limits = plain_limits(with_value(with_value(Limits(), "hours", "18:00-02:00"), "direct", "no"))
+    limits = plain_limits(
+        with_value(with_value(OwnerLimits(), "hours", "18:00-02:00"), "direct", "no")
+    )
     night = given | {"uptime_s": 7200}
     lines = list(status_lines(STATUS | {"given": given, "last_night": night, "limits": limits}))
     assert lines == [
         "attic (aaaaaaaaaaaaaaaa) in ftp://nobody",
         "state:   serving: layers 0 to 3 of demo, on cpu, busy 25% of the time",
         "links:   next direct, coordinator relay",
-        "lends:   cpu 8.0 of 16.0 GB",
+        "lends:   cpu 8.6 of 17.2 GB",
         "limits:  hours 18:00-02:00, direct no",
         "given:   12 min of serving, 12,345 tokens x layers, 1.2 MB sent",
         "         last night 2.0 h of serving, 12,345 tokens x layers, 1.2 MB sent",
@@ -166,9 +168,9 @@ def test_status_of_several_devices_has_a_part_for_each():
         "cpu: attic (aaaaaaaaaaaaaaaa)",
         "  state:   serving: layers 0 to 3 of demo, on cpu, busy 25% of the time",
         "  links:   next direct, coordinator relay",
-        "  lends:   cpu 8.0 of 16.0 GB",
+        "  lends:   cpu 8.6 of 17.2 GB",
         "cuda:1: attic (2) (bbbbbbbbbbbbbbbb)",
         "  state:   standby: ready, until the coordinator needs it",
-        "  lends:   cpu 8.0 of 16.0 GB",
+        "  lends:   cpu 8.6 of 17.2 GB",
         lines[-1],
     ]

@@ -23,7 +23,7 @@ from molink.control.messages.payloads import (
 from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon import process
 from molink_agent.daemon.status import answer_owner, status_of
-from molink_agent.daemon.step_times import StepTimes
+from molink_agent.daemon.step_times import KeptStepTimes
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.status_text import status_lines
 from tests.agent.daemon.agents import FakeGroup, agent_with
@@ -146,8 +146,8 @@ async def test_the_agent_goes_on_and_is_always_in_a_sound_state(tmp_path, monkey
         assert loan.device and not loan.withheld
         return ()
 
-    monkeypatch.setattr(StepTimes, "of", of)
-    monkeypatch.setattr(StepTimes, "of_formats", of_formats)
+    monkeypatch.setattr(KeptStepTimes, "of", of)
+    monkeypatch.setattr(KeptStepTimes, "of_formats", of_formats)
     world = World(tmp_path, seed)
     agent = world.agent
     await agent.refresh()

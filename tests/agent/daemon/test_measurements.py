@@ -11,9 +11,9 @@ from molink.errors import StageError
 from molink_agent.daemon import step_times
 from molink_agent.daemon.measurements import ProbeRunner
 from molink_agent.daemon.measuring_budget import TIMING_BUDGET, MeasuringBudget
-from molink_agent.daemon.step_times import StepTimes, _layers_that_fit
+from molink_agent.daemon.step_times import KeptStepTimes, _layers_that_fit
 from molink_agent.limits.assignment_check import Loan
-from molink_agent.limits.limits import GB
+from molink_scheduler.units import GB
 from tests.agent.daemon.agents import agent_with_two_nodes
 
 ORDER = ProbeOrder(round=1, model="m", peers=())
@@ -32,8 +32,8 @@ async def test_another_device_is_timed_anew(tmp_path, monkeypatch):
         timed.append(loan.device)
         return StepCost(model="m", decode_fixed_s=1, decode_row_s=0, prefill_row_s=len(timed))
 
-    monkeypatch.setattr(StepTimes, "of", of)
-    monkeypatch.setattr(StepTimes, "of_formats", formats_of)
+    monkeypatch.setattr(KeptStepTimes, "of", of)
+    monkeypatch.setattr(KeptStepTimes, "of_formats", formats_of)
     node, reports = agent.first, agent.first.reports
     await node.set_device("cuda:0")
     for _ in range(2):
@@ -61,8 +61,8 @@ async def test_while_the_owner_pauses_nothing_is_measured_and_later_what_was_ask
     async def measure_paths(self, order):
         measured.append(order.round)
 
-    monkeypatch.setattr(StepTimes, "of", of)
-    monkeypatch.setattr(StepTimes, "of_formats", formats_of)
+    monkeypatch.setattr(KeptStepTimes, "of", of)
+    monkeypatch.setattr(KeptStepTimes, "of_formats", formats_of)
     monkeypatch.setattr(ProbeRunner, "_measure_paths", measure_paths)
     node, probes = agent.first, agent.first.probes
     await node.set_device("cuda:0")
@@ -99,7 +99,7 @@ def test_as_many_layers_are_timed_as_fit(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     for memory, layers in ((2 * GB, 2), (0.6 * GB, 1)):
         assert _layers_that_fit(tmp_path, Loan("cpu", 1, int(memory))) == layers
-    with pytest.raises(StageError, match=r"lent are 0\.3 GB"):
+    with pytest.raises(StageError, match=r"lent are 0\.30 GB"):
         _layers_that_fit(tmp_path, Loan("cpu", 1, int(0.3 * GB)))
 
 
@@ -111,10 +111,10 @@ async def test_formats_are_measured_once_for_a_device_whatever_the_model(tmp_pat
         return {"plain": {"read_s": 0.1, "row_s": 0.01}}
 
     monkeypatch.setattr(step_times, "_printed", printed)
-    times, budget = StepTimes(tmp_path), MeasuringBudget(TIMING_BUDGET, lambda: 0.0)
+    times, budget = KeptStepTimes(tmp_path), MeasuringBudget(TIMING_BUDGET, lambda: 0.0)
     for _ in range(2):
         assert await times.of_formats(Loan("cpu", 1, GB), budget) == (PLAIN,)
-    assert await StepTimes(tmp_path).of_formats(Loan("cpu", 1, GB), budget) == (PLAIN,)
+    assert await KeptStepTimes(tmp_path).of_formats(Loan("cpu", 1, GB), budget) == (PLAIN,)
     assert probed == [(step_times.FORMAT_PROBE_MODULE, "cpu")]
     await times.of_formats(Loan("cuda:0", 1, GB), budget)
     assert len(probed) == 2
@@ -126,6 +126,6 @@ async def test_formats_that_came_out_impossible_are_refused(tmp_path, monkeypatc
 
     monkeypatch.setattr(step_times, "_printed", printed)
     with pytest.raises(StageError, match="measure again"):
-        await StepTimes(tmp_path).of_formats(
+        await KeptStepTimes(tmp_path).of_formats(
             Loan("cpu", 1, GB), MeasuringBudget(TIMING_BUDGET, lambda: 0.0)
         )

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_agent.daemon.measuring_budget import Budget, MeasuringBudget
+from molink_agent.daemon.measuring_budget import BucketState, MeasuringBudget
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 @given(st.lists(st.tuples(st.floats(0, 600), st.integers(1, 66)), max_size=200))
 def test_no_order_of_orders_gets_more_than_the_bucket_and_its_filling(asked):
     clock = Clock()
-    budget, spent = MeasuringBudget(Budget(300, 300), clock), 0
+    budget, spent = MeasuringBudget(BucketState(300, 300), clock), 0
     for pause_s, amount in asked:
         clock.now += pause_s
         clock.now += budget.wait_s(amount)
@@ -27,7 +27,7 @@ def test_no_order_of_orders_gets_more_than_the_bucket_and_its_filling(asked):
 
 def test_an_order_beyond_the_bucket_waits_until_it_is_full():
     clock = Clock()
-    budget = MeasuringBudget(Budget(10, 10), clock)
+    budget = MeasuringBudget(BucketState(10, 10), clock)
     assert budget.wait_s(100) == 0
     budget.spend(100)
     assert budget.wait_s(1) == 91 * 360

@@ -9,7 +9,7 @@ from molink_agent.daemon.reports import AGAIN_MARGIN, CHECK_EVERY_S, CapacityChe
 from molink_agent.daemon.status import status_of
 from molink_agent.daemon.this_pc import Measured, ThisPc
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.limits.owner_policy import Verdict
+from molink_agent.limits.owner_policy import OwnerVerdict
 from molink_agent.probe.gpus import GpuReport
 from tests.agent.daemon.agents import agent_with, agent_with_two_nodes
 from tests.agent.probe.fake_nvml import FakeCard
@@ -88,7 +88,7 @@ async def test_the_coordinator_hears_of_it_as_of_a_pause(tmp_path):
     reports.capacity.sentence = "memory_gb leaves 0.00 GB: raise it."
     assert (reports.wish.wish, reports.wish.reason) == ("pause", reports.capacity.sentence)
     assert status_of(agent)["shortage"] == reports.capacity.sentence
-    agent.owner.now = Verdict(False, "Paused by its owner.")
+    agent.owner.now = OwnerVerdict(False, "Paused by its owner.")
     assert reports.wish.reason == "Paused by its owner.", "the owner's own wish comes first"
 
 

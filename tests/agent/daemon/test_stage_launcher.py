@@ -12,7 +12,7 @@ from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.daemon import process
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.limits.lent import FREE_MEMORY, Lent
-from molink_agent.limits.limits import GB
+from molink_scheduler.units import GB
 from tests.agent.daemon.agents import agent_with_two_nodes, membership
 from tests.agent.limits.test_assignment_check import write_stage
 from tests.control.assignments import loading
@@ -120,11 +120,11 @@ async def test_what_was_free_before_a_download_counts_after_it_too(
 
 
 @pytest.mark.parametrize(
-    ("spare", "lent_gb", "waits"),
-    [(True, None, True), (False, None, False), (True, 64.0, False)],
+    ("spare", "lent_bytes", "waits"),
+    [(True, None, True), (False, None, False), (True, 64 * GB, False)],
 )
 async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
-    tmp_path, monkeypatch, spare, lent_gb, waits
+    tmp_path, monkeypatch, spare, lent_bytes, waits
 ):
     """Who lends a certain amount of memory lends no more for a process that waits."""
     begun = []
@@ -137,7 +137,7 @@ async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
     needed = process.WARM_BYTES_SPARE
     monkeypatch.setattr(process, "unused_memory_bytes", lambda machine: needed - (not spare))
     limits = launcher.cache.pc.limits
-    monkeypatch.setattr(limits, "limits", replace(limits.limits, memory_gb=lent_gb))
+    monkeypatch.setattr(limits, "limits", replace(limits.limits, memory_bytes=lent_bytes))
     await launcher.stand_ready(asked(device="cpu", threads=3))
     assert begun == [3] * waits
 

@@ -12,11 +12,12 @@ from molink_agent.doctor import hardware, network
 from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, Result, TorchAnswer
 from molink_agent.doctor.hardware import contribution
 from molink_agent.doctor.report import CHECKS, examine
-from molink_agent.limits.limits import GB, Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.network.nat import NatAnswer, NatKind
-from molink_agent.probe.gpus import NO_DRIVER, Gpu, GpuReport
+from molink_agent.probe.gpus import NO_DRIVER, DriverGpu, GpuReport
 from molink_agent.probe.input_idle import InputIdle
 from molink_agent.probe.machine import Wsl
+from molink_scheduler.units import GB, GIB
 from tests.agent.pcs import CARD, ONE_CARD, pc
 
 NO_GPU = GpuReport(reason=NO_DRIVER)
@@ -68,8 +69,8 @@ def test_a_good_pc_that_has_not_joined_fails_nothing():
     [
         ({}, Result.OK),
         ({"gpus": NO_GPU}, Result.WARN),
-        ({"gpus": NO_GPU, "limits": Limits(device="cpu")}, Result.OK),
-        ({"gpus": NO_GPU, "limits": Limits(device="cuda:0")}, Result.FAIL),
+        ({"gpus": NO_GPU, "limits": OwnerLimits(device="cpu")}, Result.OK),
+        ({"gpus": NO_GPU, "limits": OwnerLimits(device="cuda:0")}, Result.FAIL),
         ({"torch": replace(TORCH, cuda="13.0")}, Result.FAIL),
         ({"torch": replace(TORCH, cuda="12.9")}, Result.OK),
         ({"torch": replace(TORCH, cuda="")}, Result.OK),
@@ -105,7 +106,7 @@ def test_under_wsl_the_driver_belongs_to_windows():
         ({"torch": replace(TORCH, pinning_problem="out of memory")}, Result.WARN),
         ({"torch": replace(TORCH, graph_problem="nothing can be recorded")}, Result.WARN),
         ({"torch": TorchAnswer("2.9.0+cpu"), "gpus": NO_GPU}, Result.OK),
-        ({"torch": TorchAnswer("2.9.0+cpu"), "limits": Limits(device="cpu")}, Result.OK),
+        ({"torch": TorchAnswer("2.9.0+cpu"), "limits": OwnerLimits(device="cpu")}, Result.OK),
         ({"torch": replace(TORCH, gpus=(), problem="no kernel image")}, Result.FAIL),
     ],
 )
@@ -131,19 +132,19 @@ def test_a_card_that_torch_has_no_code_for_is_told_what_to_install():
     assert "has no code for RTX 5070 (capability 12.0). Update the NVIDIA driver to 580" in told
     newer = replace(facts, gpus=replace(RTX_50, driver="580.65"))
     assert "Install torch's build for CUDA 13" in hardware.unusable_cards(newer)
-    assert hardware.unusable_cards(replace(facts, limits=Limits(device="cpu"))) == ""
+    assert hardware.unusable_cards(replace(facts, limits=OwnerLimits(device="cpu"))) == ""
     assert hardware.unusable_cards(GOOD) == ""
 
 
 @pytest.mark.parametrize(
     "changes, result, says",
     [
-        ({}, Result.OK, "cuda:0: 8.4 GB of 12.0 GB"),
-        ({"limits": Limits(vram_gb=1)}, Result.WARN, "set vram_gb 2"),
+        ({}, Result.OK, "cuda:0: 9.0 GB of 12.9 GB"),
+        ({"limits": OwnerLimits(vram_bytes=GB)}, Result.WARN, "set vram_gb 2"),
         ({"gpus": GpuReport((replace(CARD, free_bytes=GB),))}, Result.WARN, "Close programs"),
-        ({"gpus": NO_GPU}, Result.OK, "cpu: 18.0 GB of 32.0 GB"),
-        ({"gpus": NO_GPU, "limits": Limits(memory_gb=1)}, Result.WARN, "set memory_gb 2"),
-        ({"limits": Limits(device="cuda:3")}, Result.FAIL, "set device auto"),
+        ({"gpus": NO_GPU}, Result.OK, "cpu: 19.5 GB of 34.4 GB"),
+        ({"gpus": NO_GPU, "limits": OwnerLimits(memory_bytes=GB)}, Result.WARN, "set memory_gb 2"),
+        ({"limits": OwnerLimits(device="cuda:3")}, Result.FAIL, "set device auto"),
     ],
 )
 def test_vram(changes, result, says):
@@ -176,9 +177,9 @@ def test_with_windows_own_address_its_firewall_is_named_with_the_command():
 @pytest.mark.parametrize(
     "changes, result, says",
     [
-        ({}, Result.OK, "198.0 GB to lend"),
+        ({}, Result.OK, "212.7 GB to lend"),
         ({"machine": pc(disk_free_bytes=12 * GB)}, Result.WARN, "Free some"),
-        ({"limits": Limits(disk_gb=5)}, Result.WARN, "set disk_gb 20"),
+        ({"limits": OwnerLimits(disk_bytes=5 * GB)}, Result.WARN, "set disk_gb 20"),
         ({"machine": pc(disk_free_bytes=2 * GB)}, Result.FAIL, "Free some"),
     ],
 )
@@ -196,10 +197,10 @@ def test_limits_that_cannot_be_read_fail():
     "changes, result",
     [
         ({}, Result.SKIP),
-        ({"limits": Limits(only_when_idle_minutes=5)}, Result.FAIL),
+        ({"limits": OwnerLimits(only_when_idle_minutes=5)}, Result.FAIL),
         (
             {
-                "limits": Limits(only_when_idle_minutes=5),
+                "limits": OwnerLimits(only_when_idle_minutes=5),
                 "input_idle": InputIdle(3.0, "GNOME"),
             },
             Result.OK,
@@ -241,7 +242,7 @@ def test_broker():
         ({}, Result.OK),
         ({"port": PortTrial(7000, "Address already in use")}, Result.FAIL),
         ({"port": PortTrial(7000, "Address already in use", agent_runs=True)}, Result.OK),
-        ({"port": PortTrial(7000, "in use"), "limits": Limits(direct=False)}, Result.OK),
+        ({"port": PortTrial(7000, "in use"), "limits": OwnerLimits(direct=False)}, Result.OK),
     ],
 )
 def test_data_port(changes, result):
@@ -290,7 +291,7 @@ def test_nat_without_somebody_to_ask():
 )
 def test_upload(mbps, cap, result, says):
     known = KNOWN.model_copy(update={"profile": None if mbps is None else profile(mbps)})
-    changes = {"known": known, "limits": Limits(upload_mbps=cap)}
+    changes = {"known": known, "limits": OwnerLimits(upload_mbps=cap)}
     assert judged(network.upload, **changes) is result
     assert says in found(network.upload, **changes)
 
@@ -306,14 +307,14 @@ def test_contribution_is_of_the_cluster_s_model():
 
 
 def test_a_processor_without_bfloat16_holds_half_as_many():
-    limits = Limits(device="cpu", memory_gb=8)
+    limits = OwnerLimits(device="cpu", memory_bytes=8 * GIB)
     assert "about 14 of 32" in found(contribution, limits=limits)
     slow = pc(multiplies_bfloat16=False)
     assert "about 7 of 32" in found(contribution, limits=limits, machine=slow)
 
 
 def test_two_cards_hold_more_than_one():
-    two = GpuReport((CARD, Gpu(1, "RTX", 12 * GB, 5 * GB)))
+    two = GpuReport((CARD, DriverGpu(1, "RTX", 12 * GIB, 5 * GIB)))
     assert "about 21 of 32" in found(contribution, gpus=two)
 
 
@@ -322,6 +323,6 @@ def test_the_disk_bounds_it_too():
 
 
 def test_limits_that_leave_nothing_fail():
-    assert judged(contribution, limits=Limits(vram_gb=0)) is Result.FAIL
-    assert "raise it" in found(contribution, limits=Limits(vram_gb=0)).lower()
-    assert judged(contribution, limits=Limits(device="cuda:9")) is Result.FAIL
+    assert judged(contribution, limits=OwnerLimits(vram_bytes=0)) is Result.FAIL
+    assert "raise it" in found(contribution, limits=OwnerLimits(vram_bytes=0)).lower()
+    assert judged(contribution, limits=OwnerLimits(device="cuda:9")) is Result.FAIL

@@ -19,7 +19,7 @@ from molink_agent.doctor.gather import (
     try_port,
     why_unreachable,
 )
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 
 LOOPBACK = "127.0.0.1"
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -47,7 +47,7 @@ async def test_a_pc_where_no_program_answers(tmp_path):
 async def test_broken_limits_are_a_fact(tmp_path):
     (tmp_path / "limits.toml").write_text("threads = lots")
     facts = await gather(tmp_path, ask=silent)
-    assert facts.limits == Limits()
+    assert facts.limits == OwnerLimits()
     assert "not valid TOML" in facts.limits_problem
 
 

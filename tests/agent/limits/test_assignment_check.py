@@ -17,7 +17,7 @@ from molink_agent.limits.assignment_check import (
     refusal_of_probe,
     refusal_of_work,
 )
-from molink_agent.limits.limits import GB
+from molink_scheduler.units import GB
 
 SOURCE = WeightsSource(model="org/model")
 LOAN = Loan("cuda:1", threads=2, memory_bytes=8 * GB, model="org/model")
@@ -55,9 +55,9 @@ def test_what_keeps_to_all_limits_is_carried_out():
         ({"layers": (9, 3)}, "update MoLink there"),
         ({"layers": (-1, 3)}, "update MoLink there"),
         ({"weights": WeightsSource(model="org/other")}, "another model"),
-        ({"kv_tokens": 4 * 2**20}, "Layers 3 to 8 would take 10 GB of cuda:1, lent are 8 GB"),
-        ({"dtype": "float32", "kv_tokens": 2 * 2**20}, "would take 12 GB"),
-        ({"kv_tokens": 8 * 2**20, "kv_dtype": "int8"}, "would take 10.2 GB"),
+        ({"kv_tokens": 4 * 2**20}, "Layers 3 to 8 would take 10.74 GB of cuda:1, lent are 8.00 GB"),
+        ({"dtype": "float32", "kv_tokens": 2 * 2**20}, "would take 12.88 GB"),
+        ({"kv_tokens": 8 * 2**20, "kv_dtype": "int8"}, "would take 11.01 GB"),
     ],
 )
 def test_what_passes_a_limit_is_refused_in_one_sentence(changes, says):
@@ -140,7 +140,7 @@ def test_two_layers_of_a_large_model_are_not_timed_on_a_small_pc():
     """In fp32 they took 4 GiB of a PC whose owner lends one."""
     size = probe_size(model_shape("llama-3-8b"), 2)
     loan = Loan("cpu", 2, GB, element_bytes=4)
-    assert "lent are 1 GB" in refusal_of_probe(loan, size, 4096)
+    assert "lent are 1.00 GB" in refusal_of_probe(loan, size, 4096)
 
 
 def write_stage(directory, **tensors):

@@ -3,9 +3,10 @@
 import pytest
 
 from molink_agent.limits.game_watch import GAME_KEEP_S, GameWatch, sign_of_game
-from molink_agent.limits.limits import GB, Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.probe.full_screen import FullScreenProbe
-from molink_agent.probe.gpus import Gpu, GpuProbe
+from molink_agent.probe.gpus import DriverGpu, GpuProbe
+from molink_scheduler.units import GB
 from tests.agent.probe.fake_nvml import FakeCard, FakeNvml
 
 OURS, GAME, DESKTOP = 71, 72, 73
@@ -32,39 +33,39 @@ def watch(card: FakeCard, desktop: Desktop, *, wsl: bool = False) -> GameWatch:
 
 async def test_nobody_plays_on_a_quiet_pc():
     games = watch(FakeCard(drawing={DESKTOP: GB}, samples=[(DESKTOP, 9, 1)]), Desktop())
-    assert await games.poll(Limits(), 0.0, frozenset({OURS})) == ""
+    assert await games.poll(OwnerLimits(), 0.0, frozenset({OURS})) == ""
 
 
 async def test_a_program_that_fills_the_screen_counts_for_a_while():
     desktop = Desktop(full_screen=True)
     games = watch(FakeCard(), desktop)
-    sentence = await games.poll(Limits(), 0.0, frozenset())
+    sentence = await games.poll(OwnerLimits(), 0.0, frozenset())
     assert sentence == "A program fills the screen (pause_on_game)."
     desktop.full_screen = False
-    assert await games.poll(Limits(), GAME_KEEP_S - 1, frozenset()) == sentence
-    assert await games.poll(Limits(), GAME_KEEP_S + 21, frozenset()) == ""
+    assert await games.poll(OwnerLimits(), GAME_KEEP_S - 1, frozenset()) == sentence
+    assert await games.poll(OwnerLimits(), GAME_KEEP_S + 21, frozenset()) == ""
 
 
 async def test_a_program_that_draws_a_lot_counts_and_our_own_work_does_not():
     card = FakeCard(drawing={GAME: GB}, running={OURS: GB}, samples=[(OURS, 95, 1)])
     games = watch(card, Desktop())
-    assert await games.poll(Limits(), 0.0, frozenset({OURS})) == ""
+    assert await games.poll(OwnerLimits(), 0.0, frozenset({OURS})) == ""
     card.samples = [(OURS, 40, 2), (GAME, 55, 2)]
-    assert "draws on cuda:0" in await games.poll(Limits(), 10.0, frozenset({OURS}))
+    assert "draws on cuda:0" in await games.poll(OwnerLimits(), 10.0, frozenset({OURS}))
 
 
 @pytest.mark.parametrize("wsl", [False, True])
 async def test_a_card_that_others_fill_is_given_back(wsl):
     card = FakeCard(free=GB // 2)
     games = watch(card, Desktop(), wsl=wsl)
-    assert await games.poll(Limits(), 0.0, frozenset({OURS})) == ""
+    assert await games.poll(OwnerLimits(), 0.0, frozenset({OURS})) == ""
     card.free = GB // 5
-    assert await games.poll(Limits(), 2.0, frozenset({OURS})) == ""  # Not asked again so soon.
-    sentence = await games.poll(Limits(), 5.0, frozenset({OURS}))
+    assert await games.poll(OwnerLimits(), 2.0, frozenset({OURS})) == ""  # Not asked again so soon.
+    sentence = await games.poll(OwnerLimits(), 5.0, frozenset({OURS}))
     assert sentence == "Other programs need the memory of cuda:0 (pause_on_game)."
     card.free = 8 * GB  # Our stage has ended.
-    assert await games.poll(Limits(), 20.0, frozenset()) == sentence
-    assert await games.poll(Limits(), 20.0 + GAME_KEEP_S, frozenset()) == ""
+    assert await games.poll(OwnerLimits(), 20.0, frozenset()) == sentence
+    assert await games.poll(OwnerLimits(), 20.0 + GAME_KEEP_S, frozenset()) == ""
 
 
 @pytest.mark.parametrize(
@@ -78,13 +79,14 @@ async def test_a_card_that_others_fill_is_given_back(wsl):
     ],
 )
 def test_what_a_card_tells(percent, free_gb, holds, says):
-    card = Gpu(3, "RTX", 12 * GB, int(free_gb * GB), drawing_percent=percent)
+    card = DriverGpu(3, "RTX", 12 * GB, int(free_gb * GB), drawing_percent=percent)
     assert says in sign_of_game(card, holds=holds)
     assert bool(says) == bool(sign_of_game(card, holds=holds))
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(pause_on_game=False), Limits(device="cpu"), Limits(device="cuda:1")]
+    "limits",
+    [OwnerLimits(pause_on_game=False), OwnerLimits(device="cpu"), OwnerLimits(device="cuda:1")],
 )
 async def test_nothing_is_asked_of_who_lends_no_card_of_these_or_does_not_mind(limits):
     desktop = Desktop(full_screen=True)
@@ -96,5 +98,5 @@ async def test_nothing_is_asked_of_who_lends_no_card_of_these_or_does_not_mind(l
 async def test_a_pc_without_cards_asks_no_desktop():
     desktop = Desktop(full_screen=True)
     games = GameWatch(GpuProbe(FakeNvml(missing=True)), FullScreenProbe({}, ask=desktop.ask))
-    assert await games.poll(Limits(), 0.0, frozenset()) == ""
+    assert await games.poll(OwnerLimits(), 0.0, frozenset()) == ""
     assert desktop.questions == 0

@@ -16,12 +16,13 @@ from molink_agent.limits.lent import (
     lent_threads,
     nothing_left,
 )
-from molink_agent.limits.limits import GB, Limits
-from molink_agent.probe.gpus import Gpu, GpuReport
+from molink_agent.limits.limits import OwnerLimits
+from molink_agent.probe.gpus import DriverGpu, GpuReport
+from molink_scheduler.units import GB
 from tests.agent.pcs import CARD, ONE_CARD, pc
 
 NO_GPU = GpuReport(reason="none")
-CAPS = st.one_of(st.none(), st.floats(0, 64))
+CAPS = st.one_of(st.none(), st.integers(0, 64 * GB))
 SIZES = st.integers(0, 64 * GB)
 
 
@@ -29,7 +30,7 @@ FREE_OF_CARD = CARD.free_bytes - kept_free_bytes(CARD.memory_bytes)
 
 
 def test_a_card_is_lent_but_a_reserve_and_what_a_process_takes():
-    (lent,) = lent_devices(Limits(), pc(), ONE_CARD)
+    (lent,) = lent_devices(OwnerLimits(), pc(), ONE_CARD)
     assert (lent.device, lent.lent_bytes) == ("cuda:0", FREE_OF_CARD - BESIDE_STAGE_BYTES)
     assert lent.bound_by == "free memory"
 
@@ -37,7 +38,7 @@ def test_a_card_is_lent_but_a_reserve_and_what_a_process_takes():
 @pytest.mark.parametrize("times", [1, 2, 5, 100])
 def test_a_card_that_was_full_is_lent_less_of(times):
     def lent(device: str):
-        return lent_devices(Limits(), pc(), ONE_CARD, None, {device: times})[0].lent_bytes
+        return lent_devices(OwnerLimits(), pc(), ONE_CARD, None, {device: times})[0].lent_bytes
 
     less = int(min(times, 5) * 0.1 * CARD.memory_bytes)
     assert lent("cuda:0") == FREE_OF_CARD - BESIDE_STAGE_BYTES - less
@@ -45,17 +46,17 @@ def test_a_card_that_was_full_is_lent_less_of(times):
 
 
 def test_the_owner_s_cap_decides_where_it_is_less():
-    (lent,) = lent_devices(Limits(vram_gb=6), pc(), ONE_CARD)
+    (lent,) = lent_devices(OwnerLimits(vram_bytes=6 * GB), pc(), ONE_CARD)
     assert (lent.lent_bytes, lent.bound_by) == (6 * GB - BESIDE_STAGE_BYTES, "vram_gb")
-    (lent,) = lent_devices(Limits(memory_gb=2), pc(), NO_GPU)
+    (lent,) = lent_devices(OwnerLimits(memory_bytes=2 * GB), pc(), NO_GPU)
     assert (lent.device, lent.lent_bytes, lent.bound_by) == ("cpu", 2 * GB, "memory_gb")
 
 
 def test_what_our_stage_holds_counts_as_free():
-    full = GpuReport((Gpu(0, "RTX", 12 * GB, GB),))
-    (lent,) = lent_devices(Limits(vram_gb=6), pc(), full, {"cuda:0": 9 * GB})
+    full = GpuReport((DriverGpu(0, "RTX", 12 * GB, GB),))
+    (lent,) = lent_devices(OwnerLimits(vram_bytes=6 * GB), pc(), full, {"cuda:0": 9 * GB})
     assert lent.lent_bytes == 6 * GB - BESIDE_STAGE_BYTES
-    (lent,) = lent_devices(Limits(), pc(memory_available_bytes=GB), NO_GPU, {"cpu": 5 * GB})
+    (lent,) = lent_devices(OwnerLimits(), pc(memory_available_bytes=GB), NO_GPU, {"cpu": 5 * GB})
     assert lent.lent_bytes == 6 * GB - MEMORY_RESERVE_BYTES_MAX
 
 
@@ -64,8 +65,8 @@ def test_what_our_stage_holds_counts_as_free():
     [("auto", ["cuda:0", "cuda:1"]), ("cpu", ["cpu"]), ("cuda:1", ["cuda:1"]), ("cuda:2", [])],
 )
 def test_the_owner_chooses_the_device(device, found):
-    two = GpuReport((CARD, Gpu(1, "RTX", 8 * GB, 8 * GB)))
-    lent = lent_devices(Limits(device=device), pc(), two)
+    two = GpuReport((CARD, DriverGpu(1, "RTX", 8 * GB, 8 * GB)))
+    lent = lent_devices(OwnerLimits(device=device), pc(), two)
     assert [one.device for one in lent] == found
 
 
@@ -78,71 +79,71 @@ def test_the_owner_chooses_the_device(device, found):
     ],
 )
 def test_several_devices_are_lent_in_the_owner_s_order(device, found):
-    two = GpuReport((CARD, Gpu(1, "RTX", 8 * GB, 8 * GB)))
-    lent = lent_devices(Limits(device=device), pc(), two)
+    two = GpuReport((CARD, DriverGpu(1, "RTX", 8 * GB, 8 * GB)))
+    lent = lent_devices(OwnerLimits(device=device), pc(), two)
     assert [one.device for one in lent] == found
 
 
 def test_stages_that_share_the_cpu_share_memory_and_threads():
-    limits = Limits(device="cpu,cpu,cpu", memory_gb=6, threads=7)
+    limits = OwnerLimits(device="cpu,cpu,cpu", memory_bytes=6 * GB, threads=7)
     lent = lent_devices(limits, pc(), NO_GPU)
     assert [one.threads for one in lent] == [3, 2, 2]
     assert [one.lent_bytes for one in lent] == [2 * GB] * 3
     assert {one.computes_on for one in lent} == {"cpu"}
-    assert len(lent_devices(Limits(device="cpu,cpu,cpu", threads=2), pc(), NO_GPU)) == 2
+    assert len(lent_devices(OwnerLimits(device="cpu,cpu,cpu", threads=2), pc(), NO_GPU)) == 2
 
 
 def test_what_one_of_them_holds_is_not_taken_from_the_others():
     machine = pc(memory_available_bytes=12 * GB)
-    before = lent_devices(Limits(device="cpu,cpu"), machine, NO_GPU)
+    before = lent_devices(OwnerLimits(device="cpu,cpu"), machine, NO_GPU)
     loaded = pc(memory_available_bytes=8 * GB)
-    after = lent_devices(Limits(device="cpu,cpu"), loaded, NO_GPU, {"cpu:1": 4 * GB})
+    after = lent_devices(OwnerLimits(device="cpu,cpu"), loaded, NO_GPU, {"cpu:1": 4 * GB})
     assert before == after and sum(one.lent_bytes for one in after) <= 12 * GB
 
 
 def test_no_part_counts_on_what_another_holds():
     """One stage had the CPU for itself before it was divided."""
     machine = pc(memory_available_bytes=4 * GB)
-    first, second = lent_devices(Limits(device="cpu,cpu"), machine, NO_GPU, {"cpu": 14 * GB})
+    first, second = lent_devices(OwnerLimits(device="cpu,cpu"), machine, NO_GPU, {"cpu": 14 * GB})
     assert first.lent_bytes == 8 * GB and second.lent_bytes == 4 * GB - MEMORY_RESERVE_BYTES_MAX
     assert {first.bound_by, second.bound_by} == {"free memory"}
 
 
 def test_half_of_the_processor_is_lent():
-    assert lent_threads(Limits(), pc()) == 8
-    assert lent_threads(Limits(), pc(cpu_threads=1)) == 1
-    assert lent_threads(Limits(threads=64), pc()) == 16
+    assert lent_threads(OwnerLimits(), pc()) == 8
+    assert lent_threads(OwnerLimits(), pc(cpu_threads=1)) == 1
+    assert lent_threads(OwnerLimits(threads=64), pc()) == 16
 
 
 def test_weights_that_are_there_count_as_room():
-    assert lent_disk_bytes(Limits(), 10 * GB, 5 * GB) == 15 * GB - DISK_RESERVE_BYTES
-    assert lent_disk_bytes(Limits(disk_gb=4), 10 * GB, 5 * GB) == 4 * GB
-    assert lent_disk_bytes(Limits(), GB, 0) == 0
+    assert lent_disk_bytes(OwnerLimits(), 10 * GB, 5 * GB) == 15 * GB - DISK_RESERVE_BYTES
+    assert lent_disk_bytes(OwnerLimits(disk_bytes=4 * GB), 10 * GB, 5 * GB) == 4 * GB
+    assert lent_disk_bytes(OwnerLimits(), GB, 0) == 0
 
 
 def test_stages_share_what_is_lent_for_cached_kv(tmp_path):
-    limits = Limits(cache_ram_gb=2.0, cache_disk_gb=6.0)
+    limits = OwnerLimits(cache_ram_bytes=2 * GB, cache_disk_bytes=6 * GB)
     room = lent_cache(limits, tmp_path, 2)
     assert (room.ram_bytes, room.disk_bytes) == (GB, 3 * GB)
     assert room.folder.startswith(str(tmp_path))
 
 
 def test_no_cache_is_lent_that_nobody_has_set(tmp_path):
-    assert lent_cache(Limits(), tmp_path, 1) is None
-    assert lent_cache(Limits(cache_ram_gb=0.0), tmp_path, 1) is None
+    assert lent_cache(OwnerLimits(), tmp_path, 1) is None
+    assert lent_cache(OwnerLimits(cache_ram_bytes=0), tmp_path, 1) is None
 
 
 @given(CAPS, CAPS, SIZES, SIZES, SIZES)
 def test_never_more_than_the_cap_the_device_or_what_is_free(vram, memory, free, available, own):
-    limits = Limits(vram_gb=vram, memory_gb=memory)
-    gpus = GpuReport((Gpu(0, "RTX", 64 * GB, free),))
+    limits = OwnerLimits(vram_bytes=vram, memory_bytes=memory)
+    gpus = GpuReport((DriverGpu(0, "RTX", 64 * GB, free),))
     machine = pc(memory_bytes=64 * GB, memory_available_bytes=available)
     for device, cap, left in (("auto", vram, free), ("cpu", memory, available)):
-        wanted = Limits(vram, memory, device=device)
+        wanted = OwnerLimits(vram, memory, device=device)
         (lent,) = lent_devices(wanted, machine, gpus, {"cpu": own, "cuda:0": own})
         assert 0 <= lent.lent_bytes <= min(64 * GB, left + own)
-        assert cap is None or lent.lent_bytes <= cap * GB
-    assert limits.vram_gb == vram
+        assert cap is None or lent.lent_bytes <= cap
+    assert limits.vram_bytes == vram
 
 
 def test_limits_that_leave_nothing_are_told():
@@ -152,18 +153,18 @@ def test_limits_that_leave_nothing_are_told():
         lent = lent_devices(limits, machine or pc(), gpus)
         return nothing_left(limits, lent, disk, model, margin)
 
-    assert says(Limits()) is None
-    assert says(Limits(memory_gb=0.1)) == (
-        "memory_gb leaves 0.10 GB on cpu, but one layer of some-8b needs 0.41 GB: raise it."
+    assert says(OwnerLimits()) is None
+    assert says(OwnerLimits(memory_bytes=100_000_000)) == (
+        "memory_gb leaves 0.10 GB on cpu, but one layer of some-8b needs 0.44 GB: raise it."
     )
-    assert "vram_gb leaves 0.00 GB" in says(Limits(vram_gb=0), gpus=ONE_CARD)
-    assert "close other programs" in says(Limits(), pc(memory_available_bytes=GB))
-    assert "disk_gb" in says(Limits(), disk=GB // 4)
-    assert "is not on this PC" in says(Limits(device="cuda:7"))
-    assert says(Limits(memory_gb=0.42)) is None
-    assert "raise it" in says(Limits(memory_gb=0.42), margin=1.1)
+    assert "vram_gb leaves 0.00 GB" in says(OwnerLimits(vram_bytes=0), gpus=ONE_CARD)
+    assert "close other programs" in says(OwnerLimits(), pc(memory_available_bytes=GB))
+    assert "disk_gb" in says(OwnerLimits(), disk=GB // 4)
+    assert "is not on this PC" in says(OwnerLimits(device="cuda:7"))
+    assert says(OwnerLimits(memory_bytes=440_000_000)) is None
+    assert "raise it" in says(OwnerLimits(memory_bytes=440_000_000), margin=1.1)
     slow = pc(multiplies_bfloat16=False)
-    assert "one layer of some-8b needs 0.81 GB" in says(Limits(memory_gb=0.5), slow)
+    assert "one layer of some-8b needs 0.87 GB" in says(OwnerLimits(memory_bytes=500_000_000), slow)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_a_layer_takes_as_much_as_its_numbers_do(stored, computed, device, held)
 
 def test_small_amounts_are_told_so_that_they_can_be_typed():
     model = ModelSize(name="demo", layers=12, layer_bytes=1_000_000)
-    (lent,) = lent_devices(Limits(memory_gb=0.00025), pc(), NO_GPU)
-    assert nothing_left(Limits(memory_gb=0.00025), (lent,), GB, model) == (
-        "memory_gb leaves 0.00025 GB on cpu, but one layer of demo needs 0.00093 GB: raise it."
+    (lent,) = lent_devices(OwnerLimits(memory_bytes=250_000), pc(), NO_GPU)
+    assert nothing_left(OwnerLimits(memory_bytes=250_000), (lent,), GB, model) == (
+        "memory_gb leaves 0.00025 GB on cpu, but one layer of demo needs 0.001 GB: raise it."
     )

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.errors import UserError
-from molink_agent.limits.limits import KEYS, Limits, limits_of, with_value
+from molink_agent.limits.limits import KEYS, OwnerLimits, limits_of, with_value
 from molink_agent.limits.limits_file import LIMITS_FILE, LimitsFile, limits_text
+from molink_scheduler.units import GB
 
 FULL = """
 vram_gb = 6
@@ -42,12 +43,12 @@ def written(tmp_path, text: str) -> LimitsFile:
 
 
 def test_without_a_file_the_defaults_hold(tmp_path):
-    assert LimitsFile(tmp_path).read() == Limits()
+    assert LimitsFile(tmp_path).read() == OwnerLimits()
 
 
 def test_everything_can_be_said(tmp_path):
     limits = written(tmp_path, FULL).read()
-    assert (limits.vram_gb, limits.memory_gb, limits.threads) == (6.0, 8.5, 4)
+    assert (limits.vram_bytes, limits.memory_bytes, limits.threads) == (6 * GB, 8_500_000_000, 4)
     assert (limits.device, limits.direct, limits.pause_on_battery) == ("cuda:1", False, False)
     assert [entry.text for entry in limits.hours] == ["mon-fri 18:00-02:00", "sat-sun 00:00-24:00"]
 
@@ -56,7 +57,7 @@ def test_everything_can_be_said(tmp_path):
 def test_what_is_written_is_read_back(values):
     import tomllib
 
-    limits = Limits()
+    limits = OwnerLimits()
     for name, text in values.items():
         limits = with_value(limits, name, text)
     assert limits_of(tomllib.loads(limits_text(limits)), "file") == limits
@@ -65,7 +66,7 @@ def test_what_is_written_is_read_back(values):
 def test_the_file_of_no_limits_shows_every_key_and_sets_none():
     import tomllib
 
-    text = limits_text(Limits())
+    text = limits_text(OwnerLimits())
     assert tomllib.loads(text) == {}
     shown = "".join(line.removeprefix("# ") + "\n" for line in text.splitlines() if " = " in line)
     assert list(tomllib.loads(shown)) == [key.name for key in KEYS]
@@ -115,8 +116,8 @@ def test_set_changes_one_key_and_keeps_the_others(tmp_path):
     file = written(tmp_path, FULL)
     assert file.set("threads", "2").threads == 2
     again = LimitsFile(tmp_path).read()
-    assert (again.threads, again.vram_gb) == (2, 6.0)
-    assert file.set("vram_gb", "none").vram_gb is None
+    assert (again.threads, again.vram_bytes) == (2, 6 * GB)
+    assert file.set("vram_gb", "none").vram_bytes is None
     assert list(tmp_path.iterdir()) == [tmp_path / LIMITS_FILE]
 
 
@@ -160,13 +161,13 @@ def test_a_file_that_is_removed_gives_the_defaults_back(tmp_path):
     file.read()
     file.path.unlink()
     assert file.reload()
-    assert file.limits == Limits()
+    assert file.limits == OwnerLimits()
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 400, 900])
 def test_a_file_that_was_cut_lends_nothing(tmp_path, kept):
     """Without the lines that are missing more would be lent."""
-    text = limits_text(Limits(memory_gb=3.0, cache_disk_gb=2.0))
+    text = limits_text(OwnerLimits(memory_bytes=3 * GB, cache_disk_bytes=2 * GB))
     assert text[kept - 1] != "\n" or not kept
     with pytest.raises(UserError, match=r"its end is missing|not valid TOML"):
         written(tmp_path, text[:kept]).read()

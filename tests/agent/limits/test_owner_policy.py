@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_agent.limits.hours import LendingHours, is_open
-from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.limits.owner_policy import (
     GPU_FREE_BELOW_PERCENT,
     GPU_USED_FROM_PERCENT,
@@ -30,7 +30,7 @@ NIGHT = LendingHours.parse("22:00-06:00")
 HOURS = st.sampled_from([(), (NIGHT,), (LendingHours.parse("sat-sun 10:00-24:00"), NIGHT)])
 MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 31))
 LIMITS = st.builds(
-    Limits,
+    OwnerLimits,
     hours=HOURS,
     only_when_idle_minutes=st.one_of(st.none(), st.floats(1, 60)),
     pause_on_battery=st.booleans(),
@@ -45,53 +45,53 @@ FACTS = st.builds(
 
 
 def test_without_limits_it_is_lent():
-    answer = verdict(Limits(), UseFacts(), NOON)
+    answer = verdict(OwnerLimits(), UseFacts(), NOON)
     assert (answer.allowed, answer.until) == (True, None)
 
 
 def test_hours_close_and_open():
-    closed = verdict(Limits(hours=(NIGHT,)), UseFacts(), NOON)
+    closed = verdict(OwnerLimits(hours=(NIGHT,)), UseFacts(), NOON)
     assert (closed.allowed, closed.until) == (False, NOON.replace(hour=22))
-    opened = verdict(Limits(hours=(NIGHT,)), UseFacts(), NOON.replace(hour=23))
+    opened = verdict(OwnerLimits(hours=(NIGHT,)), UseFacts(), NOON.replace(hour=23))
     assert (opened.allowed, opened.until) == (True, datetime(2026, 3, 3, 6))
 
 
 @pytest.mark.parametrize("on_battery, allowed", [(True, False), (False, True), (None, True)])
 def test_a_battery_pauses(on_battery, allowed):
     facts = UseFacts(on_battery=on_battery)
-    assert verdict(Limits(), facts, NOON).allowed is allowed
-    assert verdict(Limits(pause_on_battery=False), facts, NOON).allowed
+    assert verdict(OwnerLimits(), facts, NOON).allowed is allowed
+    assert verdict(OwnerLimits(pause_on_battery=False), facts, NOON).allowed
 
 
 def test_a_pause_without_end_names_the_way_out():
-    answer = verdict(Limits(), UseFacts(paused=True), NOON)
+    answer = verdict(OwnerLimits(), UseFacts(paused=True), NOON)
     assert not answer.allowed
     assert answer.until is None
     assert "molink agent resume" in answer.reason
 
 
 def test_a_game_pauses_at_once_unless_its_owner_does_not_mind():
-    answer = verdict(Limits(), UseFacts(game="A program fills the screen."), NOON)
+    answer = verdict(OwnerLimits(), UseFacts(game="A program fills the screen."), NOON)
     assert (answer.allowed, answer.reason) == (False, "A program fills the screen.")
     assert answer.hurries and answer.until is None
-    assert verdict(Limits(pause_on_game=False), UseFacts(game="A game."), NOON).allowed
-    battery = verdict(Limits(), UseFacts(on_battery=True), NOON)
+    assert verdict(OwnerLimits(pause_on_game=False), UseFacts(game="A game."), NOON).allowed
+    battery = verdict(OwnerLimits(), UseFacts(on_battery=True), NOON)
     assert not battery.hurries
 
 
 def test_two_hindrances_end_with_the_later():
-    limits, facts = Limits(hours=(NIGHT,), only_when_idle_minutes=10), UseFacts(idle_s=240)
+    limits, facts = OwnerLimits(hours=(NIGHT,), only_when_idle_minutes=10), UseFacts(idle_s=240)
     assert verdict(limits, facts, NOON).until == NOON.replace(hour=22)
     assert verdict(limits, replace(facts, on_battery=True), NOON).until is None
 
 
 def test_idle_says_when_it_would_be_lent():
-    answer = verdict(Limits(only_when_idle_minutes=10), UseFacts(idle_s=240), NOON)
+    answer = verdict(OwnerLimits(only_when_idle_minutes=10), UseFacts(idle_s=240), NOON)
     assert (answer.allowed, answer.until) == (False, NOON + timedelta(minutes=6))
 
 
 def test_nobody_knows_is_not_idle():
-    answer = verdict(Limits(only_when_idle_minutes=10), UseFacts(lending=True), NOON)
+    answer = verdict(OwnerLimits(only_when_idle_minutes=10), UseFacts(lending=True), NOON)
     assert not answer.allowed
     assert "cannot be told" in answer.reason
 
@@ -119,7 +119,7 @@ def test_whoever_did_not_lend_is_not_judged_more_mildly(limits, facts, now):
 
 @given(st.floats(1, 60), st.booleans(), st.lists(st.floats(0, 1), max_size=40))
 def test_a_jittering_idle_time_changes_nothing(minutes, lending, jitter):
-    limits = Limits(only_when_idle_minutes=minutes)
+    limits = OwnerLimits(only_when_idle_minutes=minutes)
     kept = lending
     for share in jitter:
         between = minutes * 60 * (IDLE_KEEP_SHARE + share * (1 - IDLE_KEEP_SHARE) * 0.999)
@@ -130,7 +130,7 @@ def test_a_jittering_idle_time_changes_nothing(minutes, lending, jitter):
 @given(st.floats(1, 60), st.lists(st.floats(0, 0.99), min_size=1, max_size=40))
 def test_who_touches_it_often_enough_keeps_it(minutes, gaps):
     """However often somebody comes back, it is given back once and not taken in between."""
-    limits, lending, changes = Limits(only_when_idle_minutes=minutes), True, 0
+    limits, lending, changes = OwnerLimits(only_when_idle_minutes=minutes), True, 0
     for share in gaps:
         for idle_s in (0.0, minutes * 60 * share):
             allowed = verdict(limits, UseFacts(lending=lending, idle_s=idle_s), NOON).allowed
@@ -139,7 +139,7 @@ def test_who_touches_it_often_enough_keeps_it(minutes, gaps):
     assert changes == 1
 
 
-CARES = Limits(only_when_idle_minutes=5)
+CARES = OwnerLimits(only_when_idle_minutes=5)
 
 
 @dataclass
@@ -160,7 +160,7 @@ def watching(desktop: FakeDesktop, card: FakeCard) -> UseWatch:
 async def test_without_the_limit_nobody_is_asked():
     desktop = FakeDesktop()
     watch = watching(desktop, FakeCard())
-    assert await watch.poll(Limits(), 0) is None
+    assert await watch.poll(OwnerLimits(), 0) is None
     assert desktop.asked == []
 
 

@@ -12,7 +12,7 @@ from safetensors import numpy as safetensors_numpy
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header, parse_header
 from molink.checkpoint.shard_plan import FileNeed, Place, ShardPlan
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
-from molink_agent.weights.part_file import Part, parts_of
+from molink_agent.weights.part_file import WeightPart, parts_of
 
 HASH = "0" * 64
 HOMES = st.sampled_from([0, 1, 2, Place.EMBEDDING, None])
@@ -38,7 +38,7 @@ def manifest_of(tensors: list[StoredTensor], size: int, block_bytes: int) -> Wei
     )
 
 
-def assemble(part: Part, original: bytes, block_bytes: int, order: list[int]) -> bytes:
+def assemble(part: WeightPart, original: bytes, block_bytes: int, order: list[int]) -> bytes:
     found = bytearray(part.size)
     found[: len(part.prefix)] = part.prefix
     for block in order:

@@ -10,11 +10,11 @@ import pytest
 from molink.errors import WeightsError
 from molink_agent.weights import ensure_weights, weights_dir
 from molink_agent.weights.part_file import PartFile
+from molink_scheduler.units import GB
 from tests.agent.weights.stored import needed_of, tensors_in
 from tests.agent.weights.weights_server import BLOCK, LAYERS, QUICK, write_model
 
 SINGLE = "model.safetensors"
-GIB = 2**30
 ALL = range(LAYERS)
 
 
@@ -25,9 +25,9 @@ def used_bytes(directory) -> int:
 
 async def test_a_disk_that_is_too_small_is_known_before_anything_travels(serve, home, monkeypatch):
     server = await serve()
-    limits = replace(QUICK, disk_reserve_bytes=3 * GIB)
-    monkeypatch.setattr(weights_dir.shutil, "disk_usage", lambda _: SimpleNamespace(free=GIB))
-    with pytest.raises(WeightsError, match=r"is 2\.1 GiB short of layers 0 to 5 of tiny/model"):
+    limits = replace(QUICK, disk_reserve_bytes=3 * GB)
+    monkeypatch.setattr(weights_dir.shutil, "disk_usage", lambda _: SimpleNamespace(free=GB))
+    with pytest.raises(WeightsError, match=r"is 2\.1 GB short of layers 0 to 5 of tiny/model"):
         await ensure_weights(server.source, ALL, home, limits)
     assert server.asked == []
 
@@ -46,7 +46,7 @@ async def test_a_disk_that_fills_up_keeps_what_it_has(serve, home, monkeypatch, 
         return whole(self, block, data)
 
     monkeypatch.setattr(PartFile, "take", take)
-    with pytest.raises(WeightsError, match=r"0\.1 GiB short .*what has come is kept"):
+    with pytest.raises(WeightsError, match=r"0\.1 GB short .*what has come is kept"):
         await ensure_weights(server.source, ALL, home, QUICK)
     monkeypatch.undo()
     server.asked.clear()
@@ -95,7 +95,7 @@ async def test_weights_that_a_stage_uses_are_never_removed(serve, home, tmp_path
     await ensure_weights(servers[2].source, ALL, home, limits)
     assert [view.exists() for view in views] == [True, False]
     limits = replace(limits, keep=frozenset([views[0], home / "elsewhere"]), disk_bytes_max=9_000)
-    with pytest.raises(WeightsError, match=r"disk cap is 0\.1 GiB too small for layers 0 to 5"):
+    with pytest.raises(WeightsError, match=r"disk cap is 0\.1 GB too small for layers 0 to 5"):
         await ensure_weights(servers[1].source, ALL, home, limits)
     assert views[0].exists()
 

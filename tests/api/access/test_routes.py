@@ -14,6 +14,7 @@ from molink.api.metrics.route import Metrics
 from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS
 from molink.cli.up import _start_users_api
+from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from tests.api.test_admin import NODE, FakeAdmin
 from tests.golden.values_api import Desk, Shelf
@@ -116,7 +117,7 @@ async def app_of(access, folder, monkeypatch):
     service.model = SimpleNamespace(name="tiny")
     coordinator = SimpleNamespace(cluster=cluster, plan=plan)
     cluster.live = SimpleNamespace(freeze=lambda: None)
-    settings = UpSettings("demo", folder)
+    settings = settings_of(UpSettings, model="demo", data_dir=folder)
     async with AsyncExitStack() as stack:
         await _start_users_api(settings, coordinator, access, Metrics(service), 0, stack)
     return apps[0]

@@ -7,7 +7,8 @@ import openai
 import pytest
 
 from molink.api.headers.serving import serving_headers
-from molink.serving.timeline import RequestTimeline, StageLayers
+from molink.report.requests import StageLayers
+from molink.serving.timeline import RequestTimeline
 from tests.api.scripted import ScriptedService
 
 STAGES = (StageLayers("anna", (0, 4)), StageLayers("bén, the\x1b[2J 2nd", (4, 8)))

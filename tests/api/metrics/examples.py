@@ -8,6 +8,8 @@ from prometheus_client import generate_latest
 
 from molink.api.metrics.route import Metrics
 from molink.errors import RingError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
 from molink.serving.request_log import RequestLog
 from molink.serving.timeline import Arrival, RequestTimeline
@@ -73,12 +75,13 @@ def ring(*names: str) -> dict[str, Any]:
 class ObservedService:
     """As much of a service as its metrics look at."""
 
-    report: dict[str, Any]
+    report: ClusterReport | dict[str, Any]
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
 
-    def cluster(self) -> dict[str, Any]:
-        return self.report
+    def cluster(self) -> ClusterReport:
+        is_made = isinstance(self.report, ClusterReport)
+        return self.report if is_made else from_plain(ClusterReport, self.report)
 
 
 def timeline(at: float = 0.0, operation: str = "chat") -> RequestTimeline:

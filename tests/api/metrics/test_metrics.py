@@ -1,6 +1,7 @@
 """What Prometheus reads: the figures of GET /cluster, requests that ended, bounded labels."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -8,6 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from molink.api.metrics.cluster_metrics import ClusterCollector, NodeLabels
 from molink.api.metrics.route import Metrics
 from molink.errors import OverloadedError, RingError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.answers.deadline import DEADLINE
 from tests.api.conftest import FakeService
 from tests.api.metrics.examples import (
@@ -94,7 +97,7 @@ def test_a_cluster_without_rings_is_not_ready():
 
 def test_what_a_stage_has_not_reported_is_left_out():
     lone = {"stages": [stage("anna", decode_step_s=None)], "links": []}
-    collector = ClusterCollector({"rings": [lone]})
+    collector = ClusterCollector(from_plain(ClusterReport, {"rings": [lone]}))
     families = {family.name: family.samples for family in collector.collect()}
     assert families["molink_stage_decode_step_seconds"] == []
     assert len(families["molink_stage_busy_ratio"]) == 1
@@ -183,7 +186,7 @@ def test_events_are_counted_by_kind():
 def test_names_of_nodes_beyond_the_limit_are_added_up():
     labels = NodeLabels(names_max=1)
     rings = [ring("anna", "ben"), ring("carl", "dora")]
-    collector = ClusterCollector({"rings": rings, "nodes": []}, labels)
+    collector = ClusterCollector(from_plain(ClusterReport, {"rings": rings}), labels)
     families = {family.name: family for family in collector.collect()}
     steps = {tuple(s.labels.values()): s.value for s in families["molink_stage_steps"].samples}
     assert steps == {("anna",): 7, ("other",): 21}
@@ -201,8 +204,12 @@ def test_two_nodes_of_one_name_make_one_series():
 
 
 def test_names_are_printable_and_bytes_saved_stay_negative():
-    nasty = {"stages": [stage('a"\n\x1b[2J\\b')], "links": [link("x", "y")]}
-    text = scraped(Metrics(ObservedService({"rings": [nasty], "unready_reason": None})))
+    told = {"rings": [{"stages": [stage("a")], "links": [link("x", "y")]}]}
+    report = from_plain(ClusterReport, told)
+    (one,) = report.rings
+    nasty = replace(one.stages[0], node='a"\n\x1b[2J\\b')
+    report = replace(report, rings=(replace(one, stages=(nasty,)),))
+    text = scraped(Metrics(ObservedService(report)))
     assert "\x1b" not in text
     found = values(text)
     assert value(found, "molink_link_codec_saved_bytes", source="x", target="y") == -50

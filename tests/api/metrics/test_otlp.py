@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from molink.api.metrics.otlp import OtlpExport, metrics_data
 from molink.api.metrics.route import Metrics
 from molink.errors import RingError
-from molink.serving.timeline import Arrival, RequestTimeline, StageLayers
+from molink.report.requests import StageLayers
+from molink.serving.timeline import Arrival, RequestTimeline
 from tests.api.metrics.examples import answered, ended_with, observed_service
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,8 +11,10 @@ import pytest_asyncio
 
 from molink.api import create_app, start_api
 from molink.api.access import Access
+from molink.report.cluster import ClusterReport, RingReport
+from molink.report.plain import from_plain
+from molink.report.requests import StageLayers
 from molink.serving.service import GenerationRequest
-from molink.serving.timeline import StageLayers
 from molink.serving.token_events import TokenEvent
 from tests.api.conftest import FakeService
 
@@ -109,12 +111,23 @@ class ToldService(FakeService):
         finally:
             self.closed.release()
 
-    def cluster(self) -> dict[str, Any]:
-        return {"model": self.card.name, "rings": self.rings}
+    def cluster(self) -> ClusterReport:
+        """With names and figures as a node tells them, cleaned by nobody."""
+        report = from_plain(ClusterReport, {"model": self.card.name, "rings": self.rings})
+        rings = [as_told(*one) for one in zip(report.rings, self.rings, strict=True)]
+        return replace(report, rings=tuple(rings))
 
     def put(self, *pieces: Piece) -> None:
         for piece in pieces:
             self.pieces.put_nowait(piece)
+
+
+def as_told(ring: RingReport, told: dict[str, Any]) -> RingReport:
+    stages = [
+        replace(stage, node=one["node"], busy_share=one["busy_share"])
+        for stage, one in zip(ring.stages, told["stages"], strict=True)
+    ]
+    return replace(ring, stages=tuple(stages))
 
 
 @dataclass

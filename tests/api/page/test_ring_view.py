@@ -2,18 +2,20 @@
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from molink.api.page.routes import RING_FRESH_S, add_page_routes, ring_view
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from tests.golden.values_cluster import cluster_of_agents, cluster_without_rings
 
 
 def test_only_what_is_named_is_let_through():
-    view = ring_view(asyncio.run(cluster_of_agents()), None)
+    view = json.loads(json.dumps(ring_view(asyncio.run(cluster_of_agents()), None)))
     stages = [
         {"node": "stage 0", "layers": [0, 2], "busy_share": 0.25},
         {"node": "stage 1", "layers": [2, 6], "busy_share": 0.25},
@@ -34,9 +36,11 @@ def test_without_a_ring_it_says_why():
 @pytest.mark.parametrize("reported", [float("nan"), float("inf"), -float("inf")])
 def test_what_no_json_holds_is_left_out(reported):
     report = asyncio.run(cluster_of_agents())
-    report["rings"][0]["stages"][0]["busy_share"] = reported
-    report["rings"][0]["links"][1]["rtt_ms"] = reported
-    ring = ring_view(report, None)["rings"][0]
+    (first, *_) = report.rings
+    stages = [replace(one, busy_share=reported) for one in first.stages]
+    links = [replace(one, rtt_ms=reported) for one in first.links]
+    spoilt = replace(report, rings=(replace(first, stages=stages, links=links),))
+    (ring,) = ring_view(spoilt, None)["rings"]
     assert ring["stages"][0]["busy_share"] is None and ring["links"][0]["rtt_ms"] is None
 
 
@@ -47,7 +51,7 @@ class CountedService:
 
     def cluster(self):
         self.reports.append("")
-        return {"model": f"report {len(self.reports)}", "rings": []}
+        return from_plain(ClusterReport, {"model": f"report {len(self.reports)}"})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.quantized.recognised import part_names, quantized_weights
 from molink.checkpoint.quantized.shapes import ITEM_BYTES
-from molink.checkpoint.quantized.stored_weight import Part, WeightFormat
+from molink.checkpoint.quantized.stored_weight import StoredPart, WeightFormat
 from molink.checkpoint.safetensors_header import StoredTensor
 from molink.errors import CheckpointError, UnsupportedModelError
 
@@ -138,7 +138,11 @@ def test_four_bits_in_groups_of_128_take_four_and_a_quarter_bits():
 def test_the_parts_are_told_from_all_other_tensors():
     weights = quantized_weights("m", [*PLAIN, *pack_quantized()], COMPRESSED)
     assert part_names(weights) == {one.name for one in pack_quantized()}
-    assert set(weights[f"{UP}.weight"].parts) == {Part.CODES, Part.SCALE, Part.SHAPE}
+    assert set(weights[f"{UP}.weight"].parts) == {
+        StoredPart.CODES,
+        StoredPart.SCALE,
+        StoredPart.SHAPE,
+    }
 
 
 def without(tensors, suffix):

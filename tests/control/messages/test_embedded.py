@@ -71,7 +71,7 @@ COMMANDS = [
     Extend(work=WORK),
     Hold(work=WORK),
     Join(**PLACED),
-    GoOn(**PLACED | {"coordinator_link": LINK}, resume=Resume(((4, 7),), next_fresh=True)),
+    GoOn(**PLACED | {"coordinator_link": LINK}, resume=Resume(((4, 7),), next_held=())),
     Follow(work=WORK, terms=TERMS),
 ]
 

@@ -16,9 +16,11 @@ from molink.coordinator.audits import rerun as rerun_module
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.audits.quarantine import EVIDENCE_MAX, Evidence
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.reports.cluster_report import nodes_report, service_report
+from molink.coordinator.reports.cluster_report import service_report
+from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.audit_queue import AUDIT_TOKENS_MIN, WAITING_MAX, AuditQueue
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.report.cluster import AuditReport
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
 from molink.serving.token_events import PromptLogprob, TokenEvent
@@ -141,8 +143,8 @@ async def test_honest_rings_pass(monkeypatch, tmp_path):
         timeline = await answer(w)
         assert timeline.audited in ("pending", "passed")
         await w.until(lambda: timeline.audited == "passed")
-        ends = {"passed": 1, "failed": 0, "unfinished": 0}
-        assert auditor.report() == {"share": 1.0, "spans": 4, "unfinished_by": {}, **ends}
+        told = AuditReport(1.0, passed=1, failed=0, unfinished=0, spans=4, unfinished_by={})
+        assert auditor.report() == told
         assert not (tmp_path / "audits").exists() and not w.book.quarantined
 
 
@@ -179,8 +181,8 @@ async def test_a_liar_is_found_quarantined_and_its_streams_move(monkeypatch, tmp
         await w.until(lambda: all("b1" not in names for names in w.members()))
         kinds = [event.kind for event in w.service.events.after(0)]
         assert kinds.count("node_quarantined") == 1 and "audit_failed" in kinds
-        (told,) = [one for one in nodes_report(list(w.book), {}, {}, {}) if one["id"] == "b1"]
-        assert told["quarantined"] and "contradict each other" in told["reason"]
+        (told,) = [one for one in nodes_report(list(w.book), {}, {}, {}) if one.id == "b1"]
+        assert told.quarantined and "contradict each other" in told.reason
         shown = [json.loads(path.read_text()) for path in sorted((tmp_path / "audits").iterdir())]
         assert len(shown) == auditor.counts["failed"] and shown[-1]["found_out"] == ["b1"]
         assert shown[-1]["tokens"] == [*PROMPT, 5, 6]

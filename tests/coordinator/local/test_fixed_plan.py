@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 from molink.control.messages.assignment import Join
 from molink.control.messages.payloads import StageLink
@@ -15,7 +16,7 @@ from molink.coordinator.local.local_node import DirectRoutes
 from molink.coordinator.nodes.node_book import Node
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.units import GB
 from tests.coordinator.examples import WORK
 from tests.node.test_stage_manager import JOIN
 
@@ -24,8 +25,12 @@ def model(layers, together=()):
     return SimpleNamespace(layers=layers, hidden_size=64, together=together)
 
 
-def plan_of(layers=6, **settings):
-    return fixed_plan(ServeSettings(model="/m", **settings), "/m", model(layers))
+def chosen(**settings):
+    return settings_of(ServeSettings, model="/m", **settings)
+
+
+def plan_of(layers=6, nodes=1, **settings):
+    return fixed_plan(chosen(nodes=nodes, **settings), "/m", model(layers))
 
 
 @given(st.data())
@@ -41,22 +46,22 @@ def test_an_even_split_holds_every_layer_once(data):
 def test_layers_that_stay_together_are_not_parted():
     """As in Gemma 4 E2B; whoever cuts by hand is told where it may be."""
     e2b = model(35, ((13, 35),))
-    plan = fixed_plan(ServeSettings(model="/m", nodes=3), "/m", e2b)
+    plan = fixed_plan(chosen(nodes=3), "/m", e2b)
     assert [work.layers for work in plan.works] == [(0, 7), (7, 13), (13, 35)]
-    by_hand = ServeSettings(model="/m", nodes=2, layers="0-3,3-35")
+    by_hand = chosen(nodes=2, layers="0-3,3-35")
     assert len(fixed_plan(by_hand, "/m", e2b).works) == 2
-    inside = ServeSettings(model="/m", nodes=2, layers="0-20,20-35")
+    inside = chosen(nodes=2, layers="0-20,20-35")
     with pytest.raises(UserError, match="cut it at layer 13 or before"):
         fixed_plan(inside, "/m", e2b)
     with pytest.raises(UserError, match=r"of which 13 to 34 stay together.*--nodes 14 or fewer"):
-        fixed_plan(ServeSettings(model="/m", nodes=15), "/m", e2b)
+        fixed_plan(chosen(nodes=15), "/m", e2b)
     with pytest.raises(UserError, match=r"use --nodes 1\.$"):
-        fixed_plan(ServeSettings(model="/m", nodes=2), "/m", model(35, ((0, 35),)))
+        fixed_plan(chosen(nodes=2), "/m", model(35, ((0, 35),)))
 
 
 def test_every_stage_is_told_what_the_operator_asked_for():
     options = {"device": "cuda:1", "dtype": "float32", "threads": 3, "kv_tokens": 512}
-    settings = ServeSettings(model="/m", nodes=2, layers="0-1,1-6", **options)
+    settings = chosen(nodes=2, layers="0-1,1-6", **options)
     plan = fixed_plan(settings, "/m", model(6))
     load = plan.load(1, plan.works[1])
     assert (load.model, load.work.layers, load.address) == ("/m", (1, 6), "127.0.0.1")
@@ -83,10 +88,9 @@ def test_stages_share_the_memory_of_this_pc():
     assert plan.profile(1).addresses == ("127.0.0.1:0",)
 
 
-@pytest.mark.parametrize(("is_cached", "told"), [(True, (2 * 10**9, 4 * 10**9)), (False, None)])
+@pytest.mark.parametrize(("is_cached", "told"), [(True, (2 * GB, 4 * GB)), (False, None)])
 def test_stages_share_what_is_lent_for_cached_kv_where_any_is(is_cached, told):
-    ring = RingTerms(prefix_cache=is_cached)
-    plan = plan_of(nodes=2, ring=ring, cache_ram_gb=4.0, cache_disk_gb=8.0)
+    plan = plan_of(nodes=2, prefix_cache=is_cached, cache_ram_bytes=4 * GB, cache_disk_bytes=8 * GB)
     for place in range(2):
         assert plan.works[place].prefix_cache is is_cached
         room = plan.load(place, plan.works[place]).cache_room
@@ -101,7 +105,7 @@ def test_what_no_ring_can_do_is_refused():
 
 
 async def test_links_lead_where_they_are_told():
-    settings = ServeSettings(model="/m", nodes=3, upload_mbps=8.0)
+    settings = chosen(nodes=3, upload_mbps=8.0)
     plan = fixed_plan(settings, "/m", model(6))
     routes = DirectRoutes.of(plan)
     following, tail_link = (

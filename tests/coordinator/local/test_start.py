@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from molink.config.link_schedule import LinkSchedule
+from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.messages.payloads import NodeState
@@ -16,6 +17,7 @@ from molink.coordinator.local import start as local_start
 from molink.coordinator.local.start import start_local
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.errors import StageError, UserError
+from molink.report.nodes import ContributionReport
 from molink.serving import served_model
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink_scheduler.kv.blocks import blocks_for
@@ -103,7 +105,8 @@ def brokers(monkeypatch):
 @asynccontextmanager
 async def serving(nodes, **settings):
     """The cluster, once its ring serves."""
-    async with start_local(ServeSettings(model="demo", nodes=nodes, **settings)) as cluster:
+    chosen = settings_of(ServeSettings, model="demo", nodes=nodes, **settings)
+    async with start_local(chosen) as cluster:
         async with asyncio.timeout(10):
             await cluster.service.until_ready()
         yield cluster
@@ -135,11 +138,11 @@ async def test_a_ring_is_assigned_loaded_joined_and_reported(stages):
         async with asyncio.timeout(5):
             assert await ring.stages[1].next_health() == HEALTH
         report = cluster.service.cluster()
-        second = report["nodes"][1]
-        assert (second["name"], second["state"]) == ("stage 1", NodeState.SERVING)
-        assert (second["layers"], second["device"]) == ([3, 6], "cpu")
-        assert set(second["contribution"]) == {"uptime_s", "token_layers", "bytes_sent"}
-        assert "relay" not in report
+        second = report.nodes[1]
+        assert (second.name, second.state) == ("stage 1", NodeState.SERVING)
+        assert (second.layers, second.device) == ((3, 6), "cpu")
+        assert isinstance(second.contribution, ContributionReport)
+        assert report.relay is None
     assert all(handle.child.ended.is_set() for handle in stages.all)
 
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from molink.control.inbox import Inbox
 from molink.control.messages.topics import HEALTH
 from molink.coordinator.nodes.access import REPORT_TOPICS
-from molink.coordinator.reports.cluster_report import nodes_report, service_report
+from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger
+from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.report.plain import to_plain
 from molink.serving.model_card import ModelCard
 from tests.control.assignments import loading
 from tests.coordinator.examples import WORK
@@ -94,7 +96,7 @@ def test_no_message_stops_the_hub_and_its_report_is_json(ledger, messages):
         accounting = Accounting(ledger, world.book, service)
         accounting.settle(accounting._at + 10.0)
         world.hub._watch_silence(1e9)
-        assert is_json(nodes_report(list(world.book), {}, ledger.all(), {}))
+        assert is_json([*map(to_plain, nodes_report(list(world.book), {}, ledger.all(), {}))])
         assert not accounting.guard.counts
     assert not world.hub.guard.counts
 

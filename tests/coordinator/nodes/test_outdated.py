@@ -15,7 +15,7 @@ from molink.control.messages.topics import PROFILE as PROFILE_TOPIC
 from molink.control.versions import UNTOLD, own_protocols
 from molink.coordinator.nodes.hub import UP_TO_DATE
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.reports.cluster_report import nodes_report
+from molink.coordinator.reports.node_reports import nodes_report
 from molink.wire.protocol import PROTOCOL_VERSION
 from tests.control.assignments import loading
 from tests.coordinator.examples import HERE, PROFILE, WORK
@@ -53,8 +53,8 @@ def test_the_operator_reads_why_and_which_version_it_is():
     for message in (OLD, PROFILE, NodeWish(wish="pause", reason="a game")):
         book.take("n", message, 0.0)
     (entry,) = nodes_report([book.node("n")], {"n": "It rests for 60 s: lost."}, {}, {})
-    assert entry["state"] == "outdated" and "update MoLink on that PC" in entry["reason"]
-    assert (entry["version"], entry["protocol"]) == ("1", UNTOLD)
+    assert entry.state == "outdated" and "update MoLink on that PC" in entry.reason
+    assert (entry.version, entry.protocol) == ("1", UNTOLD)
 
 
 async def test_it_is_told_to_update_and_told_otherwise_once_it_has():

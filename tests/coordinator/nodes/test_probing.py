@@ -14,7 +14,7 @@ from molink.coordinator.nodes.probing import (
     Probing,
     peers_of,
 )
-from molink.coordinator.reports.cluster_report import nodes_report
+from molink.coordinator.reports.node_reports import nodes_report
 from tests.coordinator.examples import HERE, PROFILE, STEPS
 
 UNMEASURED = PROFILE.model_copy(update={"steps": None})
@@ -128,7 +128,7 @@ def test_devices_of_one_pc_measure_each_other_in_however_large_a_cluster():
 def test_the_cluster_tells_which_devices_are_of_one_pc():
     alone, further = Node("a", presence=HERE), Node("b", presence=HERE, pc="a")
     report = nodes_report([alone, further], {}, {}, {})
-    assert [(node["id"], node["pc"]) for node in report] == [("a", "a"), ("b", "a")]
+    assert [(node.id, node.pc) for node in report] == [("a", "a"), ("b", "a")]
 
 
 def at(address):

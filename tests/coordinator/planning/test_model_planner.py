@@ -6,6 +6,7 @@ import pytest
 
 from molink.checkpoint.description import describe
 from molink.checkpoint.quantized.declared import DeclaredQuantization
+from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
 from molink.coordinator.nodes.discrepancies import UPLOAD_UNSEEN_MBPS
@@ -14,7 +15,6 @@ from molink.coordinator.nodes.slowdown import AS_REPORTED, STEPS_MIN, Slowdown, 
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.models import DEMO_MODEL_DIR
-from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import Goal
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
@@ -171,8 +171,8 @@ async def test_another_node_takes_a_slow_one_s_place_only_where_users_wait_less(
 async def test_a_ring_is_served_with_what_was_promised_of_it():
     (ring,) = (await PLANNER.plan(list(cluster(ANNA, BERT)))).rings
     forecast = ring.forecast
-    assert ring.promised["users"] == forecast.users > 0
-    assert (ring.promised["tpot_s"], ring.promised["tokens_per_s"]) == (
+    assert ring.promised.users == forecast.users > 0
+    assert (ring.promised.tpot_s, ring.promised.tokens_per_s) == (
         forecast.tpot_s,
         forecast.tokens_per_s,
     )
@@ -181,8 +181,8 @@ async def test_a_ring_is_served_with_what_was_promised_of_it():
 
 @pytest.mark.parametrize("is_cached", [True, False])
 async def test_stages_hear_whether_their_ring_caches_before_they_load(tmp_path, is_cached):
-    model, ring = str(DEMO_MODEL_DIR), RingTerms(prefix_cache=is_cached)
-    settings = UpSettings(model, tmp_path, ring=ring)
+    model = str(DEMO_MODEL_DIR)
+    settings = settings_of(UpSettings, model=model, data_dir=tmp_path, prefix_cache=is_cached)
     planner = ModelPlanner.of(model, describe(model), WORK.weights, settings)
     (planned,) = (await planner.plan(list(cluster(ANNA)))).rings
     assert {stage.work.prefix_cache for stage in planned.stages} == {is_cached}

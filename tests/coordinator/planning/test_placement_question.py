@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured
 from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.planning.model_planner import ModelPlanner, goal_of
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.errors import UserError
-from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import Goal
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
@@ -82,14 +82,14 @@ async def test_an_even_split_is_made_when_it_is_told():
         ({}, (512, 256, 64, None)),
         ({"context_tokens": 100}, (100, 50, 12, None)),
         ({"prompt_tokens": 0, "answer_tokens": 7}, (512, 0, 7, None)),
-        ({"ring": RingTerms(micro_batch_count=3)}, (512, 256, 64, 3)),
+        ({"micro_batch_count": 3}, (512, 256, 64, 3)),
     ],
 )
 def test_the_load_that_is_planned_for(tmp_path, options, expected):
     class Description:
         model_len_max = 2048
 
-    goal = goal_of(UpSettings("m", tmp_path, **options), Description())
+    goal = goal_of(settings_of(UpSettings, model="m", data_dir=tmp_path, **options), Description())
     told = (goal.context_tokens, goal.prompt_tokens, goal.answer_tokens, goal.micro_batches)
     assert told == expected
 
@@ -105,7 +105,7 @@ def test_the_load_that_is_planned_for(tmp_path, options, expected):
 )
 def test_a_load_or_a_split_that_cannot_be(tmp_path, options, sentence):
     with pytest.raises(UserError, match=sentence):
-        UpSettings("m", tmp_path, **options)
+        settings_of(UpSettings, model="m", data_dir=tmp_path, **options)
 
 
 def test_an_upload_that_was_seen_of_one_device_is_believed_of_its_pc():

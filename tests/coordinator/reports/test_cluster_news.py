@@ -1,6 +1,8 @@
 """What the ledger says of a cluster that changes."""
 
 from molink.coordinator.reports.cluster_news import ClusterNews, cluster_now
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
 
 WAITS = "No PC has joined yet: start an agent."
@@ -11,13 +13,14 @@ def node(name, state, layers=None, reason=""):
 
 
 def report(*nodes, unready=WAITS, rings=(), trouble=""):
-    return {
+    body = {
         "model": "demo",
         "nodes": list(nodes),
         "rings": list(rings),
         "unready_reason": unready,
         "relay": {"trouble": trouble},
     }
+    return from_plain(ClusterReport, body)
 
 
 class Looks:

@@ -6,7 +6,8 @@ import pytest
 
 from molink.control.messages.payloads import NodeWish
 from molink.coordinator.nodes.node_book import Node
-from molink.coordinator.reports.cluster_report import nodes_report, ring_report
+from molink.coordinator.reports.cluster_report import ring_report
+from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.upkeep.ring_health import progress_sentence
 from tests.coordinator.examples import HERE, PROFILE
@@ -30,13 +31,13 @@ LEAVES = NodeWish(wish="leave", reason="Its owner has taken it out of the cluste
 def test_the_reason_is_that_of_the_state(presence, wish, reason):
     node = Node("a" * 16, presence=presence, profile=PROFILE, wish=wish)
     (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
-    assert entry["reason"] == reason
+    assert entry.reason == reason
 
 
 def test_who_is_suspended_is_told_why():
     node = Node("a" * 16, presence=STOPPED, profile=PROFILE, suspended="It says far more.")
     (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
-    assert (entry["reason"], entry["state"]) == ("It says far more.", "lost")
+    assert (entry.reason, entry.state) == ("It says far more.", "lost")
 
 
 def test_who_is_gone_is_not_who_never_came():
@@ -53,7 +54,7 @@ def test_who_is_gone_is_not_who_never_came():
 def test_a_ring_that_caches_nothing_shows_no_cache(without):
     """As where layers keep states, and no slot is left for snapshots."""
     ring = a_ring()
-    assert ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None))["prefix_cache"]
+    assert ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None)).prefix_cache
     terms = replace(ring.terms, ring=replace(ring.terms.ring, **without))
     ring = replace(ring, terms=terms)
-    assert ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None))["prefix_cache"] is None
+    assert ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None)).prefix_cache is None

@@ -221,6 +221,6 @@ async def test_what_was_forecast_stands_beside_what_came():
         await until(lambda: rings.service.request_log.ended)
         (timeline,) = rings.service.request_log.ended
         report = timeline.report(0.0)
-    assert report["forecast_ttft_s"] == pytest.approx(3.4)
-    assert report["forecast_tpot_s"] == pytest.approx(0.05)
-    assert report["ttft_s"] < 1
+    assert report.forecast_ttft_s == pytest.approx(3.4)
+    assert report.forecast_tpot_s == pytest.approx(0.05)
+    assert report.ttft_s < 1

@@ -3,13 +3,12 @@
 import pytest
 
 from molink.coordinator.ring.cache_use import RECENT_REQUESTS, CacheUse
+from molink.report.cluster import CachedBelow, CacheReport
 from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
 
 
 def test_nothing_is_a_share_of_no_prompts():
-    told = CacheUse().report(None)
-    assert told.pop("requests") == 0
-    assert set(told.values()) == {None}
+    assert CacheUse().report(None) == CacheReport(None, 0, None, None, None)
 
 
 def test_the_head_tells_what_lower_tiers_hold():
@@ -18,12 +17,7 @@ def test_the_head_tells_what_lower_tiers_hold():
     health = StageHealth(
         0, 0.0, 0.0, 0, 0, 0, 0, side, side, 0, None, None, 0.0, 0.0, (), cache_tiers=tiers
     )
-    assert CacheUse().report(health)["tiers"] == {
-        "host_tokens": 32,
-        "file_tokens": 64,
-        "fetched_tokens": 16,
-        "lost_tokens": 0,
-    }
+    assert CacheUse().report(health).tiers == CachedBelow(32, 64, 16, 0)
 
 
 def test_the_share_is_of_tokens():
@@ -31,7 +25,7 @@ def test_the_share_is_of_tokens():
     use.began(10, 0)
     use.began(90, 80)
     told = use.report(None)
-    assert (told["requests"], told["hit_rate"], told["recent_hit_rate"]) == (2, 0.8, 0.8)
+    assert (told.requests, told.hit_rate, told.recent_hit_rate) == (2, 0.8, 0.8)
 
 
 def test_recent_requests_are_a_window():
@@ -41,7 +35,7 @@ def test_recent_requests_are_a_window():
     for _ in range(RECENT_REQUESTS):
         use.began(100, 0)
     told = use.report(None)
-    assert (told["hit_rate"], told["recent_hit_rate"]) == (0.25, 0.0)
+    assert (told.hit_rate, told.recent_hit_rate) == (0.25, 0.0)
 
 
 @pytest.mark.parametrize(("reported", "counted"), [(-5, 0), (2**60, 10), (7, 7)])

@@ -173,8 +173,8 @@ async def test_bad_rows_cost_no_ring_until_there_are_too_many(monkeypatch):
         await w.until(lambda: w.serving)
 
         def noted():
-            events = w.service.events.report(0)["events"]
-            return [one["text"] for one in events if one["kind"] == "rows_refused"]
+            events = w.service.events.report(0).events
+            return [one.text for one in events if one.kind == "rows_refused"]
 
         (ring,) = w.serving
         for _ in range(5):  # A ring is watched from the next turns of the loop on.

@@ -44,7 +44,7 @@ async def test_behind_a_lost_head_the_next_one_takes_its_layers_and_its_place(mo
         await w.until(lambda: w.clients[0].went_on)
         (load, join), (carl,) = (told(w, name) for name in (BERT, CARL))
         assert load.work.layers == (0, 2) and (load.stage, join.stage) == (0, 0)
-        assert join.command.resume == Resume(((4, 7), (5, 30)), fresh=True)
+        assert join.command.resume == Resume(((4, 7), (5, 30)), held=())
         assert carl.command.resume == Resume(((4, 7), (5, 30)))
 
 
@@ -56,7 +56,7 @@ async def test_where_the_one_before_has_no_room_the_one_behind_is_fed(monkeypatc
         await w.until(lambda: w.clients[0].went_on)
         (anna,), (load, join) = told(w, ANNA), told(w, CARL)
         assert load.work.layers == (1, 3)
-        assert anna.command.resume == Resume(((4, 7), (5, 30)), next_fresh=True)
+        assert anna.command.resume == Resume(((4, 7), (5, 30)), next_held=())
         assert join.command.resume.fresh
 
 

@@ -56,9 +56,9 @@ async def test_survivors_join_again_and_load_nothing(monkeypatch):
         assert w.manager.rings == [ring] and ring.state is RingState.SERVING
         (anna,), (load, join), (carl,) = (told(w, name) for name in (ANNA, BERT, CARL))
         listed = ((4, 7), (5, 30))
-        assert anna.command.resume == Resume(listed, next_fresh=True)
+        assert anna.command.resume == Resume(listed, next_held=())
         assert isinstance(load.command, Load) and load.epoch == ring.epoch
-        assert join.command.resume == Resume(listed, fresh=True)
+        assert join.command.resume == Resume(listed, held=())
         assert carl.command.resume == Resume(listed), "the head, behind it, gets tokens and no rows"
         assert {one.epoch for one in (anna, join, carl)} == {ring.epoch}
         kinds = [one.kind for one in w.service.events.after(0) if one.ring == ring.number]

@@ -60,7 +60,7 @@ async def test_another_node_loads_a_slow_one_s_layers_and_takes_its_place(monkey
         kinds = [type(told.command) for told in (load, follow, join)]
         assert kinds == [Load, Follow, GoOn] and load.work == follow.work == join.work
         assert load.work.layers == (1, 2)
-        assert join.command.resume == Resume(LISTED, fresh=True)
+        assert join.command.resume == Resume(LISTED, held=())
         loads = [name for name, told in w.told if isinstance(told.command, Load | Extend)]
         assert set(loads) == {DORA}
         assert "9.0 times" in w.manager.blame.reasons(0.0)[BERT]

@@ -89,8 +89,8 @@ async def test_a_standby_takes_the_place_of_a_pc_and_survivors_load_nothing(monk
         await w.until(lambda: w.clients[0].went_on)
         (anna,), (load, join), (carl,) = (told(w, name) for name in (ANNA, DORA, CARL))
         assert load.work == held.work, "so its node loads nothing either"
-        assert anna.command.resume == Resume(LISTED, next_fresh=True)
-        assert join.command.resume == Resume(LISTED, fresh=True)
+        assert anna.command.resume == Resume(LISTED, next_held=())
+        assert join.command.resume == Resume(LISTED, held=())
         assert carl.command.resume == Resume(LISTED)
         assert (anna.command.next_link.to, join.command.next_link.to) == (DORA, CARL)
         assert (w.allowed[DORA][0], w.allowed[CARL][0]) == ("a" * 40, "d" * 40)
@@ -222,8 +222,8 @@ async def test_a_shadow_is_sent_only_what_it_has_not_reported(monkeypatch):
         await w.until(lambda: w.clients[0].went_on)
         (anna,), (join,), (carl,) = (told(w, name) for name in (ANNA, DORA, CARL))
         held = ((4, 7), (5, 21))
-        assert anna.command.resume == Resume(LISTED, next_fresh=True, held=held)
-        assert join.command.resume == Resume(LISTED, fresh=True, held=held)
+        assert anna.command.resume == Resume(LISTED, next_held=held)
+        assert join.command.resume == Resume(LISTED, held=held)
         assert carl.command.resume == Resume(LISTED)
         assert w.serving and members(w) == [ANNA, DORA, CARL]
 

@@ -128,7 +128,7 @@ async def test_a_ring_whose_nodes_stay_away_is_given_up(monkeypatch, left):
             w.clients[-1].tokens.put_nowait(7)
             assert await collect(answer) == [7]
         assert w.clients[-1].seen[0][1] == (5, 6), "from its tokens"
-    kinds = [event["text"] for event in w.service.events.report(0)["events"]]
+    kinds = [event.text for event in w.service.events.report(0).events]
     assert any("did not come back" in text for text in kinds)
 
 

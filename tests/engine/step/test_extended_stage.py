@@ -56,7 +56,7 @@ class Ring:
         rows_TD = self.sent.packing.rows_of(sent.rows, part.dtype)
         return part.step(piece, sent.token_ids or None, rows_TD)
 
-    def resume(self, **fresh: bool) -> Resume:
+    def resume(self, **fresh: tuple[()]) -> Resume:
         return Resume(((1, self.job.computed),), **fresh)
 
     def assert_exact(self) -> None:
@@ -96,7 +96,7 @@ def test_layers_before_are_fed_from_the_tokens_and_for_themselves_alone(ring):
     (added,) = load_stages(ring.directory, (0, 2))
     held = ring.job.computed
     extended = ExtendedExecutor(added, ring.stages[1], Extension(None, {1: held}))
-    assert extended.go_on(ring.resume(fresh=True), {}, ring.left.log.has) == ()
+    assert extended.go_on(ring.resume(held=()), {}, ring.left.log.has) == ()
     ring.stages[:2] = [extended]
     span, again = Span(1, 0, held, samples=False), replace(ring.job.admission(), kept_tokens=0)
     replayed = Batch(0, BatchClass.PREFILL, -1, (span,), (again,), replay=True)
@@ -114,4 +114,4 @@ def test_what_was_not_logged_or_not_held_is_missing(ring):
     behind = ExtendedExecutor(ring.stages[0], added, Extension(ring.sent.log, {}))
     assert behind.go_on(ring.resume(), {1: held}, ring.left.log.has) == (1,)
     before = ExtendedExecutor(added, ring.stages[2], Extension(None, {1: held - 1}))
-    assert before.go_on(ring.resume(fresh=True), {}, ring.left.log.has) == (1,)
+    assert before.go_on(ring.resume(held=()), {}, ring.left.log.has) == (1,)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from molink.bench.served_ring import ServedRing
-from molink.client.api_client import ApiClient, ServedModel
+from molink.client.api_client import ApiClient, ListedModel
 from molink.errors import UserError
 from tests.scripted_server import service, url
 from tools.experiments.cards import serve_stages
@@ -30,7 +30,7 @@ def started(url, monkeypatch):
         asked.append((model, *options))
         server = SimpleNamespace(pid=os.getpid(), url=url)
         async with ApiClient(url) as client:
-            yield ServedRing(client, await ServedModel.ask(client), server, Random(seed))
+            yield ServedRing(client, await ListedModel.ask(client), server, Random(seed))
 
     monkeypatch.setattr(serve_stages, "serve_ring", serve_ring)
     monkeypatch.setattr(serve_stages, "_stage_bytes", lambda ring, device: [7 * 2**20])

@@ -8,7 +8,7 @@ import pytest
 
 from molink.bench.runner import RequestRecord
 from molink.bench.served_ring import ServedRing
-from molink.client.api_client import ApiClient, ServedModel
+from molink.client.api_client import ApiClient, ListedModel
 from molink.errors import UserError
 from tools.experiments.harness.loads import (
     Streams,
@@ -22,7 +22,7 @@ from tools.experiments.harness.loads import (
 @pytest.fixture
 async def ring(url):
     async with ApiClient(url) as client:
-        yield ServedRing(client, await ServedModel.ask(client), None, Random(0))
+        yield ServedRing(client, await ListedModel.ask(client), None, Random(0))
 
 
 async def test_streams_go_on_until_the_block_is_left(ring, service):

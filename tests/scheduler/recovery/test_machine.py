@@ -96,7 +96,8 @@ def test_who_holds_all_already_is_asked_to_load_nothing():
     state, told = tell(a_ring(3), lost(1), FillerFound(1, Filler("s", ROOM, ((4, 5),))))
     assert told[1:] == (HoldPlaces((0, 2)), ListRequests())
     _, (join,) = tell(state, RequestsListed(1, ((4, 7),)))
-    assert [one.held for one in join.resumes] == [((4, 5),), ((4, 5),), ()]
+    assert [one.held for one in join.resumes] == [None, ((4, 5),), None]
+    assert [one.next_held for one in join.resumes] == [((4, 5),), None, None]
 
 
 def test_one_node_fills_one_place():

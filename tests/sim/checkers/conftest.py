@@ -3,14 +3,14 @@
 import pytest
 
 from molink_sim.checkers import Place, RingLife
-from molink_sim.scenario import Arrival, Scenario
+from molink_sim.scenario import RequestArrival, Scenario
 from molink_sim.swarm import check_world
 
 
 @pytest.fixture
 def crowded(plain_ring):
     """Sixteen requests at once, on three stages with KV for a few of them."""
-    arrivals = [Arrival(0.1 * (number % 3), 20 + number, 30) for number in range(16)]
+    arrivals = [RequestArrival(0.1 * (number % 3), 20 + number, 30) for number in range(16)]
     arrivals.sort(key=lambda arrival: arrival.at_s)
     ring = plain_ring(3, 50, 0.01, kv_tokens=320, row_bytes=512)
     return Scenario((ring,), arrivals, duration_s=5, drain_s=500)

@@ -82,13 +82,13 @@ def test_a_survivor_that_loads_or_is_fed_again_is_noticed(crowded, places):
     checker = told(SurvivorsStay, crowded, places)
     checker.lost(places[1])
     for place in places:
-        checker.joined(place, Resume(fresh=place is places[1]))
+        checker.joined(place, Resume(held=() if place is places[1] else None))
     replayed = RunBatch(replace(prefill().batch, replay=True))
     checker.started(places[1], replayed)
     checker.went_on(places[0].life)
     assert not checker.mistakes
     checker.started(places[0], replayed)
-    checker.joined(places[1], Resume(fresh=True))
+    checker.joined(places[1], Resume(held=()))
     assert checker.mistakes == [
         "ring 0 stage 0 was fed again and had lost nothing",
         "ring 0 stage 1 was loaded again",

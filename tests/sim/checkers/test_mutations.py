@@ -27,7 +27,7 @@ from molink_sim.ring.build import _Copies
 from molink_sim.ring.coordinator import Coordinator
 from molink_sim.ring.stage import Stage
 from molink_sim.ring.tail import Tail
-from molink_sim.scenario import Arrival, NodeLoss
+from molink_sim.scenario import NodeLoss, RequestArrival
 from molink_sim.swarm import check_world
 
 
@@ -75,7 +75,7 @@ def test_spans_that_overtake_one_another_are_out_of_order(
     queueing = replace(
         crowded,
         rings=(replace(ring, stages=(head, slow, tail)),),
-        arrivals=[Arrival(0.0, 280, 4)],
+        arrivals=[RequestArrival(0.0, 280, 4)],
         system=replace(crowded.system, span_tokens=32),
     )
     assert "computed request 0 from" in mistakes(TokensInOrder, queueing)[0]
@@ -177,7 +177,7 @@ def test_a_head_that_sends_prefill_without_end_is_noticed(
     uncounted = property(lambda self: 0, lambda self, tokens: None)
     monkeypatch.setattr(PromptQueue, "_tokens_in_flight", uncounted)
     ring = plain_ring(2, 1, 0.01, row_bytes=512, kv_tokens=8000)
-    flood = replace(crowded, rings=(ring,), arrivals=[Arrival(0.0, 3000, 2)])
+    flood = replace(crowded, rings=(ring,), arrivals=[RequestArrival(0.0, 3000, 2)])
     assert "prompt tokens were under way" in mistakes(BoundedQueues, flood)[0]
 
 

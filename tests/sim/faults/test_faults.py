@@ -12,7 +12,6 @@ from molink_sim.faults import FAULTS, draw_faults
 from molink_sim.faults.cuts import cut_link
 from molink_sim.faults.disturb import SlowCost
 from molink_sim.scenario import (
-    Arrival,
     DuplicatedMessages,
     HostSuspended,
     LateMessages,
@@ -20,6 +19,7 @@ from molink_sim.scenario import (
     LinkCut,
     LinkSpec,
     NodeLoss,
+    RequestArrival,
     Scenario,
     SlowNode,
 )
@@ -31,7 +31,7 @@ def suffer(plain_ring):
     """Runs one request a second for twenty seconds under the given faults."""
 
     def run(*faults, rings=1):
-        arrivals = [Arrival(float(number), 64, 20) for number in range(20)]
+        arrivals = [RequestArrival(float(number), 64, 20) for number in range(20)]
         scenario = Scenario((plain_ring(3, 100, 0.01),) * rings, arrivals, duration_s=30)
         world = World(replace(scenario, faults=faults))
         world.run()
@@ -107,6 +107,6 @@ def test_a_kind_that_is_left_out_changes_no_other(plain_ring):
     ],
 )
 def test_impossible_faults_are_refused(plain_ring, fault, words):
-    scenario = Scenario((plain_ring(3),), [Arrival(0, 8, 2)], duration_s=10, faults=(fault,))
+    scenario = Scenario((plain_ring(3),), [RequestArrival(0, 8, 2)], duration_s=10, faults=(fault,))
     with pytest.raises(UserError, match=words):
         simulate(scenario)

@@ -11,11 +11,11 @@ from molink_sim.ring import coordinator
 from molink_sim.ring.coordinator import Coordinator
 from molink_sim.scenario import (
     AcksCut,
-    Arrival,
     ConnectionReset,
     HostSuspended,
     LinkCut,
     NodeLoss,
+    RequestArrival,
     Scenario,
 )
 from molink_sim.swarm import check_world
@@ -27,7 +27,7 @@ def suffer(plain_ring):
     """Runs one request a second for twenty seconds under the given faults, with all checkers."""
 
     def run(*faults, rings=1, stages=3, **changes):
-        arrivals = [Arrival(float(number), 64, 60) for number in range(20)]
+        arrivals = [RequestArrival(float(number), 64, 60) for number in range(20)]
         ring = plain_ring(stages, 100, 0.01)
         scenario = Scenario((ring,) * rings, arrivals, duration_s=30, faults=faults, **changes)
         world, found = check_world(scenario)
@@ -145,7 +145,7 @@ def test_a_request_that_meets_too_many_losses_is_failed(suffer):
 def test_what_survivors_hold_beyond_what_goes_on_is_given_back(plain_ring, monkeypatch):
     """The coordinator is two seconds behind: survivors hold blocks that the head does not count."""
     ring = replace(plain_ring(3, 100, 0.01, kv_tokens=320), coordinator_one_way_s=2.0)
-    arrivals = [Arrival(0.0, 16, 60) for _ in range(40)]
+    arrivals = [RequestArrival(0.0, 16, 60) for _ in range(40)]
     faults = (NodeLoss(0, 1, 5.0, 6.0),)
     scenario = Scenario((ring,), arrivals, duration_s=30, faults=faults)
     assert check_world(scenario)[1] == []

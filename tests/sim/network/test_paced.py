@@ -12,7 +12,7 @@ from molink_scheduler.link.priority_queues import PriorityQueues
 from molink_sim.clock import Clock
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line
 from molink_sim.network.paced import PacedLink
-from molink_sim.outcome import Usage
+from molink_sim.outcome import BusyTimes
 from molink_sim.scenario import LinkSpec
 
 MESSAGES = 60
@@ -29,7 +29,9 @@ class Stream:
 
     def run(self):
         clock, arrivals = Clock(), []
-        line = Line(LinkSpec(self.mbps, self.one_way_s), Usage("wire", 0.0, 1e9), random.Random(0))
+        line = Line(
+            LinkSpec(self.mbps, self.one_way_s), BusyTimes("wire", 0.0, 1e9), random.Random(0)
+        )
         link = PacedLink.over(
             clock, line, PriorityQueues(), lambda sent_at: arrivals.append(clock.now - sent_at)
         )

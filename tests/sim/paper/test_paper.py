@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_sim.cli import main
-from molink_sim.paper.experiment import PUBLISHED, TABLES, Row, Setting, run_setting
+from molink_sim.paper.experiment import PUBLISHED, TABLES, PaperRow, Setting, run_setting
 from molink_sim.paper.report import draw_paper, paper_json, paper_tables
 from molink_sim.report.summary import summary, to_json
 from molink_sim.systems import SYSTEMS
@@ -77,7 +77,7 @@ def test_a_section_that_is_none():
         CliRunner().invoke(main, ["paper", "--section", "x"], catch_exceptions=False)
 
 
-def _with_means(row: Row) -> Row:
+def _with_means(row: PaperRow) -> PaperRow:
     """As if it had been run."""
     means = {figure: {"mean": 1.0} for figure in ("ttft_s", "tpot_s", "latency_s")}
     return replace(row, summary=means)

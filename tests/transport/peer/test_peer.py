@@ -13,8 +13,8 @@ from molink.transport.peer import service as service_module
 from molink.transport.peer.measuring import (
     REPORTS_MIN,
     START_SHARE,
-    Arrivals,
     Asking,
+    ByteArrivals,
     measure,
     measure_download,
     peer_handshake,
@@ -37,7 +37,7 @@ from molink.transport.peer.service import (
     Allowance,
     PeerService,
 )
-from molink.transport.preamble import RefusedError
+from molink.transport.preamble import PreambleRefusedError
 from molink.transport.sockets import address_of, connect
 from tests.transport.relay.nodes import ANNA, BERT, CARL, SECRET, WITHIN_S, EchoPort, until
 
@@ -151,7 +151,7 @@ async def test_the_owners_cap_is_kept(bert):
 )
 async def test_a_token_is_for_one_pair(bert, wrong):
     connection = await connect(bert.address)
-    with pytest.raises(RefusedError, match="proof"):
+    with pytest.raises(PreambleRefusedError, match="proof"):
         await peer_handshake(connection, wrong)
     connection.close()
 
@@ -202,7 +202,7 @@ async def test_one_node_cannot_take_the_places_of_all(bert):
     waiting = [asyncio.create_task(peer_handshake(one, asking(CARL))) for one in impatient]
     await until(lambda: bert._waiting.total() == WAITING_PER_NODE_MAX)
     next_one = await connect(bert.address)
-    with pytest.raises(RefusedError, match="wait to measure already"):
+    with pytest.raises(PreambleRefusedError, match="wait to measure already"):
         await peer_handshake(next_one, asking(CARL))
     other = await connect(bert.address)
     patient = asyncio.create_task(peer_handshake(other, asking(ANNA)))
@@ -219,7 +219,7 @@ async def test_too_many_that_wait_are_told_to_come_later(bert, monkeypatch):
     waiting = asyncio.create_task(peer_handshake(second, asking(CARL)))
     await until(lambda: bert._waiting.total() == 1)
     third = await connect(bert.address)
-    with pytest.raises(RefusedError, match="come later"):
+    with pytest.raises(PreambleRefusedError, match="come later"):
         await peer_handshake(third, asking(ANNA))
     waiting.cancel()
     for one in (first, second, third):
@@ -295,7 +295,7 @@ def test_the_allowance_bounds_what_comes_in_any_time(asked):
 def test_steady_bytes_are_counted_at_their_rate(rate, gaps):
     """However unevenly they are counted."""
     now, total = 0.0, 0.0
-    arrivals = Arrivals(lambda: now, 0.0)
+    arrivals = ByteArrivals(lambda: now, 0.0)
     for gap_s in gaps:
         now += gap_s
         total += rate * gap_s

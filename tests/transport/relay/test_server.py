@@ -8,7 +8,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from molink.transport.preamble import Hello, RefusedError, sign
+from molink.transport.preamble import Hello, PreambleRefusedError, sign
 from molink.transport.relay import members, server
 from molink.transport.relay.client import Pauses, RelayReceiver, relay_tunnel
 from molink.transport.relay.protocol import RELAY_FRAMES, Answer, Dial, Ping, Register
@@ -81,7 +81,7 @@ async def test_a_dial_reaches_the_port_that_it_names(relay, bert, port):
 )
 async def test_what_leads_nowhere_is_refused_with_a_sentence(relay, bert, to, port_name, why):
     bert.open("silent", free_address())
-    with pytest.raises(RefusedError, match=why):
+    with pytest.raises(PreambleRefusedError, match=why):
         await caller_of(ANNA, relay.address).dial(to, port_name)
     assert (relay.statistics.refused, relay.statistics.unroutable) == (1, 1)
 
@@ -89,7 +89,7 @@ async def test_what_leads_nowhere_is_refused_with_a_sentence(relay, bert, to, po
 async def test_a_receiver_that_does_not_come_is_unroutable(relay, monkeypatch):
     monkeypatch.setattr(server, "CALLED_WITHIN_S", 0.05)
     silent = await caller_of(BERT, relay.address).register()
-    with pytest.raises(RefusedError, match="did not come"):
+    with pytest.raises(PreambleRefusedError, match="did not come"):
         await caller_of(ANNA, relay.address).dial(BERT, "ring")
     assert relay.statistics.unroutable == 1
     silent.close()
@@ -98,7 +98,7 @@ async def test_a_receiver_that_does_not_come_is_unroutable(relay, monkeypatch):
 @pytest.mark.parametrize("kind", ["register", "dial", "answer"])
 async def test_another_secret_is_refused_and_counted(relay, bert, kind):
     spoofer = caller_of(ANNA, relay.address, b"another secret")
-    with pytest.raises(RefusedError, match="proof"):
+    with pytest.raises(PreambleRefusedError, match="proof"):
         match kind:
             case "register":
                 await spoofer.register()
@@ -139,10 +139,10 @@ async def test_a_ticket_is_only_good_for_whom_it_was_given(relay, monkeypatch):
     registration = await caller_of(BERT, relay.address).register()
     dialling = asyncio.create_task(caller_of(ANNA, relay.address).dial(BERT, "ring"))
     call = await RELAY_FRAMES.read(registration)
-    with pytest.raises(RefusedError, match="nobody waits"):
+    with pytest.raises(PreambleRefusedError, match="nobody waits"):
         await caller_of(CARL, relay.address).answer(call.ticket)
     far_end = await caller_of(BERT, relay.address).answer(call.ticket)
-    with pytest.raises(RefusedError, match="nobody waits"):
+    with pytest.raises(PreambleRefusedError, match="nobody waits"):
         await caller_of(BERT, relay.address).answer(call.ticket)
     connection = await dialling
     for one in (connection, far_end, registration):
@@ -199,7 +199,7 @@ async def test_one_node_cannot_dial_without_end(relay, bert, port, monkeypatch):
     bert.open("ring", port.address)
     anna = caller_of(ANNA, relay.address)
     held = [await anna.dial(BERT, "ring") for _ in range(2)]
-    with pytest.raises(RefusedError, match="2 connections to"):
+    with pytest.raises(PreambleRefusedError, match="2 connections to"):
         await anna.dial(BERT, "ring")
     others = await caller_of(CARL, relay.address).dial(BERT, "ring")
     held.pop().close()
@@ -313,10 +313,10 @@ async def test_the_coordinators_own_ports_need_no_registration(relay, port):
     connection = await caller_of(ANNA, relay.address).dial("coordinator", "peer")
     assert await ask(connection, b"hello") == b"hello"
     relay.forward("coordinator", "peer", free_address())
-    with pytest.raises(RefusedError, match="did not come"):
+    with pytest.raises(PreambleRefusedError, match="did not come"):
         await caller_of(ANNA, relay.address).dial("coordinator", "peer")
     relay.forward_no_more("coordinator", "peer")
-    with pytest.raises(RefusedError, match="not registered"):
+    with pytest.raises(PreambleRefusedError, match="not registered"):
         await caller_of(ANNA, relay.address).dial("coordinator", "peer")
     connection.close()
 
@@ -384,7 +384,7 @@ async def test_a_tunnel_tells_why_it_leads_nowhere_and_tries_again(relay, bert, 
 
 
 async def test_an_answer_that_nobody_asked_for_is_refused(relay):
-    with pytest.raises(RefusedError, match="nobody waits"):
+    with pytest.raises(PreambleRefusedError, match="nobody waits"):
         await caller_of(ANNA, relay.address).answer(b"no ticket")
     assert Answer(ANNA, b"", b"x").ticket == b"x"
 

@@ -30,7 +30,7 @@ PACKAGES = ("torch", "triton", "transformers", "numpy")
 PINNED_BYTES = 2**28
 """More than a stage pins, by far."""
 
-GB = 2**30
+GIB = 2**30
 
 
 @experiment
@@ -68,8 +68,8 @@ def _card(card: Card) -> Iterator[Figure]:
     yield Figure("torch has code for it", f"{has}: {' '.join(card.architectures)}")
     yield Figure("multiplies bfloat16", str(card.multiplies_bfloat16))
     card.try_step()
-    yield Figure("memory", card.total_bytes / GB, "GB")
-    yield Figure("free", card.free_bytes / GB, "GB")
+    yield Figure("memory", card.total_bytes / GIB, "GiB")
+    yield Figure("free", card.free_bytes / GIB, "GiB")
     memory = HostMemory(pins=True)
     memory.empty((PINNED_BYTES,), torch.uint8)
     yield Figure("256 MB pinned", memory.refusal or "yes")

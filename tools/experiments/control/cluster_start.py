@@ -79,7 +79,7 @@ class Moments:
 @experiment
 @click.argument("model")
 @click.option("--agents", default=3, show_default=True, help="Started at once.")
-@click.option("--memory-gb", default="0.012", show_default=True, help="Lent by each.")
+@click.option("--memory-gb", default="0.0129", show_default=True, help="Lent by each.")
 @click.option("--relay-only", is_flag=True, help="Nobody may connect to the last agent.")
 @click.option("--link", metavar="MBPS:MS", help="Of every home, real TCP; needs root.")
 @rounds_option()

@@ -20,7 +20,7 @@ import click
 from molink.dashboard.model.findings import findings
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import UNICODE
-from molink.dashboard.recording import Recording, Replay
+from molink.dashboard.recording import DashboardRecording, DashboardReplay
 from molink.dashboard.screen.app import DashboardApp
 from molink.dashboard.sources import ReplaySource
 from molink.errors import UserError
@@ -38,7 +38,7 @@ STEADY_S = 12.0
 REFRESHES = 4
 """Of the screen after the last key: the last line tells what the others left it."""
 
-Moment = Callable[[Recording], int]
+Moment = Callable[[DashboardRecording], int]
 """Number of the look that a picture shows."""
 
 
@@ -56,8 +56,8 @@ class Picture:
 def _first(what: Callable[[History], bool], after: Moment | None = None) -> Moment:
     """The first look, at or after another, of which this is true."""
 
-    def find(recording: Recording) -> int:
-        replay = Replay(recording, after(recording) if after is not None else 0)
+    def find(recording: DashboardRecording) -> int:
+        replay = DashboardReplay(recording, after(recording) if after is not None else 0)
         while not what(replay.history):
             if replay.is_at_end:
                 raise UserError("the recording lacks a moment: record it again")
@@ -105,9 +105,9 @@ PICTURES: Mapping[str, Picture] = {
 }
 
 
-async def draw(recording: Recording, picture: Picture, name: str) -> str:
+async def draw(recording: DashboardRecording, picture: Picture, name: str) -> str:
     """The picture as SVG."""
-    source = ReplaySource(Replay(recording, picture.moment(recording)), UTC, playing=False)
+    source = ReplaySource(DashboardReplay(recording, picture.moment(recording)), UTC, playing=False)
     app = DashboardApp(source, UNICODE, None, UTC)
     async with app.run_test(size=picture.size) as pilot:
         for key in picture.keys:
@@ -128,7 +128,7 @@ async def draw(recording: Recording, picture: Picture, name: str) -> str:
 def main(out: Path, recordings: Path) -> None:
     """Draw all of them into OUT/dashboard-NAME.svg."""
     for name, picture in PICTURES.items():
-        opened = Recording.open(recordings / f"{picture.recording}.jsonl.gz")
+        opened = DashboardRecording.open(recordings / f"{picture.recording}.jsonl.gz")
         svg = asyncio.run(draw(opened, picture, name))
         (out / f"dashboard-{name}.svg").write_text(svg, encoding="utf-8")
 

@@ -23,7 +23,7 @@ import click
 
 from molink.dashboard.model.findings import findings
 from molink.dashboard.model.history import History
-from molink.dashboard.recording import Recording
+from molink.dashboard.recording import DashboardRecording
 from molink.errors import UserError
 from tools.experiments.dashboard.paced_ring import MODULE, PACE_FILE
 from tools.experiments.dashboard.stories import users
@@ -63,7 +63,7 @@ def main(out: Path, steady_s: float, stage: int) -> None:
     if recording.exists():
         raise UserError(f"{recording} exists: give another --out")
     name, began_at_s, ended_at_s = _record(recording, steady_s, stage)
-    opened = Recording.open(recording)
+    opened = DashboardRecording.open(recording)
     watched = _sight(opened, opened.times_s[0], began_at_s, ended_at_s, name)
     late = list(_late_sights(opened, began_at_s, ended_at_s, name))
     _write_sights(out, name, began_at_s - opened.times_s[0], watched, late)
@@ -89,7 +89,9 @@ def _record(recording: Path, steady_s: float, stage: int) -> tuple[str, float, f
     return slow["node"], began_at_s, ended_at_s
 
 
-def _late_sights(opened: Recording, began: float, ended: float, name: str) -> Iterator[Sight]:
+def _late_sights(
+    opened: DashboardRecording, began: float, ended: float, name: str
+) -> Iterator[Sight]:
     """Of operators who open the dashboard while it is slow, ten seconds before the end at the
     latest."""
     at_s = began
@@ -98,7 +100,9 @@ def _late_sights(opened: Recording, began: float, ended: float, name: str) -> It
         at_s += OPENED_EVERY_S
 
 
-def _sight(opened: Recording, opened_at_s: float, began: float, ended: float, name: str) -> Sight:
+def _sight(
+    opened: DashboardRecording, opened_at_s: float, began: float, ended: float, name: str
+) -> Sight:
     """What one sees who opens the dashboard at a time, until the PC is as before."""
     history, wrong, named_after_s = History(), set[str](), None
     waits_from_s = max(opened_at_s, began)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from molink.api.server import free_ports
-from molink.client.api_client import ApiClient, ServedModel
+from molink.client.api_client import ApiClient, ListedModel
 from molink.config.link_schedule import LinkShape
 from molink.errors import UserError
 from tools.experiments.faults.answers import Answer, Request, all_answered, requests
@@ -31,7 +31,7 @@ MODEL = "demo"
 QUEUE_BYTES = 1024 * 1024
 """Of each home's upload: what home routers have."""
 
-MEMORY_GB = "0.03"
+MEMORY_GB = "0.0322"
 """Lent by each: the demo model in fp32 has 30 MB, so no PC can hold it alone."""
 
 CONTEXT_TOKENS = 256
@@ -168,7 +168,7 @@ async def fault_cluster(settings: Settings) -> AsyncIterator[FaultCluster]:
             _join(run, settings)
             await asyncio.to_thread(run.wait, _members(settings.stages), SERVES_WITHIN_S)
             async with ApiClient(run.url) as client:
-                model = await ServedModel.ask(client)
+                model = await ListedModel.ask(client)
                 asked = requests(settings.users, settings.tokens, model.vocabulary_size)
                 cluster = FaultCluster(settings, run, lines, relay, client, asked)
                 await cluster.serves_all()

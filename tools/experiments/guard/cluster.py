@@ -27,7 +27,7 @@ from tools.experiments.harness.processes import driven, line_of
 
 __all__ = ["GuardedCluster", "guarded_cluster", "verdict"]
 
-HONEST = {"anna": "0.012", "carl": "0.012"}
+HONEST = {"anna": "0.0129", "carl": "0.0129"}
 """Names, and what each lends of its memory, in GB: half of the demo model."""
 
 MODEL = "demo"

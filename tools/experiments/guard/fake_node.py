@@ -50,7 +50,7 @@ from molink.errors import UserError
 from molink.node.control_session import ControlSession
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.tasks import cancel
-from molink.transport.link.inbound import Arrived
+from molink.transport.link.inbound import ArrivedMessage
 from molink.transport.link.thread import ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import FROM_COORDINATOR, FROM_STAGE, FROM_TAIL, LinkRole, Submit
@@ -336,7 +336,7 @@ class FakeNode:
         )
         return [link.port for link in self._links.inbound]
 
-    def _read(self, arrived: Arrived) -> None:
+    def _read(self, arrived: ArrivedMessage) -> None:
         """In the links' thread: what every head can read of its users."""
         if self._links is not None:
             self.requests_read += isinstance(self._links.decode(arrived), Submit)

@@ -25,12 +25,12 @@ from tools.experiments.harness.processes import MOLINK
 
 __all__ = ["main"]
 
-HONEST = {"anna": "0.1", "carl": "0.03"}
+HONEST = {"anna": "0.107", "carl": "0.0322"}
 FICKLE = "carl"
 BEFORE_S = 10.0
 LIMITS: dict[str, tuple[str, ...]] = {
     "device": ("cpu", "cuda:0", "auto", "cpu,cpu", "none"),
-    "memory_gb": ("0.03", "0.012", "0.001", "1", "none"),
+    "memory_gb": ("0.0322", "0.0129", "0.001", "1", "none"),
     "threads": ("1", "2", "none"),
     "upload_mbps": ("5", "100", "none"),
     "disk_gb": ("1", "0.001", "none"),
@@ -80,7 +80,7 @@ async def _row(changes: int, random: Random) -> dict[str, Any]:
 
 async def _settled(cluster: GuardedCluster) -> dict[str, Any]:
     """Whether the PC can be lent again as it was, and what has been kept open for nothing."""
-    for words in (("set", "device", "cpu"), ("set", "memory_gb", "0.03"), ("resume",)):
+    for words in (("set", "device", "cpu"), ("set", "memory_gb", "0.0322"), ("resume",)):
         await asyncio.to_thread(_typed, cluster, words)
     for name in LIMITS.keys() - {"device", "memory_gb"}:
         await asyncio.to_thread(_typed, cluster, ("set", name, "none"))

@@ -42,7 +42,7 @@ HERE = Path(__file__).parents[3]
 SERVES_WITHIN_S = 120.0
 SETTLE_S = 5.0
 QUESTIONS = 100
-MEMORY_GB = "0.03"
+MEMORY_GB = "0.0322"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import click
 from molink_sim.even_ring import even_ring
 from molink_sim.outcome import RequestOutcome
 from molink_sim.ring.messages import CODEC_RATIO
-from molink_sim.scenario import DETECT_S, LOAD_S, Arrival, LinkSpec, NodeLoss, Scenario
+from molink_sim.scenario import DETECT_S, LOAD_S, LinkSpec, NodeLoss, RequestArrival, Scenario
 from molink_sim.simulate import simulate
 from molink_sim.systems import system_named
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
@@ -83,7 +83,7 @@ def replay(contexts: str, link: LinkSpec, place: int, lacked: int | None = None)
     ring = even_ring("llama-2-70b", "rtx4090", 8, link)
     scenario = Scenario(
         rings=(ring,),
-        arrivals=[Arrival(0.0, tokens, ANSWER_TOKENS) for tokens in CONTEXTS[contexts]],
+        arrivals=[RequestArrival(0.0, tokens, ANSWER_TOKENS) for tokens in CONTEXTS[contexts]],
         system=system_named("molink", codec="int8"),
         duration_s=2 * LOST_AT_S,
         faults=(NodeLoss(0, place, LOST_AT_S, LOST_AT_S + ready_s, lacked),),

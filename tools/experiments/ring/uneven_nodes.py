@@ -73,7 +73,7 @@ class Settings:
 
 @experiment
 @click.argument("model")
-@click.option("--memory-gb", default=0.055, show_default=True, help="Lent by the smallest agent.")
+@click.option("--memory-gb", default=0.059, show_default=True, help="Lent by the smallest agent.")
 @click.option("--tpot-ms", default=250.0, show_default=True, help="Bound of the plan.")
 @rounds_option(2)
 def main(out: Path, rounds: int, **own: Any) -> None:

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
 from molink.serving.request_log import RequestLog
@@ -60,9 +61,9 @@ class PacedService:
     async def until_taken(self) -> None:
         """Return at once: no ring's link has to take anything."""
 
-    def cluster(self) -> dict[str, Any]:
+    def cluster(self) -> ClusterReport:
         """A cluster without stages."""
-        return {"model": self.card.name, "stages": [], "links": []}
+        return from_plain(ClusterReport, {"model": self.card.name})
 
 
 async def _main() -> None:

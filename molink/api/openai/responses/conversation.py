@@ -14,10 +14,10 @@ from molink.api.errors import ApiError
 from molink.api.openai.responses.schemas import (
     CallItem,
     CallOutput,
-    InputMessage,
     Item,
     ReasoningItem,
     ResponsesBody,
+    ResponsesMessage,
 )
 from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.tool_choice import chosen, joined_name
@@ -28,7 +28,7 @@ def conversation_of(body: ResponsesBody) -> Conversation:
     """The conversation of a checked body. Raises ApiError for a choice of tools that is none."""
     *before, last = body.input
     is_results = bool(before) and isinstance(before[-1], CallOutput)
-    if isinstance(last, InputMessage) and last.role == "user" and not is_results:
+    if isinstance(last, ResponsesMessage) and last.role == "user" and not is_results:
         check_read(last.content, f"input.{len(body.input) - 1}.content")
     tools = tuple(one.tool for one in offered_tools(body.tools or ()))
     tools, choice = chosen(tools, body.tool_choice)
@@ -63,7 +63,7 @@ def _messages(items: Iterable[Item]) -> list[Message]:
 def _message(item: Item) -> Message | None:
     """Message that the model is shown for an item; None: it is not shown it."""
     match item:
-        case InputMessage():
+        case ResponsesMessage():
             role = "system" if item.role == "developer" else item.role
             return Message(role, joined(item.content), tool_call_id=item.tool_call_id)
         case CallItem():

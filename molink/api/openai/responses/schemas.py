@@ -45,7 +45,7 @@ class ReasoningPart(Part):
     text: OrEmpty = ""
 
 
-class InputMessage(Part):
+class ResponsesMessage(Part):
     """Message of a conversation; its type may be left out."""
 
     type: Literal["message"] | None = None
@@ -85,7 +85,7 @@ class ReasoningItem(Part):
 
 
 _Item = (
-    Annotated[InputMessage, Tag("<message>")]
+    Annotated[ResponsesMessage, Tag("<message>")]
     | Annotated[CallItem, Tag("<function_call>")]
     | Annotated[CallOutput, Tag("<function_call_output>")]
     | Annotated[CallItem, Tag("<custom_tool_call>")]
@@ -96,7 +96,7 @@ _Item = (
 Item = Annotated[_Item, Discriminator(tag_among(_Item, otherwise="message"))]
 
 
-class FunctionTool(Part):
+class ResponsesFunctionTool(Part):
     """Function that the model may ask to be called."""
 
     type: Literal["function"] = "function"
@@ -106,7 +106,7 @@ class FunctionTool(Part):
     strict: bool | None = None
 
 
-class CustomTool(Part):
+class ResponsesCustomTool(Part):
     """Tool that takes one text."""
 
     type: Literal["custom"]
@@ -124,8 +124,8 @@ class Namespace(Part):
 
 
 _Tool = (
-    Annotated[FunctionTool, BeforeValidator(flat_tool), Tag("<function>")]
-    | Annotated[CustomTool, Tag("<custom>")]
+    Annotated[ResponsesFunctionTool, BeforeValidator(flat_tool), Tag("<function>")]
+    | Annotated[ResponsesCustomTool, Tag("<custom>")]
     | Annotated[Namespace, Tag("<namespace>")]
     | Annotated[LeftOut, Tag(OTHER)]
 )

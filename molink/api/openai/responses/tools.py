@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.api.chat.conversation import Tool, read_json
-from molink.api.openai.responses.schemas import CustomTool, FunctionTool, Namespace
+from molink.api.openai.responses.schemas import (
+    Namespace,
+    ResponsesCustomTool,
+    ResponsesFunctionTool,
+)
 from molink.api.openai.tool_choice import joined_name
 
 TEXT_PARAMETERS = {
@@ -36,18 +40,18 @@ def offered_tools(bodies: Iterable[Any], namespace: str | None = None) -> Iterat
     """All tools of a request that the model is shown."""
     for body in bodies:
         match body:
-            case FunctionTool(name=name):
+            case ResponsesFunctionTool(name=name):
                 shown = joined_name(name, namespace)
                 tool = Tool.of(shown, body.description, body.parameters, body.strict)
                 yield OfferedTool(tool, name, namespace)
-            case CustomTool(name=name):
+            case ResponsesCustomTool(name=name):
                 tool = Tool(joined_name(name, namespace), _described(body), TEXT_PARAMETERS)
                 yield OfferedTool(tool, name, namespace, takes_text=True)
             case Namespace():
                 yield from offered_tools(body.tools or (), body.name)
 
 
-def _described(body: CustomTool) -> str:
+def _described(body: ResponsesCustomTool) -> str:
     """Description with the grammar of the text, which the model is shown and not held to."""
     described, grammar = body.description or "", (body.format or {}).get("definition")
     return f"{described}\nThe input matches this grammar:\n{grammar}" if grammar else described

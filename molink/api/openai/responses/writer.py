@@ -18,6 +18,7 @@ from molink.api.errors import ApiError
 from molink.api.headers.serving import cached_tokens
 from molink.api.openai.logprobs import TokenTexts, positions
 from molink.api.openai.responses.tools import OfferedTool, text_of_arguments
+from molink.api.openapi.answers import TokenPosition
 
 ID_DIGITS = 24
 """Hexadecimal ones of an item's id."""
@@ -79,7 +80,7 @@ class _OpenItem:
     call: int = -1
     """Index of its call."""
     texts: list[str] = field(default_factory=list)
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[TokenPosition] = field(default_factory=list)
 
 
 class ResponseWriter(KeptWriter):
@@ -158,7 +159,7 @@ class ResponseWriter(KeptWriter):
 
     # -- items ------------------------------------------------------------------------------------
 
-    def _continue(self, kind: _Kind, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
+    def _continue(self, kind: _Kind, text: str, logprobs: Sequence[TokenPosition] = ()) -> None:
         if self._open is None or self._open.kind is not kind:
             self._close()
             is_message = kind is _MESSAGE
@@ -196,7 +197,7 @@ class ResponseWriter(KeptWriter):
         name = f"{self.body['id']}/{self._output_index}"
         return f"{prefix}_{hashlib.sha256(name.encode()).hexdigest()[:ID_DIGITS]}"
 
-    def _add(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
+    def _add(self, text: str, logprobs: Sequence[TokenPosition] = ()) -> None:
         assert self._open is not None, "it has begun"
         if text:
             self._open.texts.append(text)
@@ -256,7 +257,7 @@ class ResponseWriter(KeptWriter):
         self._sequence_number += 1
 
 
-def _logprobs(kind: _Kind, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _logprobs(kind: _Kind, logprobs: Sequence[TokenPosition]) -> dict[str, Any]:
     return {"logprobs": list(logprobs)} if kind.has_logprobs else {}
 
 

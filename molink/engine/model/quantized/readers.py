@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from molink.checkpoint.quantized.declared import ACT_ORDER, WITHOUT_ACT_ORDER
-from molink.checkpoint.quantized.stored_weight import Part, StoredWeight, WeightFormat
+from molink.checkpoint.quantized.stored_weight import StoredPart, StoredWeight, WeightFormat
 from molink.engine.kernels.packed_weights import (
     Fp8Weight,
     Int4Weight,
@@ -36,7 +36,7 @@ BLOCK_ROWS = 256
 CENTRE = {4: 8, 8: 128}
 """Code that stands for zero where a format stores no zero points."""
 
-Read = Callable[[Part], torch.Tensor]
+Read = Callable[[StoredPart], torch.Tensor]
 """Reader of one part of the weight at hand."""
 
 
@@ -49,7 +49,7 @@ def read_weight(
     for GPTQ in act-order.
     """
 
-    def read(part: Part) -> torch.Tensor:
+    def read(part: StoredPart) -> torch.Tensor:
         tensor = stored.parts[part]
         stacked = tensor.shape[:1] == (stored.experts,) and len(tensor.shape) > 1
         return files.read(tensor, expert if stacked else None)
@@ -62,60 +62,62 @@ def read_weight(
         case WeightFormat.GPTQ:
             return _gptq(stored, read, dtype)
         case WeightFormat.MXFP4:
-            return Mxfp4Weight(read(Part.CODES).flatten(1), read(Part.SCALE))
+            return Mxfp4Weight(read(StoredPart.CODES).flatten(1), read(StoredPart.SCALE))
         case WeightFormat.INT8:
-            return Int8Weight(read(Part.CODES), _scales(stored, read(Part.SCALE)).to(dtype))
+            return Int8Weight(
+                read(StoredPart.CODES), _scales(stored, read(StoredPart.SCALE)).to(dtype)
+            )
         case WeightFormat.FP8:
-            return Fp8Weight(read(Part.CODES), _scales(stored, read(Part.SCALE)))
+            return Fp8Weight(read(StoredPart.CODES), _scales(stored, read(StoredPart.SCALE)))
         case WeightFormat.GGUF:
-            return read_blocks(read(Part.CODES), stored.block, dtype)
+            return read_blocks(read(StoredPart.CODES), stored.block, dtype)
 
 
 # -- integers in words ----------------------------------------------------------------------------
 
 
 def _pack_quantized(stored: StoredWeight, read: Read, dtype: torch.dtype) -> QuantizedWeight:
-    shape = read(Part.SHAPE).tolist()
+    shape = read(StoredPart.SHAPE).tolist()
     if shape != [stored.outputs, stored.inputs]:
         raise CheckpointError(
             f"{stored.name} is a matrix of {stored.outputs} x {stored.inputs}, but its "
             f"weight_shape says {' x '.join(map(str, shape))}: take another version of the model"
         )
-    codes_NB = read(Part.CODES).view(torch.uint8)
+    codes_NB = read(StoredPart.CODES).view(torch.uint8)
     zero_NG = None
-    if Part.ZERO in stored.parts:  # Packed along N, which becomes the last dimension.
-        zero_NG = _codes(read(Part.ZERO).T.contiguous(), stored.bits)[:, : stored.outputs].T
-    return _packed(stored, codes_NB, read(Part.SCALE), zero_NG, dtype)
+    if StoredPart.ZERO in stored.parts:  # Packed along N, which becomes the last dimension.
+        zero_NG = _codes(read(StoredPart.ZERO).T.contiguous(), stored.bits)[:, : stored.outputs].T
+    return _packed(stored, codes_NB, read(StoredPart.SCALE), zero_NG, dtype)
 
 
 def _gptq(stored: StoredWeight, read: Read, dtype: torch.dtype) -> QuantizedWeight:
     _refuse_act_order(stored, read)
-    codes_NB = read(Part.CODES).T.contiguous().view(torch.uint8)
-    zero_GN = _codes(read(Part.ZERO), stored.bits)[:, : stored.outputs]
+    codes_NB = read(StoredPart.CODES).T.contiguous().view(torch.uint8)
+    zero_GN = _codes(read(StoredPart.ZERO), stored.bits)[:, : stored.outputs]
     zero_GN = (zero_GN.int() + stored.zero_offset) & (2**stored.bits - 1)
-    return _packed(stored, codes_NB, read(Part.SCALE).T, zero_GN.T, dtype)
+    return _packed(stored, codes_NB, read(StoredPart.SCALE).T, zero_GN.T, dtype)
 
 
 def _refuse_act_order(stored: StoredWeight, read: Read) -> None:
-    if Part.ORDER not in stored.parts:
+    if StoredPart.ORDER not in stored.parts:
         return
     natural = torch.arange(stored.inputs) // stored.group
-    if not torch.equal(read(Part.ORDER).long(), natural):
+    if not torch.equal(read(StoredPart.ORDER).long(), natural):
         raise UnsupportedModelError(
             f"{stored.name} is quantized by GPTQ in {ACT_ORDER}: {WITHOUT_ACT_ORDER}"
         )
 
 
 def _awq(stored: StoredWeight, read: Read, dtype: torch.dtype) -> QuantizedWeight:
-    words_KW = read(Part.CODES)
+    words_KW = read(StoredPart.CODES)
     codes_NB = torch.empty(8 * words_KW.shape[1], stored.inputs // 2, dtype=torch.uint8)
     for start in range(0, len(codes_NB), BLOCK_ROWS):
         block_WK = words_KW[:, start // 8 : (start + BLOCK_ROWS) // 8].T.contiguous()
         for column, codes_WB in enumerate(_awq_columns(block_WK)):
             codes_NB[start + column : start + BLOCK_ROWS : 8] = codes_WB
-    nibbles_GN = _codes(read(Part.ZERO), 4).unflatten(1, (-1, 8))  # type: ignore[no-untyped-call]
+    nibbles_GN = _codes(read(StoredPart.ZERO), 4).unflatten(1, (-1, 8))  # type: ignore[no-untyped-call]
     zero_GN = nibbles_GN[..., AWQ_NIBBLES].flatten(1)
-    return _packed(stored, codes_NB, read(Part.SCALE).T, zero_GN.T, dtype)
+    return _packed(stored, codes_NB, read(StoredPart.SCALE).T, zero_GN.T, dtype)
 
 
 def _awq_columns(words_WK: torch.Tensor) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from molink.checkpoint.quantized.declared import declared_quantization
 from molink.checkpoint.quantized.recognised import quantized_weights
-from molink.checkpoint.quantized.stored_weight import Part
+from molink.checkpoint.quantized.stored_weight import StoredPart
 from molink.checkpoint.safetensors_header import read_header
 from molink.engine.kernels.packed_weights import Fp8Weight, Int4Weight, Int8Weight
 from molink.engine.model.quantized.readers import read_weight
@@ -110,7 +110,7 @@ def test_a_truncated_file_is_refused(tmp_path):
     form = FORMATS["awq"]
     stored, files = stored_in(tmp_path, form.write(plain(OUTPUTS, INPUTS))[0], form.scheme)
     path = tmp_path / "model.safetensors"
-    path.write_bytes(path.read_bytes()[: stored.parts[Part.ZERO].stop - 5])
+    path.write_bytes(path.read_bytes()[: stored.parts[StoredPart.ZERO].stop - 5])
     with pytest.raises(CheckpointError, match="shorter than its table says: fetch it again"):
         read_weight(stored, files, torch.float32)
     path.unlink()

@@ -34,7 +34,7 @@ __all__ = [
     "watching",
 ]
 
-HALF, WHOLE = "0.012", "0.05"
+HALF, WHOLE = "0.0129", "0.0537"
 """Memory, in GB, that holds half of the demo model, or all of it."""
 
 WAY = "tools.experiments.guard.trial_rows.agent"

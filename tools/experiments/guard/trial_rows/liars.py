@@ -25,7 +25,7 @@ from tools.experiments.harness.agents import Report
 __all__ = ["LIARS"]
 
 LIAR = "mallory"
-PLENTY = "0.5"
+PLENTY = "0.537"
 """Memory, in GB, with which a PC does best alone."""
 
 CREEPER = ("tools.experiments.guard.trial_rows.creeping_agent",)

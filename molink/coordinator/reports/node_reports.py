@@ -1,0 +1,155 @@
+"""Reports of nodes: what each does and why, what it has measured, and what it has given."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from molink.control.messages.payloads import Profile, StageFact, StepCost
+from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
+from molink.coordinator.nodes.node_book import Contribution, Node
+from molink.report.nodes import (
+    ContributionReport,
+    MeasuredSteps,
+    MemoryReport,
+    NodeReport,
+    ProfileReport,
+    ShadowReport,
+)
+from molink.stage_protocol.progress import ShadowLag
+
+NO_CONTRIBUTION = Contribution()
+
+DRAINED = "The operator has drained it: it serves again once it is resumed."
+
+
+def nodes_report(
+    nodes: Sequence[Node],
+    standbys: Mapping[str, str],
+    given: Mapping[str, Contribution],
+    devices: Mapping[str, str],
+) -> list[NodeReport]:
+    """One report for each node, by name. `standbys` are the reasons why nodes hold nothing,
+    `devices` those of the stages that serve."""
+    ordered = sorted(nodes, key=lambda node: (node.name, node.node_id))
+    seen = Sightings.of(nodes)
+    return [
+        replace(
+            _node(node, given.get(node.node_id, NO_CONTRIBUTION)),
+            reason=_reason(node, standbys.get(node.node_id, "")),
+            device=devices.get(node.node_id) or _device(node.profile),
+            doubts=tuple(discrepancies(node, seen)),
+        )
+        for node in ordered
+    ]
+
+
+def _node(node: Node, given: Contribution) -> NodeReport:
+    assignment = node.assignment
+    work = assignment.work if assignment is not None else None
+    return NodeReport(
+        id=node.node_id,
+        name=node.name,
+        pc=node.pc,
+        state=str(node.state),
+        drained=node.drained,
+        quarantined=bool(node.quarantined),
+        version=node.presence.version if node.presence is not None else None,
+        protocol=node.presence.protocol if node.presence is not None else None,
+        reason="",
+        ring=assignment.ring if assignment is not None and work is not None else None,
+        layers=work.layers if work is not None else None,
+        covers=node.covers or None,
+        shadow=_shadow(node.behind),
+        loaded=_loaded(node.current_fact),
+        device=None,
+        memory=_memory(node.profile),
+        paths=_paths(node),
+        profile=_profile(node.profile),
+        contribution=contribution_report(given),
+        doubts=(),
+    )
+
+
+def _loaded(fact: StageFact | None) -> float | None:
+    """The share of its layers that a node has; None: it holds none, or serves."""
+    if fact is None or fact.kind == "ready":
+        return None
+    return 1.0 if fact.kind == "loaded" else fact.fraction
+
+
+def _shadow(behind: ShadowLag | None) -> ShadowReport | None:
+    """How far a standby's KV is behind that of the stage that it covers."""
+    return None if behind is None else ShadowReport(behind.tokens, behind.seconds)
+
+
+def contribution_report(given: Contribution) -> ContributionReport:
+    """Figures of what one node has given, or all devices of a PC together."""
+    return ContributionReport(round(given.uptime_s), given.token_layers, given.bytes_sent)
+
+
+def _reason(node: Node, standby: str) -> str:
+    if node.suspended:
+        return node.suspended
+    if node.quarantined:
+        return f"It is quarantined: {node.quarantined}"
+    if not node.is_here and node.wants != "leave":
+        return node.presence.reason if node.presence is not None else ""
+    if node.outdated:
+        return node.outdated
+    if node.drained:
+        return DRAINED
+    if node.wish is not None and node.wants != "serve":
+        return node.wish.reason
+    fact = node.current_fact
+    if fact is not None and fact.kind == "failed":
+        return fact.message
+    if node.covers:
+        return f"It stands by with the layers of {node.covers}."
+    return standby if not node.is_assigned else ""
+
+
+def _device(profile: Profile | None) -> str | None:
+    if profile is None or not profile.devices:
+        return None
+    first = profile.devices[0]
+    return first.kind if first.kind == "cpu" else f"{first.kind}:{first.index}"
+
+
+def _memory(profile: Profile | None) -> MemoryReport | None:
+    if profile is None or not profile.devices:
+        return None
+    first = profile.devices[0]
+    return MemoryReport(first.free_bytes, first.memory_bytes)
+
+
+def _paths(node: Node) -> dict[str, str]:
+    """Kinds of its links' paths now; before it serves, as it has measured its neighbours."""
+    if node.health is not None and node.health.paths:
+        return dict(node.health.paths)
+    return {to: path.path for to, path in node.paths.items()}
+
+
+def _profile(profile: Profile | None) -> ProfileReport | None:
+    if profile is None:
+        return None
+    return ProfileReport(
+        cpu_threads=profile.cpu_threads,
+        upload_mbps=profile.upload_mbps,
+        download_mbps=profile.download_mbps,
+        upload_cap_mbps=profile.upload_cap_mbps,
+        coordinator_rtt_ms=profile.coordinator_rtt_ms,
+        nat=profile.nat,
+        clock_offset_s=profile.clock_offset_s,
+        steps=_steps(profile.steps),
+    )
+
+
+def _steps(steps: StepCost | None) -> MeasuredSteps | None:
+    if steps is None:
+        return None
+    return MeasuredSteps(
+        model=steps.model,
+        decode_fixed_s=steps.decode_fixed_s,
+        decode_row_s=steps.decode_row_s,
+        prefill_row_s=steps.prefill_row_s,
+        head_row_s=steps.head_row_s,
+    )
