@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 DEVICE ?= cuda:0
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests pages docs models families formats real clients gpu fuzz lock sbom demo clean
+# Compiled modules are kept: the tests start hundreds of processes of ours.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: venv test lint types contracts tests sweeps pages docs models families formats real clients gpu fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -30,6 +33,10 @@ contracts: venv
 # Two processes, whole files each, long ones first (tests/conftest.py): a file's tests share what they made.
 tests: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# More formats, families, cards and seeds of what `make test` tries on some; some minutes.
+sweeps: venv
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m sweeps
 
 # Types every command of the documents into a real cluster; some minutes, beyond those of `make test`.
 pages: venv

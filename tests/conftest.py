@@ -9,10 +9,14 @@ which takes a fifth of the time that collecting takes.
 
 No example has a deadline: how long one takes says more about the machine than about the code.
 
+Torch computes with one thread, and none of them waits in a spin: the processors are shared with
+other tests and with the processes that a test starts.
+
 Every test draws the same random numbers each time, whichever ran before it on its worker, and
 every property the same examples; `pytest --hypothesis-profile search` looks for others.
 """
 
+import os
 import random
 import sys
 import zlib
@@ -21,6 +25,10 @@ import pytest
 from hypothesis import settings
 
 from molink.quick_imports import quick_imports
+
+THREADS = {"GOMP_SPINCOUNT": "0", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+for name, value in THREADS.items():
+    os.environ.setdefault(name, value)
 
 settings.register_profile("molink", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, derandomize=False)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,13 @@ def text_of(node: ast.expr) -> str:
     return "{}"
 
 
-SAID = "\n".join({" ".join(text.split()) for text in sentences()})
+@cache
+def said() -> str:
+    return "\n".join({" ".join(text.split()) for text in sentences()})
 
 
 def is_said(quoted: str) -> bool:
-    return bool(re.search(".*".join(map(re.escape, quoted.split("..."))), SAID))
+    return bool(re.search(".*".join(map(re.escape, quoted.split("..."))), said()))
 
 
 @pytest.mark.parametrize("quoted", QUOTED)

@@ -1,7 +1,6 @@
 """A coordinator and its agents as real processes, each with a data directory of its own."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -15,12 +14,13 @@ import psutil
 
 from molink.node.stage_handle import STAGE_MODULE
 from molink_agent.daemon.step_times import FORMATS_KEPT, STEPS_FILE
-from tests.end_to_end.command_line import READY_WITHIN_S, command_line
-from tests.end_to_end.forked_stages import MODULE
+from tests.end_to_end.command_line import READY_WITHIN_S, command_line, started
+from tests.end_to_end.forked import stage
+from tests.end_to_end.forked.process import ForkedProcess
 
 STOP_WITHIN_S = 30
 
-STAGE_MODULES = {STAGE_MODULE, MODULE}
+STAGE_MODULES = {STAGE_MODULE, stage.__name__}
 """One of them is what a stage's process runs."""
 
 
@@ -28,7 +28,7 @@ STAGE_MODULES = {STAGE_MODULE, MODULE}
 class Program:
     """A running `molink` with what it prints."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | ForkedProcess
     lines: list[str] = field(default_factory=list)
     _news: threading.Condition = field(default_factory=threading.Condition)
 
@@ -119,20 +119,20 @@ class Cluster:
         directory = str(self.data_dir(name))
         fixed = ("--data-dir", directory, "--listen", "127.0.0.1", "--no-map-ports")
         arguments = ("agent", "join", self.invite, "--name", name, *fixed, *options)
-        started = running(*arguments, "--device", device, environment=environment, forks=forks)
-        self.agents[name] = self.stack.enter_context(started)
+        joined = running(*arguments, "--device", device, environment=environment, forks=forks)
+        self.agents[name] = self.stack.enter_context(joined)
         return self.agents[name]
 
     def agent(self, command: str, name: str, *arguments: str):
         """`molink agent COMMAND` for the agent of this name."""
         place = ("--data-dir", str(self.data_dir(name)))
-        line = command_line("agent", command, *arguments, *place, waits=True)
+        line = command_line("agent", command, *arguments, *place, forks=True)
         return subprocess.run(line, capture_output=True, text=True, timeout=READY_WITHIN_S)
 
     def operator(self, *arguments: str):
         """A command of the operator, such as `node list`."""
         place = ("--data-dir", str(self.folder / "coordinator"))
-        line = command_line(*arguments, *place, waits=True)
+        line = command_line(*arguments, *place, forks=True)
         return subprocess.run(line, capture_output=True, text=True, timeout=READY_WITHIN_S)
 
     def _write_steps(self, name: str):
@@ -146,14 +146,15 @@ class Cluster:
 
 
 @contextmanager
-def running(*arguments: str, environment: Mapping[str, str] = {}, forks: bool = False):
-    """A `molink` command until the block ends; nothing of it is left behind."""
-    process = subprocess.Popen(
-        command_line(*arguments, waits=arguments[0] != "agent", forks=forks),
-        stdout=subprocess.PIPE,
+def running(*arguments: str, environment: Mapping[str, str] = {}, forks: bool = True):
+    """A `molink` command until the block ends; nothing of it is left behind. One with an
+    environment of its own is not forked."""
+    process = started(
+        *arguments,
+        waits=arguments[0] != "agent",
+        forks=forks and not environment,
         stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        environment=environment,
     )
     program = Program(process)
     try:

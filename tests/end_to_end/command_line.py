@@ -4,10 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
-from tests.end_to_end.forked_stages import MODULE, fork_server
+from tests.end_to_end.forked import command, format_probe, stage, step_probe
+from tests.end_to_end.forked.asking import ADDRESS
+from tests.end_to_end.forked.process import ForkedProcess
+from tests.end_to_end.forked.server import COMMANDS, STAGES, server_of
 
 READY_WITHIN_S = 120
+
+CAN_FORK = hasattr(os, "pidfd_open")
 
 ALONE = """
 from molink.node import stage_manager
@@ -16,12 +22,23 @@ stage_manager.STAND_READY_AFTER_S = float("inf")
 """Without the process that waits for the loss of a stage: few of these tests lose one."""
 
 FORKED = f"""
-import os
 from molink.node import stage_handle
-stage_handle.STAGE_MODULE = {MODULE!r}
-os.environ.update(%r)
+stage_handle.STAGE_MODULE = {stage.__name__!r}
 """
 """With stages that are forked."""
+
+FORKED_AGENT = f"""
+import os, sys
+from molink_agent.daemon import step_times
+step_times.STEP_PROBE_MODULE = {step_probe.__name__!r}
+step_times.FORMAT_PROBE_MODULE = {format_probe.__name__!r}
+def go_on(program, command):
+    from molink.cli.main import main
+    sys.argv = ["molink", *command[command.index("agent") :]]
+    main()
+os.execv = go_on
+"""
+"""With forked probes of an agent, which goes on in its process after it has joined."""
 
 RUN = """
 from molink.cli.main import main
@@ -43,21 +60,44 @@ for arguments in json.loads(sys.argv[1]):
 """One process for all: what a command line imports takes longer than to refuse it."""
 
 
-def command_line(
-    *arguments: str, waits: bool = False, forks: bool = False, changes: str = ""
-) -> list[str]:
-    """How `molink` is started; `waits`: with a process that waits for the loss of a stage; `forks`:
-    with stages that need not import torch; `changes`: Python that is run first."""
-    forks = forks and hasattr(os, "pidfd_open")
-    changes += ("" if waits else ALONE) + (FORKED % fork_server() if forks else "")
-    start = ("-c", changes + RUN) if changes else ("-m", "molink.cli.main")
-    return [sys.executable, *start, *arguments]
+def command_line(*arguments: str, forks: bool = False) -> list[str]:
+    """How an order to `molink` is started; `forks`: in a process that need not import."""
+    if forks and CAN_FORK:
+        return [sys.executable, "-m", command.__name__, server_of(*COMMANDS), *arguments]
+    return [sys.executable, "-m", "molink.cli.main", *arguments]
+
+
+def started(
+    *arguments: str,
+    waits: bool,
+    forks: bool,
+    stderr: int,
+    changes: str = "",
+    environment: Mapping[str, str] = {},
+) -> subprocess.Popen | ForkedProcess:
+    """A `molink` that goes on, with pipes to its output; `waits`: with a process that waits for the
+    loss of a stage; `forks`: it and its stages need not import; `changes`: Python that is run
+    first."""
+    changes += "" if waits else ALONE
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+    if forks and CAN_FORK:
+        environment[ADDRESS] = server_of(*STAGES)
+        changes += FORKED + (FORKED_AGENT if arguments[0] == "agent" else "")
+        own = {"changes": changes, "environment": environment, "stderr": stderr}
+        return ForkedProcess(server_of(*COMMANDS), *arguments, **own)
+    line = (
+        [sys.executable, "-c", changes + RUN, *arguments] if changes else command_line(*arguments)
+    )
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
 
 
 def refusals(lines: list[tuple[str, ...]]) -> list[str]:
-    """The sentence with which each command line is refused, all in one process."""
+    """The sentence with which each command line is refused, all in one process with forked
+    stages."""
+    changes, environment = (FORKED, {ADDRESS: server_of(*STAGES)}) if CAN_FORK else ("", {})
     done = subprocess.run(
-        [sys.executable, "-c", REFUSED, json.dumps(lines)],
+        [sys.executable, "-c", changes + REFUSED, json.dumps(lines)],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=READY_WITHIN_S,

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -16,7 +16,8 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.end_to_end.command_line import READY_WITHIN_S, command_line, refusals
+from tests.end_to_end.command_line import READY_WITHIN_S, command_line, refusals, started
+from tests.end_to_end.forked.process import ForkedProcess
 
 SEED = 11
 
@@ -25,7 +26,7 @@ SEED = 11
 class Server:
     """A running `molink serve`."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | ForkedProcess
     url: str
     stderr: list[str] = field(default_factory=list)
 
@@ -48,23 +49,17 @@ def data_home(tmp_path_factory) -> Iterator[Path]:
 
 
 def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, **options):
-    line = command_line(*arguments, waits=True)
+    line = command_line(*arguments)
     return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, **options)
 
 
 @contextmanager
 def serving(model: str, *options: str, waits: bool = False, forks: bool = True, changes: str = ""):
     """Serve on a free port until the block ends; nothing that was started is left behind. `waits`:
-    with a process that waits for the loss of a stage; `forks`: with stages that start at once;
+    with a process that waits for the loss of a stage; `forks`: it and its stages start at once;
     `changes`: Python that the server's process runs first."""
     arguments = ("serve", model, "--port", "0", *options)
-    process = subprocess.Popen(
-        command_line(*arguments, waits=waits, forks=forks, changes=changes),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    process = started(*arguments, waits=waits, forks=forks, stderr=subprocess.PIPE, changes=changes)
     server = Server(process, "")
     reader = threading.Thread(target=lambda: server.stderr.extend(process.stderr), daemon=True)
     reader.start()
@@ -104,19 +99,29 @@ def save_tiny_llama(directory: Path, **changes) -> Path:
 
 def greedy_reference(directory: Path, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """What transformers' own `generate` continues each prompt with, end tokens ignored."""
+    return [_continued(directory, tuple(prompt), max_tokens) for prompt in prompts]
+
+
+@cache
+def _continued(directory: Path, prompt: tuple[int, ...], max_tokens: int) -> list[int]:
+    """Kept: several tests ask the same of the same model."""
+    import torch
+
+    model, ids = _whole_model(directory), torch.tensor([prompt])
+    full = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
+    )
+    return full[0, len(prompt) :].tolist()
+
+
+@cache
+def _whole_model(directory: Path):
     import torch
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
-    answers = []
-    for prompt in prompts:
-        ids = torch.tensor([prompt])
-        full = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
-        )
-        answers.append(full[0, len(prompt) :].tolist())
-    return answers
+    return model
 
 
 def prompts_of_mixed_length(count: int = 8) -> list[list[int]]:

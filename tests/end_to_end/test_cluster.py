@@ -159,7 +159,7 @@ def one(tmp_path_factory, tiny_llama):
     users = ("--broker-users", str(broker.nodes_file))
     options = ("--broker", broker.url, *users, "--wait", "--dtype", "float32")
     with broker.running(), cluster(folder, tiny_llama, *options) as made:
-        made.join("anna", known_steps=True, forks=False)
+        made.join("anna", known_steps=True)
         made.up.line("ready")
         yield made, broker
 

@@ -15,7 +15,9 @@ from molink.node import stage_handle
 from molink.serving.service import GenerationRequest
 from molink_scheduler.request import SamplingParams
 from tests.end_to_end import spoiling_stage
-from tests.end_to_end.forked_stages import MODULE, fork_server
+from tests.end_to_end.forked import stage
+from tests.end_to_end.forked.asking import ADDRESS
+from tests.end_to_end.forked.server import STAGES, server_of
 
 STREAMS, TOKENS = 8, 100
 LONG = GenerationRequest((5,) * 70, SamplingParams(4, temperature=0.0))
@@ -90,9 +92,8 @@ async def streams_beside(model, bad: GenerationRequest):
 async def test_a_prompt_that_overflows_ends_alone_and_nobody_is_blamed(
     tiny_llama, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(stage_handle, "STAGE_MODULE", MODULE)
-    for name, value in fork_server().items():
-        monkeypatch.setitem(os.environ, name, value)
+    monkeypatch.setattr(stage_handle, "STAGE_MODULE", stage.__name__)
+    monkeypatch.setenv(ADDRESS, server_of(*STAGES))
     bad = GenerationRequest((5, LOUD, 7), SamplingParams(4, temperature=0.0))
     said, kinds, _ = await streams_beside(loud_model(tiny_llama, tmp_path / "loud"), bad)
     assert "grow beyond the number format" in said

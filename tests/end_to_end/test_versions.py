@@ -94,6 +94,15 @@ async def states(tools, made):
     return {name: node["state"] for name, node in (await nodes(tools, made)).items()}
 
 
+async def until_here(tools, made, name):
+    """One that imports comes later than those that are forked."""
+
+    async def is_here():
+        return name in await nodes(tools, made)
+
+    await tools.eventually(is_here, within_s=120)
+
+
 async def reason(made) -> str:
     """Why users are not served; empty: they are."""
     async with aiohttp.ClientSession() as session, session.get(f"{made.url}/health") as answer:
@@ -121,6 +130,7 @@ async def test_a_ring_with_a_shadow_and_audits_serves_without_the_one_that_is_ol
     options = (*OPTIONS, "--min-nodes", "3", "--standby", "1", "--audit-share", "1")
     with cluster(tmp_path, tiny_llama, *options) as made:
         join(made, "old", environment=older(tmp_path))
+        await until_here(tools, made, "old")
         join(made, "anna", "ben", "cleo")
         made.up.line_with("requests are answered")
 
@@ -212,6 +222,7 @@ async def test_an_agent_of_the_last_release_beside_one_of_today(tools, tiny_llam
     number, before = release(tmp_path)
     with cluster(tmp_path, tiny_llama, *OPTIONS) as made:
         join(made, "old", environment=before)
+        await until_here(tools, made, "old")
         join(made, "anna")
         made.up.line_with("requests are answered")
         await check_serves(tools, made, tiny_llama)

@@ -1,7 +1,6 @@
 """Words that a tokenizer knows and the model does not, in a real ring beside eight streams."""
 
 import asyncio
-import os
 
 import pytest
 
@@ -13,7 +12,9 @@ from molink.node import stage_handle
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
 from molink_scheduler.request import SamplingParams
-from tests.end_to_end.forked_stages import MODULE, fork_server
+from tests.end_to_end.forked import stage
+from tests.end_to_end.forked.asking import ADDRESS
+from tests.end_to_end.forked.server import STAGES, server_of
 
 STREAMS, TOKENS = 8, 120
 BEYOND = 97
@@ -39,9 +40,8 @@ async def answer_to(service, request: GenerationRequest, begun=None) -> int:
 @pytest.mark.parametrize("is_checked", [True, False])
 async def test_they_end_their_request_and_eight_streams_go_on(is_checked, tiny_llama, monkeypatch):
     """Refused by the coordinator; and by the head, where a coordinator does not look."""
-    monkeypatch.setattr(stage_handle, "STAGE_MODULE", MODULE)
-    for name, value in fork_server().items():
-        monkeypatch.setitem(os.environ, name, value)
+    monkeypatch.setattr(stage_handle, "STAGE_MODULE", stage.__name__)
+    monkeypatch.setenv(ADDRESS, server_of(*STAGES))
     if not is_checked:
         monkeypatch.setattr(ModelCard, "check_words", lambda card, token_ids: None)
     async with start_local(settings_of(ServeSettings, model=str(tiny_llama), nodes=2)) as cluster:

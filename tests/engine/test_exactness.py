@@ -5,7 +5,8 @@ import random
 import pytest
 
 from tests.engine.ring_driver import Job, RingDriver, load_stages
-from tests.engine.tiny_models import ARCHITECTURES, LAYERS, generate, save_tiny
+from tests.engine.tiny_models import ARCHITECTURES, KINDS, LAYERS, generate, save_tiny
+from tests.sweeps import swept
 
 PROMPT_TOKENS = (1, 33, 5, 18, 26, 2, 40, 11)
 OUTPUT_TOKENS = (9, 4, 12, 6, 10, 8, 5, 7)
@@ -24,7 +25,7 @@ def jobs_of(seed: int) -> list[Job]:
     ]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", swept(ARCHITECTURES, *KINDS))
 def test_greedy_tokens_equal_generate(name, tmp_path):
     model = save_tiny(name, tmp_path)
     stages = load_stages(tmp_path, (0, 2, 3, LAYERS), self_test=True)

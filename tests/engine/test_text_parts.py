@@ -21,6 +21,7 @@ from tests.engine.cpu_stages import cpu_stage
 from tests.engine.ring_driver import Job, RingDriver, load_stages
 from tests.engine.tiny_models import generate
 from tests.engine.tiny_wrappers import LAYERS, WRAPPERS, save_wrapper
+from tests.sweeps import swept
 
 CUTS = (0, 1, 3, LAYERS)
 TOKENS = 9
@@ -32,13 +33,17 @@ def answers(directory, **options) -> list[list[int]]:
     return RingDriver(stages).run([Job(i, p, TOKENS) for i, p in enumerate(PROMPTS)])
 
 
-@pytest.mark.parametrize("name", sorted(WRAPPERS))
+SOME = ("gemma4 E2B", "glm4v_moe", "llava", "qwen3_5")
+"""With layers that share KV, with experts, of the plainest kind, with states."""
+
+
+@pytest.mark.parametrize("name", swept(sorted(WRAPPERS), *SOME))
 def test_stages_answer_as_the_whole_does_without_a_picture(name, tmp_path):
     whole = save_wrapper(name, tmp_path)
     assert answers(tmp_path) == [generate(whole, prompt, TOKENS) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("name", sorted(WRAPPERS))
+@pytest.mark.parametrize("name", swept(sorted(WRAPPERS), *SOME))
 def test_no_stage_fetches_what_sees(name, tmp_path):
     whole = save_wrapper(name, tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))

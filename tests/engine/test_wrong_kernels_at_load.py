@@ -36,6 +36,7 @@ from tests.engine.test_wrong_kernels import (
     without_zeros,
 )
 from tests.engine.tiny_models import save_tiny
+from tests.sweeps import swept
 
 LAYERS = 5
 BFLOAT16 = torch.bfloat16
@@ -120,7 +121,7 @@ def test_a_product(dtype, wrong, tmp_path, monkeypatch):
     assert type(stage.model.model.layers[1].self_attn.q_proj) is nn.Linear
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", swept(["float32", "bfloat16"], "bfloat16"))
 def test_gate_and_up_exchanged_among_siblings(dtype, tmp_path, monkeypatch):
     part = SharedInput.part
 
@@ -133,7 +134,7 @@ def test_gate_and_up_exchanged_among_siblings(dtype, tmp_path, monkeypatch):
 
 
 @vectors
-@pytest.mark.parametrize("model", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("model", swept(["llama", "qwen3_moe"], "llama"))
 @pytest.mark.parametrize("wrong", [without_zeros, of_wider_groups])
 def test_a_reading_of_few_bits(wrong, model, tmp_path, monkeypatch):
     scales = coded_linear._scales
@@ -156,7 +157,7 @@ class RowsExchanged(PackedLinear):
         return nn.functional.linear(x, self._matrix)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", swept(["float32", "bfloat16"], "bfloat16"))
 @pytest.mark.parametrize("wrong", [RowsExchanged, HalfSumsProduct])
 def test_experts(wrong, dtype, tmp_path, monkeypatch):
     passed_without_proof(monkeypatch)
@@ -195,7 +196,7 @@ MODELS = {
         pytest.param(DecodeKernel, "float32", marks=vectors),
     ],
 )
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", swept(CHANGES, "sinks ignored", "a window one short"))
 def test_attention(change, kernel, dtype, tmp_path, monkeypatch):
     attend = kernel.attend
 

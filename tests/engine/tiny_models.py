@@ -67,6 +67,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     ),
 }
 
+KINDS = (
+    "llama",
+    "tied_llama",
+    "gemma2",
+    "gpt2",
+    "mixtral",
+    "gpt_oss",
+    "gemma4_text",
+    "deepseek_v3",
+)
+"""One of each: plain, with tied embeddings, with softcaps and windows, with learned positions, with
+experts, with sinks, with KV of two shapes, with latent attention."""
+
 OWN_NAMES = {"gpt2": ("hidden_size", "intermediate_size", "num_hidden_layers"), "opt": ()}
 """Common settings that an architecture calls by another name."""
 

@@ -1,4 +1,5 @@
-"""Some thousand made inputs for every decoder; `make fuzz` runs a million of each.
+"""Some hundred made inputs for every decoder, in `make sweeps` some thousand; `make fuzz` runs a
+million of each.
 
 Only what a target allows may be raised, and no more memory be held than it says.
 """
@@ -12,19 +13,20 @@ import pytest
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
+from tests.sweeps import swept
 
-INPUTS = 2000
-"""For each decoder; half a minute for all on a busy machine."""
-
+INPUTS = (300, 2000)
+"""For each decoder; the larger number takes minutes for all on a busy machine."""
 
 MEASURED_MAX = 3
 """Times that too large an input is measured: threads of other tests take memory, too."""
 
 
+@pytest.mark.parametrize("count", swept(INPUTS, of=1))
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_no_input_does_more_than_it_may(target: Target):
+def test_no_input_does_more_than_it_may(target: Target, count: int):
     random = Random(zlib.crc32(target.name.encode()))
-    inputs = [*target.seeds, *(mutated(target, random) for _ in range(INPUTS))]
+    inputs = [*target.seeds, *(mutated(target, random) for _ in range(count))]
     tracemalloc.start()
     try:
         for data in inputs:

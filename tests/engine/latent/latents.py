@@ -12,6 +12,9 @@ from molink.engine.layers.library_mixers import settle_mixers
 from molink.engine.self_test import miniature
 from tests.engine.tiny_models import tiny_model
 
+SOME = ("GLM-4.7-Flash", "Kimi-Linear-48B-A3B")
+"""Latent in every layer; and beside layers that keep states."""
+
 LATENTS: dict[str, dict[str, Any]] = {
     "GLM-4.7-Flash": dict(model_type="glm4_moe_lite"),
     "DeepSeek-V2-Lite": dict(

@@ -7,11 +7,12 @@ import torch
 
 from molink.engine.layers.latent_attention import LatentRows
 from molink.engine.self_test import miniature
-from tests.engine.latent.latents import LATENTS, WITHOUT_EXPERTS, small_latent
+from tests.engine.latent.latents import LATENTS, SOME, WITHOUT_EXPERTS, small_latent
 from tests.engine.recurrent.mixed_answers import is_near_tie
 from tests.engine.recurrent.mixed_requests import MixedRequests
 from tests.engine.ring_driver import load_stages
 from tests.engine.tiny_models import generate
+from tests.sweeps import swept
 
 PROMPT_TOKENS = (1, 5, 33, 70, 131, 18, 2, 47)
 NEW_TOKENS = 12
@@ -32,7 +33,7 @@ def ways(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("name", LATENTS)
+@pytest.mark.parametrize("name", swept(LATENTS, *SOME, "MiniCPM3-4B"))
 def test_eight_mixed_requests_equal_generate(name, tmp_path, monkeypatch, ways):
     monkeypatch.setattr(miniature, "LAYERS_MIN", 7)
     whole = small_latent(name)

@@ -17,19 +17,18 @@ from molink.engine.model import finding_latents
 from molink.engine.self_test.self_test import check_architecture
 from molink.engine.step.stage import StageExecutor
 from molink.errors import UnsupportedModelError
-from tests.engine.latent.latents import LATENTS, published_config, small_latent
+from tests.engine.latent.latents import LATENTS, SOME, published_config, small_latent
 from tests.engine.ring_driver import load_stages
+from tests.sweeps import swept
 
 DESCRIPTION = ModelDescription("m", Path(), "m", 4, 64, 128, 4096, (), "float32")
-
-SOME = ("GLM-4.7-Flash", "Kimi-Linear-48B-A3B")
 
 
 def check(name: str) -> None:
     check_architecture(published_config(name), DESCRIPTION)
 
 
-@pytest.mark.parametrize("name", LATENTS)
+@pytest.mark.parametrize("name", swept(LATENTS, *SOME))
 def test_published_settings_are_served_from_latent_rows(name, monkeypatch):
     stages = []
     plain = StageExecutor.prepare
@@ -47,7 +46,7 @@ def test_published_settings_are_served_from_latent_rows(name, monkeypatch):
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", LATENTS)
+@pytest.mark.parametrize("name", swept(LATENTS, *SOME))
 def test_plans_count_what_stages_keep(name, dtype, kv_dtype, tmp_path):
     """By the config alone, before anything is loaded."""
     whole = small_latent(name).to(getattr(torch, dtype))
@@ -130,7 +129,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", swept(SOME, "GLM-4.7-Flash"))
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_broken_use_of_latent_rows_is_refused(name, mutant, monkeypatch):
     monkeypatch.setattr(finding_latents, "alike", lambda *_: None)

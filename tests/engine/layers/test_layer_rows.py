@@ -15,6 +15,7 @@ from molink.engine.layers.torch_rows import DecodeRows, TorchRows
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.kv_rows import KvRows
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from tests.sweeps import swept
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
 
 CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ def layer_rows(batch: RandomBatch) -> LayerRows:
 
 
 @pytest.mark.parametrize("is_torch_alone", [True, False])
-@pytest.mark.parametrize("number", range(BATCHES))
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
 def test_rows_in_fp32_are_attention_written_out(number, is_torch_alone, monkeypatch):
     """By torch, and by torch and the kernel for decode rows."""
     if is_torch_alone:
@@ -51,7 +52,7 @@ def test_rows_in_fp32_are_attention_written_out(number, is_torch_alone, monkeypa
         torch.testing.assert_close(layer_rows(batch).attend(), wanted, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("number", range(BATCHES))
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
 def test_our_kernels_are_attention_written_out_and_know_no_company(number):
     batch = random_batch(number, SIZE, torch.bfloat16, CPU)
     kernels = kernels_for(batch.q_THA, batch.layer)
@@ -70,7 +71,7 @@ def test_our_kernels_are_attention_written_out_and_know_no_company(number):
 
 
 @pytest.mark.parametrize("instructions", (AVX2, AVX512), ids=lambda one: one.folder)
-@pytest.mark.parametrize("number", range(BATCHES))
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
 def test_decode_in_fp32_is_attention_written_out_and_knows_no_company(number, instructions):
     kernel = decode_kernel_of(native_library(instructions))
     batch = random_batch(number, SIZE, torch.float32, CPU)
@@ -92,7 +93,7 @@ def test_decode_in_fp32_is_attention_written_out_and_knows_no_company(number, in
     assert got.isinf().all(), "rows of other spans are not written"
 
 
-@pytest.mark.parametrize("number", range(BATCHES))
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
 def test_decode_rows_that_are_gathered_together(number):
     """As on a card without our kernel."""
     batch = of_own_keys(random_batch(number, SIZE, torch.float32, CPU))
@@ -131,7 +132,7 @@ def test_decode_rows_of_like_lengths_share_a_call():
     assert [call.rows_R.tolist() for call in calls] == [[0, 1], [2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("number", range(BATCHES))
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
 def test_decode_in_parts_is_joined_by_log_sum_exps(number):
     """As where another machine holds the beginning of a context; sinks belong to one part."""
     batch = random_batch(number, SIZE, torch.bfloat16, CPU)

@@ -24,7 +24,8 @@ from molink.errors import UnsupportedModelError
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import SamplingParams
 from tests.engine.recurrent.hybrids import HYBRIDS, published_config
-from tests.engine.tiny_models import ARCHITECTURES, tiny_config, with_weights_that_matter
+from tests.engine.tiny_models import ARCHITECTURES, KINDS, tiny_config, with_weights_that_matter
+from tests.sweeps import swept
 
 LAYERS = 4
 CPU = torch.device("cpu")
@@ -77,7 +78,7 @@ def tokens_of(stage):
     return drawn
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", swept(ARCHITECTURES, *KINDS))
 def test_rewritten_stages_compute_what_the_model_does(name):
     config = config_of(name)
     assert trouble_with_card_rewriting(config, description_of(config)) is None

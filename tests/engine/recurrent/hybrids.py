@@ -31,6 +31,9 @@ HYBRIDS = (
     "Olmo-Hybrid 7B",
 )
 
+KINDS = ("Qwen3.5 27B", "Granite 4.0 H Tiny", "Jamba 3B", "LFM2 1.2B")
+"""The delta rule, Mamba-2 with experts, Mamba-1, a short convolution."""
+
 WITH_EXPERTS = frozenset(
     {
         "Qwen3-Next 80B-A3B",

@@ -4,12 +4,13 @@ import pytest
 
 from molink.engine.loading import load_stage
 from molink.stage_protocol.messages import StageWork
-from tests.engine.recurrent.hybrids import HYBRIDS, WITH_EXPERTS, small_model
+from tests.engine.recurrent.hybrids import HYBRIDS, KINDS, WITH_EXPERTS, small_model
 from tests.engine.recurrent.mixed_answers import PROMPT_TOKENS, mixed_answers
 from tests.engine.ring_driver import load_stages
+from tests.sweeps import swept
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", swept(HYBRIDS, *KINDS))
 def test_eight_mixed_requests_equal_generate(name, tmp_path):
     compared = mixed_answers(name, tmp_path)
     assert compared.equal == len(PROMPT_TOKENS) or name in WITH_EXPERTS

@@ -20,20 +20,18 @@ from molink.engine.self_test.self_test import check_architecture
 from molink.errors import UnsupportedModelError
 from molink.stage_protocol.messages import StageWork
 from molink_scheduler.placement import Goal, Network, NodeFacts, forecast
-from tests.engine.recurrent.hybrids import HYBRIDS, published_config, small_model
+from tests.engine.recurrent.hybrids import HYBRIDS, KINDS, published_config, small_model
 from tests.engine.ring_driver import load_stages
+from tests.sweeps import swept
 
 DESCRIPTION = ModelDescription("m", Path(), "m", 4, 64, 128, 4096, (), "float32")
-
-KINDS = ("Qwen3.5 27B", "Granite 4.0 H Tiny", "Jamba 3B", "LFM2 1.2B")
-"""The delta rule, Mamba-2, Mamba-1, a short convolution."""
 
 
 def check(name: str) -> None:
     check_architecture(published_config(name), DESCRIPTION)
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", swept(HYBRIDS, *KINDS))
 def test_published_settings_are_served(name):
     check(name)
 
@@ -150,7 +148,7 @@ CUTS = (0, 1, 3)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", swept(HYBRIDS, *KINDS))
 def test_plans_count_what_a_stage_keeps_of_a_request(name, dtype, size, tmp_path):
     """Byte for byte in each stage: states of a request, and KV of a token."""
     whole = small_model(name)

@@ -8,9 +8,10 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, KeptBlocks, Kep
 from molink_scheduler.kv.blocks import OutOfBlocks
 from molink_scheduler.request import SamplingParams
 from tests.engine.memory.test_state_pool import stored, values
-from tests.engine.recurrent.hybrids import HYBRIDS, WITH_EXPERTS, small_model
+from tests.engine.recurrent.hybrids import HYBRIDS, KINDS, WITH_EXPERTS, small_model
 from tests.engine.ring_driver import load_stages
 from tests.engine.tiny_models import generate
+from tests.sweeps import swept
 
 KEPT_TOKENS, PROMPT_TOKENS, NEW_TOKENS = 64, 90, 8
 SAMPLING = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0)
@@ -45,7 +46,10 @@ def answer(stages, request, prompt, admission, begun, ends):
     return known[len(prompt) :]
 
 
-@pytest.mark.parametrize("name", [name for name in HYBRIDS if name not in WITH_EXPERTS])
+WITHOUT_EXPERTS = [name for name in HYBRIDS if name not in WITH_EXPERTS]
+
+
+@pytest.mark.parametrize("name", swept(WITHOUT_EXPERTS, *(set(KINDS) - WITH_EXPERTS)))
 def test_answers_equal_generate_with_a_snapshot_and_without(name, tmp_path):
     """The second request shares KV and begins with the states; the first has gone on since."""
     whole = small_model(name)

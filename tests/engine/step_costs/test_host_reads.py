@@ -14,7 +14,8 @@ from tests.engine.step_costs.meta_stages import (
     prompts,
     with_kernel,
 )
-from tests.engine.tiny_models import ARCHITECTURES
+from tests.engine.tiny_models import ARCHITECTURES, KINDS
+from tests.sweeps import swept
 
 LAYERS = 6
 SCORED = replace(SAMPLED, prompt_logprobs=2)
@@ -22,7 +23,7 @@ PARTS = {"head": range(2), "middle": range(2, 4), "tail": range(4, LAYERS)}
 READS = {"head": 0, "middle": 0, "tail": 1}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", swept(ARCHITECTURES, *KINDS))
 @pytest.mark.parametrize("place", PARTS)
 def test_a_step_reads_at_most_once(name, place):
     stage = meta_stage(name, PARTS[place], LAYERS)
@@ -34,7 +35,7 @@ def test_a_step_reads_at_most_once(name, place):
         assert len(output.drawn) == (3 if place == "tail" else 0)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", swept(ARCHITECTURES, *KINDS))
 @pytest.mark.parametrize("place", PARTS)
 def test_so_does_one_that_is_rewritten_for_a_card(name, place, counting):
     """With every kernel of ours, whose launches read nothing that torch does not hand them. A

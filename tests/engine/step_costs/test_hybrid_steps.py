@@ -6,9 +6,10 @@ from functools import cache
 import pytest
 
 from molink.engine.model.pruning import decoder_layers
-from tests.engine.recurrent.hybrids import HYBRIDS
+from tests.engine.recurrent.hybrids import HYBRIDS, KINDS
 from tests.engine.step_costs.dispatched import HostReads
 from tests.engine.step_costs.meta_stages import decode, fused_stage, layers_of, prompts, with_kernel
+from tests.sweeps import swept
 
 ROWS, TOKENS = 16, 3
 
@@ -39,7 +40,7 @@ def whole(name):
     return with_kernel(fused_stage(name, range(layers), layers))
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", swept(HYBRIDS, *KINDS))
 def test_a_step_reads_once_and_sends_once(name, counting):
     stage = whole(name)
     steps = [lambda at=at: decode(stage, 3, at) for at in (5, 6, 7)]
@@ -52,7 +53,7 @@ def test_a_step_reads_once_and_sends_once(name, counting):
     assert len(reads.sent) == 1 + latent, "latent rows are torch's, which sends a step's rows apart"
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", swept(HYBRIDS, *KINDS))
 def test_a_layer_launches_no_more_than_its_ceiling(name, counting):
     stage, seen = whole(name), []
     _, layers = decoder_layers(stage.model)

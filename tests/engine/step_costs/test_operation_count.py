@@ -17,7 +17,8 @@ from tests.engine.step_costs.meta_stages import (
     scatter,
     with_kernel,
 )
-from tests.engine.tiny_models import ARCHITECTURES
+from tests.engine.tiny_models import ARCHITECTURES, KINDS
+from tests.sweeps import swept
 
 ROWS, TOKENS = 16, 40
 PERIOD = 2
@@ -71,7 +72,7 @@ def per_layer(stage, count):
     return (seen[1] - seen[0]) / PERIOD
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", swept(ARCHITECTURES, *KINDS))
 def test_a_layer_launches_no_more_than_its_ceilings(name, counting):
     stage = fused_stage(name, OWNED, 12)
     by_torch = per_layer(stage, counting)

@@ -13,6 +13,7 @@ from molink_sim.even_ring import even_ring
 from molink_sim.scenario import LinkSpec, RequestArrival, Scenario
 from molink_sim.simulate import World
 from molink_sim.systems import system_named
+from tests.sweeps import swept
 
 LINK = LinkSpec(100.0, 0.03)
 MODEL, GPU, STAGES = "llama-3-8b", "rtx4090", 4
@@ -156,7 +157,7 @@ def test_the_coarse_ring_is_near_the_one_with_every_batch(asked):
     assert sum(one.tpot_s for one in coarse) == pytest.approx(each, rel=0.1)
 
 
-@pytest.mark.parametrize("stages", [2, 8])
+@pytest.mark.parametrize("stages", swept([2, 8], 2))
 @pytest.mark.parametrize(
     "asked",
     [

@@ -6,6 +6,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton comes with the test extra, on Linux")
 
+from tests.sweeps import swept
 from tools.experiments.cards.compiled_fused import cases, compiled_case
 from tools.experiments.cards.compiled_kernels import CARDS, compiled, kind
 
@@ -34,7 +35,7 @@ FUSED = {
 """Of the fused kernels, likewise."""
 
 
-@pytest.mark.parametrize("capability", CARDS)
+@pytest.mark.parametrize("capability", swept(CARDS, 86))
 @pytest.mark.parametrize("kernel", FUSED)
 def test_a_fused_kernel_fits_every_card(kernel, capability):
     case = next(
@@ -46,7 +47,7 @@ def test_a_fused_kernel_fits_every_card(kernel, capability):
     assert made.is_small and (made.matrix_instructions > 0) == (kernel == "multiply_experts"), made
 
 
-@pytest.mark.parametrize("capability", CARDS)
+@pytest.mark.parametrize("capability", swept(CARDS, 86))
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_kernel_fits_every_card(kernel, capability):
     made = compiled(*KERNELS[kernel], capability)

@@ -182,6 +182,12 @@ class Format:
     write: Callable[[torch.Tensor], Written]
 
 
+SOME_FORMATS = (
+    *("pack-quantized asymmetric", "awq", "gptq", "gptq 8 bits"),
+    *("fp8 block", "fp8 tensor", "int8 channel"),
+)
+"""One of each packing and of each kind of scales."""
+
 FORMATS = {
     "pack-quantized": Format(_compressed("pack-quantized", group_size=GROUP), pack_quantized),
     "pack-quantized asymmetric": Format(

@@ -12,11 +12,12 @@ from molink.importing.gguf.file import import_gguf
 from tests.engine.cpu_stages import cpu_stage
 from tests.engine.model.quantized.blocks import TYPES
 from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantized
-from tests.engine.model.quantized.formats import FORMATS
+from tests.engine.model.quantized.formats import FORMATS, SOME_FORMATS
 from tests.engine.tiny_models import save_tiny
 from tests.engine.tiny_wrappers import LAYERS as TEXT_LAYERS
 from tests.engine.tiny_wrappers import save_wrapper
 from tests.importing.gguf_models import save_gguf
+from tests.sweeps import swept
 
 LAYERS = 3
 CUTS = (0, 1, LAYERS)
@@ -45,7 +46,7 @@ def stages_hold(directory, dtype, cuts=CUTS, least=0.99):
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", swept(FORMATS, *SOME_FORMATS))
 def test_every_format(name, tmp_path):
     save_quantized("llama", tmp_path, FORMATS[name], **SIZES)
     planned = stages_hold(tmp_path, "bfloat16")
@@ -74,7 +75,7 @@ def test_experts_in_mxfp4(dtype, tmp_path):
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", swept(TYPES, "q4_0", "q5_k", "q8_0", "mxfp4"))
 def test_every_type_of_block(name, tmp_path):
     save_gguf("llama", tmp_path / "m.gguf", [name], num_hidden_layers=LAYERS)
     import_gguf(tmp_path / "m.gguf", tmp_path / "out", None, lambda done, total: None)

@@ -9,10 +9,11 @@ from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink_scheduler.request import SamplingParams
 from tests.engine.cpu_stages import cpu_stage
 from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantized
-from tests.engine.model.quantized.formats import FORMATS
+from tests.engine.model.quantized.formats import FORMATS, SOME_FORMATS
 from tests.engine.ring_driver import Job, RingDriver, load_stages
 from tests.engine.test_exactness import jobs_of
 from tests.engine.tiny_models import LAYERS, generate
+from tests.sweeps import swept
 
 CUTS = (0, 2, 3, LAYERS)
 
@@ -24,7 +25,7 @@ def check(directory, reference, seed=1, device="cpu"):
     assert len({token for output in outputs for token in output}) > 4
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", swept(FORMATS, *SOME_FORMATS))
 def test_every_format_over_three_uneven_stages(name, tmp_path):
     check(tmp_path, save_quantized("llama", tmp_path, FORMATS[name]))
 

@@ -7,24 +7,25 @@ import torch
 
 from molink.engine.memory.ragged_batch import DecodeTables
 from molink.engine.step.graphs.proof import Proof
-from tests.engine.recurrent.hybrids import HYBRIDS
+from tests.engine.recurrent import hybrids
 from tests.engine.step.graphs.decode_runs import worst_difference
 from tests.engine.step.graphs.static_stages import static_stage
 from tests.engine.step.graphs.tape import TapeRecorder
-from tests.engine.tiny_models import ARCHITECTURES
+from tests.engine.tiny_models import ARCHITECTURES, KINDS
+from tests.sweeps import swept
 
 DIFFERENCE_MAX = 2e-6
 """Of what another order of sums does in fp32: 1.1e-6 was seen."""
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", swept(ARCHITECTURES, *KINDS))
 def test_a_whole_model_replays_what_it_launches(name):
     stage = static_stage(name, range(3), 3, TapeRecorder())
     assert stage.fallbacks.decode is None
     assert worst_difference(stage) <= DIFFERENCE_MAX
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", swept(hybrids.HYBRIDS, *hybrids.KINDS))
 def test_states_in_slots_are_replayed(name):
     stage = static_stage(name, range(4), 4, TapeRecorder())
     assert stage.fallbacks.decode is None
