@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from molink.checkpoint.kv_format import KvDtype, kv_bytes
 from molink.checkpoint.layers_together import Runs
 from molink.checkpoint.mixers import NO_STATE, StateSize
 from molink.checkpoint.quantized.declared import DeclaredQuantization
@@ -19,17 +20,12 @@ from molink_scheduler.model_cost import ModelCost
 ELEMENT_BYTES = (2, 4)
 """Bytes of a number as stages compute: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
 
-KvDtype = Literal["auto", "int8"]
-"""How KV is kept: as the stage computes, or in int8 with a scale for each token and head."""
-
 WeightFormat = Literal[
     "plain", "int4_g128", "int4_g32", "int8", "int8_g32", "int8_g16", "mxfp4", "fp8"
 ]
 """How stages hold weights, as far as it makes products slower or faster: as numbers, or in codes by
 the size of their groups. int4_g128 and int8 stand for all groups of 64 and more; blocks of GGUF
 files are int4_g32 (Q4), int8_g32 (Q5, Q8_0), int8_g16 (Q6_K) and mxfp4."""
-
-KV_SCALE_BYTES = 2
 
 WIRE_BYTES_PER_VALUE = 2
 """Stages hand on the residual stream in 16 bits, whatever the weights are stored in."""
@@ -39,13 +35,6 @@ TOKEN_ID_BYTES = 4
 
 TOKEN_MATRICES = 3
 """Matrices in a layer that reads of the token: from the embedding, from the row, and back."""
-
-
-def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -> int:
-    """Bytes of keys and values: so many numbers in so many vectors, each with a scale in int8."""
-    if kv_dtype == "int8":
-        return values + KV_SCALE_BYTES * vectors
-    return values * element_bytes
 
 
 @dataclass(frozen=True, slots=True)

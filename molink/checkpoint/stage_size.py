@@ -11,9 +11,10 @@ from pathlib import Path
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from molink.checkpoint.description import read_declared
 from molink.checkpoint.held_weights import held_weights
+from molink.checkpoint.kv_format import KvDtype, kv_bytes
 from molink.checkpoint.mixers import NO_STATE, StateSize
 from molink.checkpoint.model_config import model_shape
-from molink.checkpoint.model_shape import KvDtype, ModelShape, kv_bytes
+from molink.checkpoint.model_shape import ModelShape
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import (
     TOKEN_INPUTS,

@@ -25,7 +25,7 @@ from molink_scheduler.units import GB
 from molink_scheduler.waiting_line import WAIT_S
 
 if TYPE_CHECKING:
-    from molink.checkpoint.model_shape import KvDtype
+    from molink.checkpoint.kv_format import KvDtype
 
 MODEL_NAMES_MAX = 64
 """All of them stand in every list of models."""

@@ -19,7 +19,7 @@ download_mbps = 50
 
 [nodes.formats.int4_g128]  # a device's products with weights of a format, measured: milliseconds of
 read_ms = 14.2             # a billion weights, for one row and for each of many rows; what
-row_ms = 7.1               # `python -m molink.stage.format_probe` prints, in seconds
+row_ms = 7.1               # `python -m molink.engine.probes.format_probe` prints, in seconds
 
 [[links]]                  # where a pair was measured; both directions
 between = ["anna", "ben"]

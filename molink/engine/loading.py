@@ -16,8 +16,8 @@ from torch import nn
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe, read_declared
+from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layers_together import check_cuts
-from molink.checkpoint.model_shape import KvDtype
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.checkpoint.too_large import FOR_STAGE, stage_refusal
 from molink.engine.device.card import card_of

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from molink.checkpoint.gguf.header import MAGIC
 from molink.checkpoint.gguf.split_files import PART_NAME
 from molink.checkpoint.held_weights import held_weights
+from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layer_sizes import planned_of_weights
 from molink.checkpoint.model_config import shape_of_config, text_settings
-from molink.checkpoint.model_shape import KvDtype, PlannedModel
+from molink.checkpoint.model_shape import PlannedModel
 from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UserError
 from molink.importing.checkpoint_folder import NewTensors

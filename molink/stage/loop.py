@@ -10,38 +10,32 @@ during a step anyway.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
-import torch
-
-from molink.engine.sampling.history import DrawnToken
-from molink.engine.sampling.late_draws import LateDraw, drawn_late
-from molink.engine.step.card_retry import StepInputs, computed
-from molink.engine.step.card_swapping import SwapWatch, refuse_swapping
-from molink.engine.step.extended_stage import Executor, ExtendedExecutor, parts_of
-from molink.engine.step.number_range import release_wiped
-from molink.engine.step.stage import StageExecutor
-from molink.engine.step.step_output import StepOutput
+from molink.engine_protocol.drawn import LateToken
+from molink.engine_protocol.engine import Engine
+from molink.engine_protocol.values import Prepared, RowsKept, StepInputs, StepResult
 from molink.errors import FrameError
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.entering import resume_of
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings
-from molink.stage.health_reports import HealthReports
+from molink.stage.health.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog, new_core, resume_of
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import EnterRing, Fact, LoadStage, StageReady
+from molink.wire.elements import Elements, element_name
 from molink.wire.frames import (
     Activations,
     BlocksFetched,
     ChangeCache,
     Forget,
     Message,
-    PromptScore,
 )
 from molink.wire.stage_events import REFUSALS, stage_event
 from molink_scheduler.batch import PREFILL, Batch, CacheChange, Release
@@ -63,8 +57,7 @@ from molink_scheduler.events import (
     WaitUntil,
 )
 from molink_scheduler.recording.event_log import RecordedCore
-from molink_scheduler.resume import Positions, Resume, cached_runs
-from molink_scheduler.stage.replay_log import SentRows
+from molink_scheduler.stage.core import StageCore, WorkSource
 
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
@@ -77,12 +70,26 @@ SHADOW_MESSAGES_MAX = 256
 """Messages that a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
 
 
+class NewCore(Protocol):
+    """Maker of the core with which a stage goes on; `joining.new_core` explains it."""
+
+    def __call__(
+        self,
+        layers: Prepared,
+        join: EnterRing,
+        kept: RowsKept,
+        before: WorkSource | None,
+    ) -> StageCore:
+        """The core; `before`: the source of work of the epoch before, if its cache stays."""
+
+
 @dataclass(slots=True)
 class StageLoop:
     """Live driver of one stage's core, until its process ends."""
 
     core: RecordedCore
-    executor: Executor
+    engine: Engine
+    layers: Prepared
     links: StageLinks
     packing: Packing
     end_rules: EndRules
@@ -92,18 +99,18 @@ class StageLoop:
     shadowing: Shadowing
     next_command: Callable[[], EnterRing | LoadStage | None]
     """The next one about the ring's next epoch, if there is one."""
+    new_core: NewCore
+    """Makes the core of the ring's next epoch."""
     extend: Extend
     """Loads a lost stage's layers beside these."""
     report: Callable[[Fact], None]
-    swaps: SwapWatch | None = None
-    """Watch over the steps of a card; None: there is none."""
-    cache: StageCache = field(default_factory=StageCache)
-    _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
+    cache: StageCache
+    _rows: dict[int, Elements] = field(init=False, default_factory=dict)
     """Rows [T, D] of each batch that has arrived and is not computed."""
     _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
     """Token ids of the same rows; empty where layers do not read them."""
-    _late: dict[int, LateDraw] = field(init=False, default_factory=dict)
-    """Draws on the tail, by request, that wait for the masks of their grammars."""
+    _late: dict[int, LateToken] = field(init=False, default_factory=dict)
+    """Tokens on the tail, by request, that wait for the masks of their grammars."""
     _messages_count: int = field(init=False, default=0)
     _wait_until: float | None = field(init=False, default=None)
     _interrupted_s: float = field(init=False, default=0.0)
@@ -139,69 +146,44 @@ class StageLoop:
     def _extend(self, load: LoadStage) -> None:
         """Take a lost stage's layers beside those that it keeps."""
         core, recent = self.core.core, self.reports.recent
-        present = StageWorkings(
-            self.executor, self.links, self.sent, self.end_rules, recent, self.swaps, self.cache
-        )
+        present = StageWorkings(self.layers, self.links, self.sent, self.end_rules, recent)
         more = self.extend(present, core.source.computed_tokens(), load)
-        self.executor, self.links, self.sent = more.executor, more.links, more.sent
-        self.end_rules, self.swaps = more.end_rules, more.swaps
+        self.layers, self.links, self.sent = more.layers, more.links, more.sent
+        self.end_rules = more.end_rules
         self.shadowing = Shadowing(more.sent, more.links)
-        self.reports.extended(more.executor, more.links, more.recent, self.shadowing)
+        self.reports.follow_stage(more.links, more.recent, self.shadowing)
         if more.links is not present.links:
             present.links.close()
 
-    def _missing(self, resume: Resume) -> tuple[int, ...]:
-        """Requests that this stage cannot go on with."""
-        computed, has_rows = self.core.core.source.computed_tokens(), self.sent.log.has
-        if isinstance(self.executor, ExtendedExecutor):
-            return self.executor.go_on(resume, computed, has_rows)
-        return resume.missing(computed, has_rows)
-
     def _go_on(self, command: EnterRing) -> None:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
-        resume = resume_of(command)
-        missing = self._missing(resume)
-        kept = resume.without(missing)
-        # Layers that were taken beside others are fed here, whatever the stage as a whole holds.
-        is_extended = isinstance(self.executor, ExtendedExecutor)
-        keeps = dict(kept.requests if is_extended else kept.keeps)
-        stays = kept.chains_stay and not is_extended and self.cache.store is None
-        if not stays:
-            self.cache.clear(self.executor)
-        for part in parts_of(self.executor):
-            for request_id in part.kv.holders() - keeps.keys():
-                self._forget(Release(request_id))
-            for request_id, tokens in keeps.items():
-                part.kv.shrink(request_id, tokens)  # More the head does not count.
-        self.sent.log.go_on(kept)
+        resume, source, log = resume_of(command), self.core.core.source, self.sent.log
+        kept = self.engine.rows_kept(resume, source.computed_tokens(), log.has)
+        stays = self.cache.go_on(kept, self.layers.block_bytes)
+        for request_id in kept.gone:
+            self._forget(Release(request_id))
+        log.go_on(resume.without(kept.missing))
         for waiting in (self._rows, self._token_ids, self._late):
             waiting.clear()
-        core = new_core(self.executor, command, missing, self.core.core.source if stays else None)
+        core = self.new_core(self.layers, command, kept, source if stays else None)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)
         if self.links.connect(command):
-            self.report(StageReady(command.epoch, missing, self._offered(kept) if stays else ()))
-
-    def _offered(self, resume: Resume) -> Positions:
-        """Cached blocks of the epoch before, whose rows the next stage can be sent if it is new."""
-        numbers = self.executor.kv.cached_numbers()
-        return cached_runs(numbers & self.sent.log.cached_numbers() if resume.replays else numbers)
+            offered = self.sent.offered(resume, kept) if stays else ()
+            self.report(StageReady(command.epoch, kept.missing, offered))
 
     def _forget(self, release: Release) -> None:
-        if release.request_id in self.packing.refused:
-            self.packing.refused.discard(release.request_id)
-            for part in parts_of(self.executor):
-                release_wiped(part, release)
-        self.executor.release(release)
-        self._late.pop(release.request_id, None)
+        request_id, refused = release.request_id, self.packing.refused
+        self.engine.release(release, wiped=request_id in refused)
+        refused.discard(request_id)
+        self._late.pop(request_id, None)
         self.reports.kv_freed()
-        self.end_rules.forget(release.request_id)
-        self.sent.log.forget(release.request_id)
-        self.shadowing.forget(release.request_id)
+        for one in (self.end_rules, self.sent.log, self.shadowing):
+            one.forget(request_id)
 
     def _change_cache(self, change: CacheChange) -> None:
         self.sent.log.change_cache(change)
-        self.cache.change(parts_of(self.executor), change)
+        self.cache.change(change)
 
     def _step(self) -> None:
         self._wait_until = None
@@ -212,8 +194,6 @@ class StageLoop:
             if self.reports.host_is_short:
                 self.sent.log.shed()
                 self.cache.shed()
-                for part in parts_of(self.executor):
-                    part.kv_memory.give_back(part.kv.free_runs())
         shadow_s = self.shadowing.step()
         self._send_late()
         if is_idle:
@@ -242,9 +222,7 @@ class StageLoop:
             self._receive(stage_event(message))
             return
         rows_TD, token_ids = self.packing.unpack(message), self.packing.token_ids(message)
-        batch, rows_TD = self.packing.fit(
-            message.batch, rows_TD, self.executor.dtype, received=True
-        )
+        batch, rows_TD = self.packing.fit(message.batch, rows_TD, self.layers.dtype, received=True)
         self._messages_count += 1
         self._receive(BatchArrived(batch, self._messages_count))
         self._rows[self._messages_count] = rows_TD
@@ -284,40 +262,28 @@ class StageLoop:
                     assert_never(decision)
         return computed
 
-    def _feed(self, batch: Batch) -> None:
-        """Compute first what layers that were taken lack of the batch's requests."""
-
-        def compute(part: StageExecutor, piece: Batch, sent: SentRows) -> StepOutput:
-            rows_TD = self.packing.rows_of(sent.rows, self.executor.dtype)
-            inputs = StepInputs(piece, sent.token_ids or None, rows_TD)
-            return computed(part, inputs, self._interrupt, self.sent.log.shed)
-
-        if isinstance(self.executor, ExtendedExecutor):
-            self.executor.feed(batch, compute, self.sent.keep)
-
     def _compute(self, run: RunBatch) -> None:
-        self._feed(run.batch)
+        batch, make_room = run.batch, self.sent.log.shed
+        for fed in self.engine.admit(batch, self._interrupt, make_room):
+            self.sent.keep(*fed)
         started = time.monotonic()
-        self.reports.recent.begins(run.batch, started)
+        self.reports.recent.begins(batch, started)
         if run.result_due_at is not None:
             self.links.set_decode_result_due(run.result_due_at)
-        interrupt = self._interrupt if run.batch.batch_class is PREFILL else self.reports.moved
+        interrupt = self._interrupt if batch.batch_class is PREFILL else self.reports.moved
         self._interrupted_s = 0.0
         token_ids = run.token_ids or self._input_ids(run.pieces)
-        rows_TD = self._input_rows(run.pieces)
-        inputs = StepInputs(run.batch, token_ids, rows_TD)
-        output = computed(self.executor, inputs, interrupt, self.sent.log.shed)
+        inputs = StepInputs(batch, token_ids, self._input_rows(run.pieces))
+        result = self.engine.step(inputs, interrupt, make_room)
         now, rate = time.monotonic(), self.links.next_rate_bytes_per_s
-        if output.computed_s is None:
+        if result.computed_s is None:
             started += self._interrupted_s
         else:  # A card knows what of the time was this step's.
-            started = now - output.computed_s
-            if self.swaps is not None:
-                refuse_swapping(self.executor, self.swaps, run.batch, output.computed_s, now)
-        self._pass_on(self.core.computed(run, now - started, rate, now), output)
+            started = now - result.computed_s
+        self._pass_on(self.core.computed(run, now - started, rate, now), result)
         now = time.monotonic()
         self.core.finished(run, now - started, now)
-        self.reports.recent.ended(run.batch, now)
+        self.reports.recent.ended(batch, now)
 
     def _interrupt(self) -> None:
         """Compute the decode that has come meanwhile, between two layers of a prefill step."""
@@ -334,54 +300,52 @@ class StageLoop:
         ids = (self._token_ids[message][start:end] for message, start, end in pieces)
         return [token for piece in ids for token in piece]
 
-    def _input_rows(self, pieces: Iterable[Piece]) -> torch.Tensor | None:
-        """Rows [T, D] of the pieces laid end to end, which are then forgotten."""
-        rows: list[torch.Tensor] = []
+    def _input_rows(self, pieces: Iterable[Piece]) -> list[Elements]:
+        """Rows [T, D] of the pieces, which are then forgotten."""
+        rows: list[Elements] = []
         for message, start, end in pieces:
             message_TD = self._rows[message]
             if end == len(message_TD):
                 del self._rows[message], self._token_ids[message]
             rows.append(message_TD[start:end])
-        return torch.cat(rows) if len(rows) > 1 else next(iter(rows), None)
+        return rows
 
-    def _pass_on(self, decision: SendRows | SendTokens | KeepRows, output: StepOutput) -> None:
-        rows_TD, planned = output.hidden_TD, decision.batch
+    def _pass_on(self, decision: SendRows | SendTokens | KeepRows, result: StepResult) -> None:
+        rows_TD, planned = result.rows_TD, decision.batch
         if rows_TD is not None:
-            planned, rows_TD = self.packing.fit(planned, rows_TD, rows_TD.dtype)
+            planned, rows_TD = self.packing.fit(planned, rows_TD, element_name(rows_TD))
         match decision:
-            case SendRows(_, next_decode_due_at, replays):
+            case SendRows(_, next_decode_due_at):
                 batch = self.reports.recent.with_waits(planned)
                 assert rows_TD is not None, "every stage but the tail has rows"
                 self.links.set_next_decode_due(next_decode_due_at)
-                for admission in replays:
-                    for replayed in self.sent.messages(batch, admission):
-                        self.links.send_next(replayed, PREFILL)
+                for again in self.sent.messages(batch, decision.replays):
+                    self.links.send_next(again, PREFILL)
                 header, buffer = self.packing.pack(rows_TD, batch.codec)
-                message = Activations(batch, header, buffer, output.token_ids)
+                message = Activations(batch, header, buffer, result.token_ids or None)
                 self.links.send_next(message, batch.batch_class)
-                self.sent.keep(batch, rows_TD, output.token_ids or ())
+                self.sent.keep(batch, rows_TD, result.token_ids)
             case KeepRows():
                 if rows_TD is not None:
-                    self.sent.keep(planned, rows_TD, output.token_ids or ())
+                    self.sent.keep(planned, rows_TD, result.token_ids)
             case SendTokens():
                 batch = self.reports.recent.with_waits(planned)
-                self._late |= {late.history.request_id: late for late in output.late}
-                self._send_tokens(batch, output.drawn, output.scores)
+                self._late |= {late.request_id: late for late in result.late}
+                self._send_tokens(batch, result)
             case _:
                 assert_never(decision)
 
     def _send_late(self) -> None:
         """Send the tokens that were late, as a batch that has computed nothing."""
-        drawn = drawn_late(self._late.values(), time.monotonic())
+        now = time.monotonic()
+        drawn = [token for late in self._late.values() if (token := late.drawn(now)) is not None]
         for token in drawn:
             del self._late[token.request_id]
         if drawn:
-            self._send_tokens(Batch(0, PREFILL, -1, ()), drawn)
+            self._send_tokens(Batch(0, PREFILL, -1, ()), StepResult(None, tuple(drawn)))
 
-    def _send_tokens(
-        self, batch: Batch, drawn: Sequence[DrawnToken], scores: Sequence[PromptScore] = ()
-    ) -> None:
-        returned, copies = self.end_rules.sampled(batch, drawn, scores)
+    def _send_tokens(self, batch: Batch, result: StepResult) -> None:
+        returned, copies = self.end_rules.sampled(batch, result.drawn, result.scores)
         self.packing.refused |= {
             one.request_id for one in returned.tokens if one.finish in REFUSALS
         }

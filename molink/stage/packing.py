@@ -11,18 +11,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-import torch
+import numpy as np
 
-from molink.engine.step.number_range import unfit_rows
 from molink.errors import FrameError
+from molink.stage.unfit_rows import unfit_rows
 from molink.stage_protocol.health import PackingHealth
 from molink.wire.codecs import decode, encode
-from molink.wire.elements import TensorHeader
+from molink.wire.elements import Elements, TensorHeader, as_elements, element_name
 from molink.wire.frames import Activations
 from molink_scheduler.batch import Batch, Refusal, RowFault
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 NOTHING_YET = PackingHealth("raw", 0, 0, 0.0)
 
@@ -47,27 +44,26 @@ class Packing:
     complaints: int = 0
     """Requests, since the start, whose rows came from the stage before with numbers not finite."""
 
-    def pack(self, hidden_TD: torch.Tensor, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
-        """Header and packed bytes of [T, D] on the host."""
+    def pack(self, rows_TD: Elements, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
+        """Header and packed bytes of rows [T, D]."""
         started = time.monotonic()
-        hidden_TD = hidden_TD.detach().contiguous()
-        rows, width = hidden_TD.shape
-        header = TensorHeader(_NAMES[hidden_TD.dtype], rows, width, codec)
-        buffer = encode(codec, header, hidden_TD.view(torch.uint8).numpy().data.cast("B"))
+        rows, width = rows_TD.shape
+        header = TensorHeader(element_name(rows_TD), rows, width, codec)
+        buffer = encode(codec, header, rows_TD.view(np.uint8).data.cast("B"))
         elapsed_s = time.monotonic() - started
         self.packed = _counted(self.packed, header, len(buffer), elapsed_s)
         self.bytes_saved += header.raw_bytes - len(buffer)
         return header, buffer
 
     def fit(
-        self, batch: Batch, rows_TD: torch.Tensor, dtype: torch.dtype, *, received: bool = False
-    ) -> tuple[Batch, torch.Tensor]:
+        self, batch: Batch, rows_TD: Elements, dtype: str, *, received: bool = False
+    ) -> tuple[Batch, Elements]:
         """A batch and its rows [T, D], of which none is infinite, NaN or beyond `dtype`: requests
         that have such rows are refused, and theirs are zeros. `received`: the stage before has
         made them, else this one."""
         if (unfit := unfit_rows(rows_TD, dtype)) is None:
             return batch, rows_TD
-        refused, row, rows_TD = list[Refusal](), 0, rows_TD.clone()
+        refused, row, rows_TD = list[Refusal](), 0, rows_TD.copy()
         for span in batch.spans:
             rows = slice(row, row := row + span.tokens)
             is_lost = bool(unfit.lost_T[rows].any())
@@ -85,14 +81,8 @@ class Packing:
             self.complaints += is_new and one.fault is RowFault.RECEIVED
             self.refused.add(one.request_id)
 
-    def rows_of(self, raw: bytes, dtype: torch.dtype) -> torch.Tensor:
-        """Rows [T, D] that were kept as bytes."""
-        rows = torch.frombuffer(bytearray(raw), dtype=dtype)
-        return rows.view(-1, self.hidden_size)
-
-    def unpack(self, message: Activations) -> torch.Tensor:
-        """Rows [T, D] on the CPU. Raises FrameError when they are not this model's, or cannot be
-        read."""
+    def unpack(self, message: Activations) -> Elements:
+        """Rows [T, D]. Raises FrameError when they are not this model's, or cannot be read."""
         header = message.tensor
         if header.rows < 1 or header.width != self.hidden_size:
             raise FrameError(
@@ -101,10 +91,10 @@ class Packing:
         started = time.monotonic()
         raw = decode(header.codec, header, message.buffer)
         # Copied, so that the rows outlive the frame.
-        hidden_TD = torch.frombuffer(bytearray(raw), dtype=_DTYPES[header.dtype])
+        rows_TD = as_elements(header, bytearray(raw))
         elapsed_s = time.monotonic() - started
         self.unpacked = _counted(self.unpacked, header, len(message.buffer), elapsed_s)
-        return hidden_TD.view(header.rows, header.width)
+        return rows_TD
 
     def token_ids(self, message: Activations) -> tuple[int, ...]:
         """The rows' token ids, none where the model's layers do not read them. Raises FrameError
@@ -115,11 +105,6 @@ class Packing:
         if not ids or max(ids) >= self.token_ids_below:
             raise FrameError("rows without the ids of their tokens, which this model's layers read")
         return ids
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name of an element type on the wire."""
-    return _NAMES[dtype]
 
 
 def _counted(

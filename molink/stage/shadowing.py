@@ -9,12 +9,11 @@ import time
 from dataclasses import dataclass, field
 
 from molink.stage.links import StageLinks
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage_protocol.progress import ShadowLag
 from molink.transport.link.paced_link import PacedLink
 from molink.wire.frames import Activations, Forget
 from molink_scheduler.batch import Release
-from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.stage.shadow_feed import ShadowBatch, ShadowFeed
 
 LOOK_AGAIN_S = 0.01
@@ -32,7 +31,7 @@ class Shadowing:
     """Link of the shadow that the feed is for."""
 
     def __post_init__(self) -> None:
-        self._feed = ShadowFeed(self.sent.log, SPAN_TOKENS)
+        self._feed = ShadowFeed(self.sent.log, self.sent.rows_max)
 
     def forget(self, request_id: int) -> None:
         """A request was forgotten here; the shadow is to forget it too."""

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
@@ -238,12 +239,15 @@ def main() -> None:
     supervisor = SupervisorPipe(sys.stdin.buffer, _private_stdout())
     try:
         with quick_imports():
-            from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
+            # Seconds, with torch; weights may come meanwhile.
+            from molink.engine.local_engine import LocalEngine
+            from molink.serving.served_model import load_tokenizer
+            from molink.stage.start import start_stage
 
         load = supervisor.expect_load()
         commands = supervisor.expect_join, supervisor.next_command
         talk = supervisor.report, *commands, supervisor.steer
-        loop = start_stage(load, *talk, arguments.event_log)
+        loop = start_stage(LocalEngine(cache(load_tokenizer)), load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:
         supervisor.report(_failure(error))

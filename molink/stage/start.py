@@ -5,36 +5,31 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
-import torch
-
-from molink.checkpoint.description import ModelDescription
-from molink.engine.device.memory_limit import limit_memory
-from molink.engine.loading import load_stage
-from molink.engine.step.card_swapping import watch_of
-from molink.engine.step.stage import StageExecutor
-from molink.serving.model_card import ChatTokenizer
-from molink.serving.served_model import load_tokenizer
+from molink.engine_protocol.engine import Engine
+from molink.engine_protocol.values import Prepared
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
-from molink.stage.extending import Extender, StageWorkings, loaded_stage, new_recent, weights_bytes
-from molink.stage.health_reports import HealthReports
+from molink.stage.extending import Extender, loaded_stage, progress_to
+from molink.stage.health.head_health import with_head
+from molink.stage.health.health_reports import HealthReports
+from molink.stage.health.recent_work import RecentWork
+from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog, new_core
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
     EnterRing,
     Fact,
-    LoadProgressed,
     LoadStage,
     StageReady,
     Steering,
 )
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 
 SWITCH_INTERVAL_S = 0.0005
@@ -46,6 +41,7 @@ COMPUTE_NICENESS = 5
 
 
 def start_stage(
+    engine: Engine,
     load: LoadStage,
     report: Callable[[Fact], None],
     expect_join: Callable[[], EnterRing],
@@ -59,34 +55,35 @@ def start_stage(
 
     Raises UserError or StageError with one sentence.
     """
-    tokenizer_of = cache(load_tokenizer)
-    executor = _load_executor(load, report, tokenizer_of)
+    layers = engine.prepare(load, progress_to(report))
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
-    links = StageLinks.bind(name, load.address, executor.is_head, report, load.keys)
+    links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
     steer(links.handle)
-    stage_cache = StageCache.of(load.cache_room, executor, links.wake)
-    report(loaded_stage(executor, links, stage_cache.tiers))
+    stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake)
+    report(loaded_stage(layers, links, stage_cache.tiers))
     join = _joined(links, expect_join(), report)
-    core = new_core(executor, join)
+    core = new_core(layers, join)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
-    work = _workings(executor, links, join, tokenizer_of, stage_cache)
-    shadowing = Shadowing(work.sent, links)
-    packing = work.sent.packing
+    sent = _sent_log(layers, join)
+    shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
+    working = core, engine, links, sent.packing
     return StageLoop(
-        RecordedCore.begin(core, events.events, time.monotonic()),
-        executor,
-        links,
-        packing,
-        work.end_rules,
-        HealthReports(core, executor, links, packing, report, work.recent, shadowing),
-        events,
-        work.sent,
-        shadowing,
-        next_command,
-        Extender(report, tokenizer_of, steer),
-        report,
-        work.swaps,
-        stage_cache,
+        core=RecordedCore.begin(core, events.events, time.monotonic()),
+        engine=engine,
+        layers=layers,
+        links=links,
+        packing=sent.packing,
+        end_rules=EndRules(layers.tokenizer),
+        reports=HealthReports(*working, report, recent, shadowing, with_head, join.ring.audited),
+        events=events,
+        sent=sent,
+        shadowing=shadowing,
+        next_command=next_command,
+        new_core=new_core,
+        extend=Extender(engine, stage_cache, report, steer),
+        report=report,
+        cache=stage_cache,
     )
 
 
@@ -99,44 +96,13 @@ def _joined(links: StageLinks, join: EnterRing, report: Callable[[Fact], None]) 
     return join
 
 
-def _workings(
-    executor: StageExecutor,
-    links: StageLinks,
-    join: EnterRing,
-    tokenizer_of: Callable[[ModelDescription], ChatTokenizer | None],
-    stage_cache: StageCache,
-) -> StageWorkings:
-    ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
-    packing = Packing(executor.hidden_size, token_ids_below=ids_below)
-    sent = SentLog(packing, executor.dtype, join.ring.replay_log_bytes)
-    rules = EndRules(tokenizer_of(executor.description) if executor.is_tail else None)
-    recent = new_recent(executor, audited=join.ring.audited)
-    return StageWorkings(executor, links, sent, rules, recent, watch_of(executor), stage_cache)
+def _sent_log(layers: Prepared, join: EnterRing) -> SentLog:
+    """Log of the rows that the stage will have sent."""
+    ids_below = layers.limits.vocabulary_size if layers.takes_token_ids else None
+    packing = Packing(layers.hidden_size, token_ids_below=ids_below)
+    return SentLog(packing, layers.dtype, join.ring.replay_log_bytes, SPAN_TOKENS)
 
 
 def _yield_to_links() -> None:
     """Lower this thread's priority; the link threads, started before, keep theirs."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
-
-
-def _load_executor(
-    load: LoadStage,
-    report: Callable[[Fact], None],
-    tokenizer_of: Callable[[ModelDescription], ChatTokenizer | None],
-) -> StageExecutor:
-    torch.set_num_threads(load.work.threads)
-    if load.memory_bytes is not None:
-        ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
-        mapped_bytes = weights_bytes(load.model) + ram_bytes
-        limit_memory(load.work.device, load.memory_bytes, mapped_bytes)
-    stage = load_stage(
-        load.model,
-        load.work,
-        lambda fraction: report(LoadProgressed(fraction)),
-        stages_here=load.stages_here,
-        memory_bytes=load.memory_bytes,
-        self_test=load.work.layers[0] == 0,
-        tokenizer_of=tokenizer_of,
-    )
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    return stage

@@ -5,8 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from molink.engine.sampling.grammar import GrammarState
-from molink.engine.sampling.history import DrawnToken
+from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink.serving.model_card import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample

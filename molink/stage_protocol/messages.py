@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, Predicate
 
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.errors import FrameError
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.health import FIGURE_MAX, StageHealth

@@ -60,7 +60,16 @@ _LARGEST = {
 """Largest finite value of each type, in float32."""
 
 
-def as_elements(header: TensorHeader, buffer: bytes | memoryview) -> Elements:
+_NAMES = {np.dtype(storage).char: name for name, storage in _STORAGE.items()}
+"""Names of element types, by numpy's letter for what holds them."""
+
+
+def element_name(elements: Elements) -> str:
+    """The name of their type on the wire."""
+    return _NAMES[elements.dtype.char]
+
+
+def as_elements(header: TensorHeader, buffer: bytes | bytearray | memoryview) -> Elements:
     """[rows, width] over the buffer, not copied."""
     flat: Elements = np.frombuffer(buffer, dtype=_STORAGE[header.dtype])
     return flat.reshape(header.rows, header.width)

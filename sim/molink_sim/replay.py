@@ -17,7 +17,8 @@ from molink.errors import UserError
 from molink_scheduler.events import Refuse, RunBatch
 from molink_scheduler.recording.event_log import FORMAT
 from molink_scheduler.recording.recovery_log import RECOVERY_FORMAT
-from molink_scheduler.recording.values import decode, encode
+from molink_scheduler.recording.values import decode
+from molink_scheduler.recording.writing import encode
 from molink_scheduler.recovery.machine import recover
 from molink_scheduler.recovery.state import RingRecovery
 from molink_scheduler.stage.core import StageCore

@@ -35,6 +35,7 @@ KNOWN_MAX = 2
 
 VALUES = (
     "molink/control/messages/",
+    "molink/engine_protocol/",
     "molink/stage_protocol/",
     "molink/wire/frames.py",
     "scheduler/molink_scheduler/batch.py",

@@ -30,6 +30,7 @@ ROOMS_DONE = (
     "molink/coordinator/requests",
     "molink/dashboard",
     "molink/engine",
+    "molink/engine_protocol",
     "molink/hardware",
     "molink/importing",
     "molink/serving",

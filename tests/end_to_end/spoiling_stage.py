@@ -21,14 +21,14 @@ class Spoiling:
     pack = staticmethod(Packing.pack)
 
     def run_as(self, loop):
-        self.is_head = loop.executor.is_head
+        self.is_head = loop.layers.is_head
         self.run(loop)
 
-    def spoil(self, packing, hidden_TD, codec):
-        if self.is_head and len(hidden_TD) >= self.rows_min:
-            hidden_TD = hidden_TD.clone()
-            hidden_TD[0, 0] = float("inf")
-        return self.pack(packing, hidden_TD, codec)
+    def spoil(self, packing, rows_TD, codec):
+        if self.is_head and len(rows_TD) >= self.rows_min:
+            rows_TD = rows_TD.copy()
+            rows_TD[0, 0] = float("inf")
+        return self.pack(packing, rows_TD, codec)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from molink.engine.sampling.history import DrawnToken
 from molink.engine.step.stage import StageExecutor
+from molink.engine_protocol.drawn import DrawnToken
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import SamplingParams
 from tests.engine.cpu_stages import cpu_stage

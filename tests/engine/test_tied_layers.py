@@ -14,9 +14,9 @@ from molink.checkpoint.shard_plan import TOKEN_TABLE
 from molink.engine.kernels.cpu.packed_linear import PackedLinear
 from molink.engine.layers.attention_function import ATTENTION_NAME
 from molink.engine.layers.experts import EXPERTS_NAME
+from molink.engine.probes.step_probe import _random_stage, probe_steps
 from molink.engine.self_test import miniature, self_test
 from molink.errors import CheckpointError, StageError, UnsupportedModelError, UserError
-from molink.stage.step_probe import _random_stage, probe_steps
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from tests.engine.cpu_stages import cpu_stage
 from tests.engine.recurrent.mixed_requests import SAMPLING, MixedRequests

@@ -5,8 +5,9 @@ import queue
 import pytest
 import torch
 
+from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
 from molink.engine.memory.packed_blocks import PackedBlocks
-from molink.engine.step.card_retry import StepInputs, computed
+from molink.engine.step.card_retry import TensorInputs, computed
 from molink.errors import DeviceMemoryError
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
@@ -54,13 +55,13 @@ def test_a_step_that_finds_its_card_full_is_computed_in_halves(head):
     head.card.return_freed()
     try:
         head.card.hold_to(head.card.held_bytes + int(0.8 * step_bytes))
-        out_TD = computed(head, StepInputs(prompt(3), token_ids(), None)).hidden_TD
+        out_TD = computed(head, TensorInputs(prompt(3), token_ids(), None)).hidden_TD
         assert (out_TD - wanted_TD).abs().max() <= DIFFERENCE_MAX * wanted_TD.abs().max()
         head.release(Release(3))
         head.card.return_freed()
         head.card.hold_to(head.card.held_bytes + int(0.1 * step_bytes))
         with pytest.raises(DeviceMemoryError, match="ran out of memory in a step of 2048 rows"):
-            computed(head, StepInputs(prompt(4), token_ids(), None))
+            computed(head, TensorInputs(prompt(4), token_ids(), None))
     finally:
         head.card.hold_to(head.card.total_bytes)
     head.release(Release(4))
@@ -83,7 +84,7 @@ def test_what_was_cached_comes_back_layer_by_layer(tier, head, tmp_path):
     store = CacheStore(
         CacheRoom(size, size, str(tmp_path / "cache")), packed.block_bytes, answers.put
     )
-    store.start(packed)
+    store.start(BlocksOfParts([head]), head.kv.blocks_total)
     places = head.kv.places(numbers)
     store.put(tier, numbers, packed.take([places]))
     head.release(Release(1))
@@ -92,7 +93,7 @@ def test_what_was_cached_comes_back_layer_by_layer(tier, head, tmp_path):
         for rows_BW in head.kv_memory.block_rows():
             rows_BW.fill_(255)  # NaN in all formats of floats.
     arriving = head.arrivals.bring_back(head.kv, numbers)
-    store.fetch(0, [arriving], packed)
+    store.fetch(0, ArrivingTogether(packed, [arriving]))
     assert answers.get(timeout=60).blocks == count
     out_TD = head.step(prompt(2, start, ((70, count),)), token_ids(start)).hidden_TD
     difference = (out_TD - wanted_TD[start:]).abs().max()

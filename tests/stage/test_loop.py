@@ -3,21 +3,21 @@
 import queue
 import threading
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
-import torch
 
-from molink.engine.step.step_output import StepOutput
-from molink.stage import health_reports
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
-from molink.stage.health_reports import HealthReports
+from molink.stage.health import health_reports
+from molink.stage.health.head_health import with_head
+from molink.stage.health.health_reports import HealthReports
+from molink.stage.health.recent_work import RecentWork
+from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
-from molink.stage.recent_work import RecentWork
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.health import StageHealth
@@ -35,66 +35,11 @@ from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
+from molink_scheduler.stage.replay_log import ReplayLog
 from molink_sim.replay import replay
+from tests.stage.echo_engine import HIDDEN, KV_BLOCKS, LAST_REQUEST, EchoTail, Ended, layers
 
-HIDDEN = 64
-KV_BLOCKS = 32
 ANSWERS_WITHIN_S = 30.0
-LAST_REQUEST = 99
-"""Ends the stage."""
-
-
-class Ended(Exception):
-    """The stage was told to end."""
-
-
-@dataclass
-class EchoTail:
-    """Computes nothing; keeps the rows that it was given."""
-
-    is_tail = True
-    is_head = False
-    card = None
-    state_slots = None
-    dtype = torch.float32
-    description = SimpleNamespace(model_len_max=1024, vocabulary_size=100)
-    held: set[int] = field(default_factory=set)
-    shrunk: list[tuple[int, int]] = field(default_factory=list)
-    kv: SimpleNamespace = field(init=False)
-    given_back: list[list[tuple[int, int]]] = field(default_factory=list)
-    kv_memory: SimpleNamespace = field(init=False)
-    wiped: list[list[int]] = field(default_factory=list)
-    rows: list[torch.Tensor] = field(default_factory=list)
-    computed_s: float | None = None
-    in_prefill: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self):
-        self.kv_memory = SimpleNamespace(give_back=self.given_back.append, wipe=self.wiped.append)
-        self.kv = SimpleNamespace(
-            tokens_cached=0,
-            tokens_used=0,
-            blocks_total=KV_BLOCKS,
-            free_runs=lambda: [(0, KV_BLOCKS)],
-            table=lambda request_id: [5],
-            holders=lambda: frozenset(self.held),
-            drop_all=lambda: None,
-            shrink=lambda request_id, tokens: self.shrunk.append((request_id, tokens)),
-        )
-
-    def step(self, batch, token_ids, hidden_TD, interrupt=None):
-        if batch.batch_class is BatchClass.PREFILL:
-            self.in_prefill.set()
-            while not self.rows:
-                interrupt()
-        self.rows.append(hidden_TD)
-        self.held |= {span.request_id for span in batch.spans}
-        return StepOutput(None, computed_s=self.computed_s)
-
-    def release(self, release):
-        self.kv.tokens_used = 0
-        self.held.discard(release.request_id)
-        if release.request_id == LAST_REQUEST:
-            raise Ended
 
 
 def join(next_port: int, epoch: int = 1, resume: Resume | None = None) -> JoinRing:
@@ -112,7 +57,7 @@ class Neighbours:
 
     stage: StageLinks
     peer: StageLinks
-    executor: EchoTail = field(default_factory=EchoTail)
+    engine: EchoTail = field(default_factory=EchoTail)
     reports: queue.SimpleQueue[StageHealth] = field(default_factory=queue.SimpleQueue)
     answers: list[Sampled] = field(default_factory=list)
     joins: list[JoinRing] = field(default_factory=list)
@@ -123,17 +68,18 @@ class Neighbours:
         book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
         core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
         recent = RecentWork(is_head=False)
-        sent = SentLog(packing, torch.float32, 1e9)
+        sent = SentLog(packing, "float32", 1e9, 128)
         shadowing = Shadowing(sent, self.stage)
         reports = HealthReports(
-            core, self.executor, self.stage, packing, self.reports.put, recent, shadowing
+            core, self.engine, self.stage, packing, self.reports.put, recent, shadowing, with_head
         )
         events = EventFiles(EventLog(), "layers 0-4")
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
         loop = StageLoop(
-            *(recorded, self.executor, self.stage, packing, rules, reports, events),
-            *(sent, shadowing, self.next_command, no_more_layers, self.facts.put, StageCache()),
+            *(recorded, self.engine, layers(is_tail=True), self.stage, packing, rules, reports),
+            *(events, sent, shadowing, self.next_command, new_core, no_more_layers, self.facts.put),
+            StageCache(self.engine),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()
@@ -181,8 +127,11 @@ def batch(*spans: Span, admits: bool, batch_class: BatchClass = BatchClass.DECOD
 
 
 def message(batch: Batch, codec: str = "raw") -> Activations:
-    rows = torch.linspace(-1, 1, batch.tokens * HIDDEN).view(batch.tokens, -1)
-    return Activations(batch, *Packing(HIDDEN).pack(rows, codec))
+    return Activations(batch, *Packing(HIDDEN).pack(rows_of(batch.tokens), codec))
+
+
+def rows_of(tokens: int) -> np.ndarray:
+    return np.linspace(-1, 1, tokens * HIDDEN, dtype=np.float32).reshape(tokens, -1)
 
 
 def rows_message(codec: str, first_id: int = 0) -> Activations:
@@ -216,7 +165,7 @@ def test_rows_that_cannot_be_read_are_dropped_and_the_next_are_answered(neighbou
         neighbours.peer.send_next(good)
         assert neighbours.answer().spans == good.batch.spans
     assert neighbours.stage.frames_refused == len(sent)
-    assert [rows.shape for rows in neighbours.executor.rows] == [(2, HIDDEN)] * len(CODECS)
+    assert [rows.shape for rows in neighbours.engine.rows] == [(2, HIDDEN)] * len(CODECS)
     warnings = [record for record in caplog.records if "is dropped" in record.getMessage()]
     assert len(warnings) == 1
     neighbours.end()
@@ -245,7 +194,7 @@ def test_batches_that_cannot_be_computed_are_dropped_and_the_next_are_answered(n
     neighbours.peer.send_next(fine)
     assert neighbours.answer().spans == fine.batch.spans
     assert neighbours.stage.frames_refused == len(impossible())
-    assert [len(rows) for rows in neighbours.executor.rows] == [2, 2]
+    assert [len(rows) for rows in neighbours.engine.rows] == [2, 2]
     [warning] = [one for one in caplog.records if "is dropped" in one.getMessage()]
     assert "request 7 was never admitted" in warning.getMessage()
     neighbours.end()
@@ -256,32 +205,32 @@ def test_a_bad_row_ends_its_request_and_nobody_elses(neighbours, lost, monkeypat
     told = []
     monkeypatch.setattr(StageLinks, "send_coordinator", lambda links, message: told.append(message))
     both = batch(*(Span(i, 0, 1, True) for i in range(2)), admits=True)
-    rows = torch.linspace(-1, 1, 2 * HIDDEN).view(2, -1)
-    spoilt = rows.clone()
+    rows = rows_of(2)
+    spoilt = rows.copy()
     spoilt[0, 3] = lost
     neighbours.peer.send_next(Activations(both, *Packing(HIDDEN).pack(spoilt, "raw")))
     answer = neighbours.answer()
     assert answer.spans == both.spans
     assert [(one.request_id, one.finish) for one in answer.tokens] == [(0, FinishReason.REFUSED)]
-    (computed,) = neighbours.executor.rows
-    assert computed[0].tolist() == [0.0] * HIDDEN and torch.equal(computed[1], rows[1])
+    (computed,) = neighbours.engine.rows
+    assert computed[0].tolist() == [0.0] * HIDDEN and np.array_equal(computed[1], rows[1])
     assert neighbours.stage.frames_refused == 0, "the message itself is as it should be"
     while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).rows_refused != 1:
         pass
     neighbours.peer.send_next(Forget(Release(0)))
     neighbours.peer.send_next(message(batch(Span(1, 1, 2, True), admits=False)))
     assert neighbours.answer().tokens == ()
-    assert neighbours.executor.wiped == [[5]], "what follows finds no infinity in its blocks"
+    assert neighbours.engine.wiped == [0], "what follows finds no infinity in its blocks"
     neighbours.end()
     assert [copy.tokens for copy in told] == [answer.tokens]
 
 
 def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     """With the usual reports switched off."""
-    neighbours.executor.kv.tokens_used = 16
+    neighbours.engine.kv_tokens_used = 16
     while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used != 16:
         pass
-    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
+    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9, 128)
     monkeypatch.setattr(health_reports, "REPEAT_S", 1e6)
     neighbours.peer.send_next(Forget(Release(1)))
     used = [16]
@@ -291,22 +240,21 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     neighbours.end()
 
 
-def test_a_stage_whose_pc_has_too_little_memory_says_so_and_gives_back_what_it_can(
+def test_a_stage_whose_pc_has_too_little_memory_says_so_and_gives_up_what_it_can(
     neighbours, monkeypatch
 ):
-    n = neighbours
-    monkeypatch.setattr(health_reports, "host_is_short", lambda: True)
-    while not n.executor.given_back:
-        report = n.reports.get(timeout=ANSWERS_WITHIN_S)
-    assert n.executor.given_back[0] == [(0, KV_BLOCKS)]
-    while not report.host_is_short:
-        report = n.reports.get(timeout=ANSWERS_WITHIN_S)
+    n, shed = neighbours, threading.Event()
+    monkeypatch.setattr(ReplayLog, "shed", lambda log: shed.set())
+    n.engine.host_is_short = True
+    assert shed.wait(ANSWERS_WITHIN_S)
+    while not n.reports.get(timeout=ANSWERS_WITHIN_S).host_is_short:
+        pass
     n.end()
 
 
 def test_a_neighbour_that_falls_silent_is_reported_at_once(neighbours, monkeypatch):
     """With the usual reports switched off; the loop may be within a step."""
-    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
+    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9, 128)
     monkeypatch.setattr(health_reports, "REPEAT_S", 1e6)
     assert neighbours.reports.get(timeout=ANSWERS_WITHIN_S).progress.next_silent_s == 0
     monkeypatch.setattr(StageLinks, "neighbours_silent_s", lambda self: (0.0, 1.5))
@@ -321,12 +269,12 @@ def test_a_neighbour_that_falls_silent_is_reported_at_once(neighbours, monkeypat
 def test_within_a_step_that_stands_still_reports_go_on_and_say_so(neighbours, monkeypatch):
     """As with a kernel that hangs: the loop itself reports nothing any more."""
     monkeypatch.setattr(health_reports, "REPEAT_S", 0.01)
-    hangs, released = neighbours.executor, threading.Event()
+    hangs, released = neighbours.engine, threading.Event()
     step = hangs.step
 
-    def step_that_hangs(batch, token_ids, hidden_TD, interrupt=None):
+    def step_that_hangs(*given):
         assert released.wait(ANSWERS_WITHIN_S)
-        return step(batch, token_ids, hidden_TD, interrupt)
+        return step(*given)
 
     hangs.step = step_that_hangs
     neighbours.peer.send_next(rows_message("raw"))
@@ -343,36 +291,36 @@ def test_within_a_step_that_stands_still_reports_go_on_and_say_so(neighbours, mo
 
 
 def test_decode_that_comes_during_a_prefill_step_does_not_wait_for_its_end(neighbours):
-    """The executor ends no step of a prompt before it has computed decode."""
+    """The engine ends no step of a prompt before it has computed decode."""
     prompt = batch(Span(7, 0, 3, False), admits=True, batch_class=BatchClass.PREFILL)
     neighbours.peer.send_next(message(prompt), BatchClass.PREFILL)
-    assert neighbours.executor.in_prefill.wait(ANSWERS_WITHIN_S)
+    assert neighbours.engine.in_prefill.wait(ANSWERS_WITHIN_S)
     neighbours.peer.send_next(rows_message("raw"))
     assert neighbours.answer().batch_class is BatchClass.DECODE
     assert neighbours.answer().batch_class is BatchClass.PREFILL
-    assert [len(rows) for rows in neighbours.executor.rows] == [2, 3]
+    assert [len(rows) for rows in neighbours.engine.rows] == [2, 3]
     neighbours.end()
 
 
 def test_a_card_says_itself_what_a_step_took(neighbours):
-    neighbours.executor.computed_s = 77.0
+    neighbours.engine.computed_s = 77.0
     neighbours.peer.send_next(rows_message("raw"))
     assert neighbours.answer().stamps[-1].step_s == 77
-    neighbours.executor.computed_s = None
+    neighbours.engine.computed_s = None
     neighbours.peer.send_next(rows_message("raw", 2))
     assert neighbours.answer().stamps[-1].step_s < ANSWERS_WITHIN_S
     neighbours.end()
 
 
 def test_a_stage_that_fails_leaves_what_it_was_told(neighbours, tmp_path):
-    """The executor runs out of memory; the log that is left decides the same, up to that step."""
+    """The engine runs out of memory; the log that is left decides the same, up to that step."""
     neighbours.peer.send_next(rows_message("raw"))
     assert neighbours.answer().spans
 
-    def out_of_memory(batch, token_ids, hidden_TD, interrupt=None):
+    def out_of_memory(*given):
         raise Ended("no more memory")
 
-    neighbours.executor.step = out_of_memory
+    neighbours.engine.step = out_of_memory
     neighbours.peer.send_next(message(batch(Span(0, 1, 2, True), admits=False)))
     neighbours.thread.join(ANSWERS_WITHIN_S)
     [path] = (tmp_path / "molink" / "failed-stages").iterdir()
@@ -391,7 +339,7 @@ def test_a_stage_goes_on_in_the_next_epoch_with_what_it_keeps(neighbours):
     neighbours.joins.append(join(ports[0], 2, Resume(((0, 1), (1, 5)))))
     neighbours.stage.wake()
     assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S) == StageReady(2, missing=(1,))
-    assert neighbours.executor.held == {0} and neighbours.executor.shrunk == [(0, 1)]
+    assert neighbours.engine.held == {0} and neighbours.engine.kept == [(0, 1)]
     neighbours.peer.send_next(message(batch(Span(0, 1, 2, True), admits=False)))  # Of epoch 1.
     neighbours.peer.connect(join(ports[1], 2))
     kept = Admission(0, 1, 512, SamplingParams(max_tokens=512), kept_tokens=1)
@@ -399,5 +347,5 @@ def test_a_stage_goes_on_in_the_next_epoch_with_what_it_keeps(neighbours):
     neighbours.peer.send_next(message(goes_on), BatchClass.PREFILL)
     assert neighbours.answer().spans == goes_on.spans
     assert neighbours.stage.frames_refused == 0, "what came of the epoch before is nobody's fault"
-    assert [len(rows) for rows in neighbours.executor.rows] == [2, 1]
+    assert [len(rows) for rows in neighbours.engine.rows] == [2, 1]
     neighbours.end()

@@ -4,20 +4,19 @@ import queue
 import threading
 import time
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pytest
-import torch
 
-from molink.engine.step.step_output import StepOutput
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.event_files import EventFiles
-from molink.stage.health_reports import HealthReports
+from molink.stage.health.head_health import with_head
+from molink.stage.health.health_reports import HealthReports
+from molink.stage.health.recent_work import RecentWork
+from molink.stage.joining import new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
-from molink.stage.recent_work import RecentWork
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing
@@ -40,35 +39,11 @@ from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.token_ids import token_bytes
+from tests.stage.echo_engine import HIDDEN, EchoHead, Ended, layers
 from tests.stage.test_loop import no_more_layers
 
-HIDDEN = 64
 LIMITS = ModelLimits(sequence_tokens_max=64, vocabulary_size=100)
 ARRIVES_WITHIN_S = 30.0
-
-
-@dataclass
-class EchoHead:
-    """Computes zeros; ends with the release of its request."""
-
-    card = None
-    state_slots = None
-    dtype = torch.float32
-    kv: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(tokens_used=0, tokens_cached=0)
-    )
-    token_ids: list[tuple[int, ...]] = field(default_factory=list)
-
-    def step(self, batch, token_ids, hidden_TD, interrupt=None):
-        self.token_ids.append(token_ids)
-        return StepOutput(torch.zeros(batch.tokens, HIDDEN))
-
-    def release(self, release):
-        raise EndedError
-
-
-class EndedError(Exception):
-    """The head was told to forget its request: the test is over."""
 
 
 def join(*addresses: str | None) -> JoinRing:
@@ -82,7 +57,7 @@ class Ring:
 
     head: StageLinks
     tail: StageLinks
-    executor: EchoHead = field(default_factory=EchoHead)
+    engine: EchoHead = field(default_factory=EchoHead)
     failures: "queue.SimpleQueue[Exception]" = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
@@ -90,16 +65,24 @@ class Ring:
         core, packing = StageCore(HeadScheduler(settings), is_tail=False), Packing(HIDDEN)
         events = EventFiles(EventLog(), "layers 0-2")
         recent = RecentWork(is_head=True)
-        sent = SentLog(packing, torch.float32, 1e9)
+        sent = SentLog(packing, "float32", 1e9, 128)
         shadowing = Shadowing(sent, self.head)
         reports = HealthReports(
-            core, self.executor, self.head, packing, lambda health: None, recent, shadowing
+            core,
+            self.engine,
+            self.head,
+            packing,
+            lambda health: None,
+            recent,
+            shadowing,
+            with_head,
         )
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
         loop = StageLoop(
-            *(recorded, self.executor, self.head, packing, rules, reports, events),
-            *(sent, shadowing, lambda: None, no_more_layers, lambda fact: None, StageCache()),
+            *(recorded, self.engine, layers(is_head=True), self.head, packing, rules, reports),
+            *(events, sent, shadowing, lambda: None, new_core, no_more_layers, lambda fact: None),
+            StageCache(self.engine),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()
@@ -183,8 +166,8 @@ def test_a_head_goes_on_whatever_its_tail_and_its_coordinator_send(ring):
     ring.tail.send_next(ring.answer(first, TokenSample(1, 7)))
     second = ring.batch()
     assert second.batch.codec == "raw"
-    assert ring.executor.token_ids == [(1, 2), (7,)]
+    assert ring.engine.token_ids == [(1, 2), (7,)]
     assert ring.refused_of([len(COMMANDS) + len(lies), 1])
     assert ring.failures.empty() and ring.thread.is_alive()
     ring.tail.send_next(ring.answer(second, TokenSample(1, 8, FinishReason.STOP)))
-    assert isinstance(ring.failures.get(timeout=ARRIVES_WITHIN_S), EndedError)
+    assert isinstance(ring.failures.get(timeout=ARRIVES_WITHIN_S), Ended)

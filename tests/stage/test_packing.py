@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from molink.engine.device.elements import elements_of, tensor_of
 from molink.errors import FrameError
 from molink.stage.packing import Packing
 from molink.wire.codecs import CODECS
@@ -30,7 +31,7 @@ def rows_or_refused(header: TensorHeader, buffer: bytes) -> torch.Tensor | None:
     try:
         frames = encode_message(message(header, buffer), epoch=1)
         received, _ = decode_message([bytes(frame) for frame in frames])
-        return Packing(HIDDEN).unpack(received)
+        return tensor_of(Packing(HIDDEN).unpack(received))
     except FrameError:
         return None
 
@@ -40,7 +41,7 @@ def rows_or_refused(header: TensorHeader, buffer: bytes) -> torch.Tensor | None:
 def test_rows_come_back_in_their_shape(codec, dtype):
     packing = Packing(HIDDEN)
     hidden = torch.linspace(-1, 1, 3 * HIDDEN).view(3, HIDDEN).to(DTYPES[dtype])
-    received = packing.unpack(message(*packing.pack(hidden, codec)))
+    received = tensor_of(packing.unpack(message(*packing.pack(elements_of(hidden), codec))))
     assert received.dtype == hidden.dtype
     assert torch.allclose(received.float(), hidden.float(), atol=0.07)
 
@@ -48,7 +49,7 @@ def test_rows_come_back_in_their_shape(codec, dtype):
 @pytest.mark.parametrize("ids, good", [((0, 9, 5), True), ((0, 10, 5), False), (None, False)])
 def test_token_ids_come_with_rows_where_layers_read_them(ids, good):
     packing = Packing(HIDDEN, token_ids_below=10)
-    header, buffer = packing.pack(torch.zeros(3, HIDDEN), "raw")
+    header, buffer = packing.pack(np.zeros((3, HIDDEN), np.float32), "raw")
     sent = replace(message(header, buffer), token_ids=ids)
     received, _ = decode_message([bytes(frame) for frame in encode_message(sent, epoch=1)])
     assert Packing(HIDDEN).token_ids(received) == ()
@@ -61,7 +62,7 @@ def test_token_ids_come_with_rows_where_layers_read_them(ids, good):
 
 @pytest.mark.parametrize("ids", [b"", bytes(8), bytes(16), [1, 2, 3], None])
 def test_ids_that_are_not_those_of_the_rows_are_refused(ids):
-    header, buffer = Packing(HIDDEN).pack(torch.zeros(3, HIDDEN), "raw")
+    header, buffer = Packing(HIDDEN).pack(np.zeros((3, HIDDEN), np.float32), "raw")
     first, rest = encode_message(message(header, buffer), epoch=1)
     version, kind, epoch, fields = msgpack.unpackb(first)
     for more in ([ids], [bytes(12), ids]):
@@ -93,7 +94,8 @@ def test_noise_becomes_rows_or_is_refused(codec, dtype, rows, width, buffer):
 @settings(max_examples=150)
 def test_damage_becomes_rows_or_is_refused(codec, dtype, seed, damage, cut):
     values = np.random.default_rng(seed).standard_normal((3, HIDDEN))
-    header, packed = Packing(HIDDEN).pack(torch.tensor(values).to(DTYPES[dtype]), codec)
+    rows = elements_of(torch.tensor(values).to(DTYPES[dtype]))
+    header, packed = Packing(HIDDEN).pack(rows, codec)
     buffer = bytearray(packed)
     for place, byte in damage:
         buffer[place % len(buffer)] = byte
@@ -103,17 +105,17 @@ def test_damage_becomes_rows_or_is_refused(codec, dtype, seed, damage, cut):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_rows_of_another_model_are_refused(codec):
-    packed = Packing(HIDDEN + 1).pack(torch.ones(3, HIDDEN + 1), codec)
+    packed = Packing(HIDDEN + 1).pack(np.ones((3, HIDDEN + 1), np.float32), codec)
     with pytest.raises(FrameError, match="41 where this model's have 40"):
         Packing(HIDDEN).unpack(message(*packed))
 
 
 def test_figures_are_of_the_present_codec():
     packing = Packing(HIDDEN)
-    packing.pack(torch.zeros(3, HIDDEN), "raw")
+    packing.pack(np.zeros((3, HIDDEN), np.float32), "raw")
     assert (packing.packed.codec, packing.packed.raw_bytes, packing.bytes_saved) == ("raw", 480, 0)
     for _ in range(2):
-        _, buffer = packing.pack(torch.zeros(3, HIDDEN), "int8")
+        _, buffer = packing.pack(np.zeros((3, HIDDEN), np.float32), "int8")
     packed = packing.packed
     assert (packed.codec, packed.raw_bytes, packed.packed_bytes) == ("int8", 960, 2 * len(buffer))
     assert packing.bytes_saved == 960 - 2 * len(buffer)
@@ -124,13 +126,13 @@ def test_figures_are_of_the_present_codec():
 THREE = Batch(1, BatchClass.DECODE, 0, tuple(Span(one, 4, 5, True) for one in (1, 2, 3)))
 
 
-def rows_of_three(value: float = 1.0) -> torch.Tensor:
-    return torch.tensor([[0.5, 1.0], [value, 1.0], [1.5, 2.0]])
+def rows_of_three(value: float = 1.0) -> np.ndarray:
+    return np.array([[0.5, 1.0], [value, 1.0], [1.5, 2.0]], np.float32)
 
 
 def test_rows_that_fit_are_handed_on_as_they_are():
     rows = rows_of_three()
-    batch, same = Packing(2).fit(THREE, rows, torch.float32, received=True)
+    batch, same = Packing(2).fit(THREE, rows, "float32", received=True)
     assert batch is THREE and same is rows
 
 
@@ -138,7 +140,7 @@ def test_rows_that_fit_are_handed_on_as_they_are():
 def test_a_bad_row_refuses_its_request_and_leaves_the_others_alone(lost):
     packing = Packing(2)
     for _ in range(2):  # However often it comes, the neighbour is complained about once.
-        batch, fit = packing.fit(THREE, rows_of_three(lost), torch.float32, received=True)
+        batch, fit = packing.fit(THREE, rows_of_three(lost), "float32", received=True)
         assert batch.refused == (Refusal(2, RowFault.RECEIVED),)
         assert fit.tolist() == [[0.5, 1.0], [0.0, 0.0], [1.5, 2.0]]
     assert packing.complaints == 1 and packing.refused == {2}
@@ -146,8 +148,8 @@ def test_a_bad_row_refuses_its_request_and_leaves_the_others_alone(lost):
 
 def test_the_own_overflow_is_no_complaint():
     packing = Packing(2)
-    batch, _ = packing.fit(THREE, rows_of_three(math.inf), torch.float32)
+    batch, _ = packing.fit(THREE, rows_of_three(math.inf), "float32")
     assert batch.refused == (Refusal(2, RowFault.OVERFLOWN),)
-    beyond, _ = packing.fit(THREE, rows_of_three(7e4), torch.float16, received=True)
+    beyond, _ = packing.fit(THREE, rows_of_three(7e4), "float16", received=True)
     assert beyond.refused == (Refusal(2, RowFault.OVERFLOWN),), "a wider format may hold it"
     assert packing.complaints == 0

@@ -2,12 +2,12 @@
 
 import time
 
+import numpy as np
 import pytest
-import torch
 
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage_protocol.messages import FollowRing, JoinRing, SetShadow
 from molink.wire.frames import Activations, Forget
@@ -58,9 +58,9 @@ def test_rows_and_releases_reach_the_shadow_which_then_is_the_next_stage(three):
     join(shadow, None)
     join(head, stage)
     packing = Packing(HIDDEN)
-    sent = SentLog(packing, torch.float32, 1e9)
+    sent = SentLog(packing, "float32", 1e9, 128)
     shadowing = Shadowing(sent, head)
-    rows_TD = torch.arange(3.0 * HIDDEN).view(3, HIDDEN)
+    rows_TD = np.arange(3.0 * HIDDEN, dtype=np.float32).reshape(3, HIDDEN)
     admission = Admission(7, 3, 9, SamplingParams(5))
     batch = Batch(1, PREFILL, -1, (Span(7, 0, 3, samples=True),), (admission,))
     sent.keep(batch, rows_TD, ())
@@ -68,7 +68,7 @@ def test_rows_and_releases_reach_the_shadow_which_then_is_the_next_stage(three):
     head.handle(SetShadow(1, f"tcp://127.0.0.1:{shadow.ports[0]}"))
     got = next_message(shadow, shadowing)
     assert isinstance(got, Activations) and got.batch.replay
-    assert torch.equal(packing.unpack(got), rows_TD)
+    assert np.array_equal(packing.unpack(got), rows_TD)
     assert shadowing.lag(time.monotonic()).tokens == 0
     sent.log.forget(7)
     shadowing.forget(7)

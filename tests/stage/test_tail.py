@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from molink.engine.sampling.grammar import GrammarState
-from molink.engine.sampling.history import DrawnToken
+from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink.stage.tail import EndRules
 from molink.wire.frames import FinishReason, PromptScore
 from molink_scheduler.batch import Admission, Batch, BatchClass, Refusal, RowFault, Span

@@ -25,11 +25,11 @@ from molink_agent.daemon.measuring_budget import MeasuringBudget, spend
 from molink_agent.limits.assignment_check import Loan, refusal_of_probe
 
 STEPS_FILE = "steps.json"
-STEP_PROBE_MODULE = "molink.stage.step_probe"
+STEP_PROBE_MODULE = "molink.engine.probes.step_probe"
 STEP_PROBE_TIMEOUT_S = 300.0
 """A layer of a 70B model on an old CPU takes a minute; a device that needs longer is of no use."""
 
-FORMAT_PROBE_MODULE = "molink.stage.format_probe"
+FORMAT_PROBE_MODULE = "molink.engine.probes.format_probe"
 FORMATS_KEPT = "formats of weights"
 """Key that stands for a model's name where times are kept."""
 

@@ -15,7 +15,8 @@ from molink.terminal.command_line import shown_option
 from molink.terminal.tables import data_dir_option
 
 if TYPE_CHECKING:
-    from molink.checkpoint.model_shape import KvDtype, PlannedModel
+    from molink.checkpoint.kv_format import KvDtype
+    from molink.checkpoint.model_shape import PlannedModel
     from molink.importing.plain_model import WeightBits
     from molink_scheduler.placement import Goal, Plan
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layer_sizes import planned_model
-from molink.checkpoint.model_shape import PLAIN_WEIGHTS, KvDtype
+from molink.checkpoint.model_shape import PLAIN_WEIGHTS
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.too_large import with_advice
 from molink.config.settings import UpSettings

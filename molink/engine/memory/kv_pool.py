@@ -23,7 +23,7 @@ from math import gcd
 
 import torch
 
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import SeenKeys
 from molink_scheduler.kv.blocks import BLOCK_TOKENS

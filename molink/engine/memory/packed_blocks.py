@@ -16,6 +16,7 @@ import torch
 from molink.engine.device.streams import host_memory
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.kv_pool import KvPool
+from molink.engine_protocol import values
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 
@@ -30,12 +31,7 @@ class PackedBlocks:
         """Bytes of a packed block."""
         return BLOCK_TOKENS * sum(pool.token_bytes for pool in self.pools)
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Blocks of each pool."""
-        return tuple(pool.slots // BLOCK_TOKENS for pool in self.pools)
-
-    def take(self, places: Sequence[Sequence[int]]) -> torch.Tensor:
+    def take(self, places: Sequence[Sequence[int]]) -> values.BlockBytes:
         """Copy blocks out, [B, W] on the host; `places`: of each pool, where they are."""
         parts: list[torch.Tensor] = []
         with torch.inference_mode():
@@ -43,13 +39,15 @@ class PackedBlocks:
                 for rows_BW in pool.block_rows():
                     index_B = torch.tensor(blocks, device=rows_BW.device)
                     parts.append(rows_BW.index_select(0, index_B))
-            return torch.cat(parts, dim=1).cpu()
+            return torch.cat(parts, dim=1).cpu().numpy()
 
-    def put(self, arrivals: Sequence[ArrivingBlocks], blocks_W: Sequence[torch.Tensor]) -> None:
+    def put(
+        self, arrivals: Sequence[ArrivingBlocks], blocks_W: Sequence[values.BlockBytes]
+    ) -> None:
         """Copy packed blocks in, in their order, layer by layer, and say so of each; returns when
         all can be read. `arrivals`: of each pool."""
         if blocks_W:
-            self._fill(arrivals, blocks_W)
+            self._fill(arrivals, [torch.from_numpy(block_W) for block_W in blocks_W])
         for arriving in arrivals:
             arriving.end()
 

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from molink.engine.model.pruning import decoder_layers
+from molink.engine_protocol.values import Sketch
 from molink_scheduler.audit import NUMBERS
 from molink_scheduler.batch import PREFILL, Batch, Span
 
@@ -65,7 +66,9 @@ class RowSketches:
         self._paused: dict[int, torch.Tensor] | None = None
         """Products of the step within which decode is computed."""
         self._prompts: dict[int, _Prompt] = {}
-        self._done: deque[tuple[float, int, int, tuple[float, ...]]] = deque(maxlen=DONE_MAX)
+        self._ended: tuple[Batch, dict[int, torch.Tensor], float] | None = None
+        """Step of prompts that has ended and is not summed, and when: its rows leave first."""
+        self._done: deque[Sketch] = deque(maxlen=DONE_MAX)
         passed = 0
         for model, layers in parts:
             self._watch(decoder_layers(model)[1], layers, passed)
@@ -100,6 +103,7 @@ class RowSketches:
         if batch.batch_class is not PREFILL:
             self._paused, self._products = self._products, None
             return
+        self._sum()
         self._products = {}
         for admission in batch.admissions:
             none_BK = np.zeros((self._boundaries, NUMBERS))
@@ -113,7 +117,18 @@ class RowSketches:
         if batch.batch_class is not PREFILL:
             self._products, self._paused = self._paused, None
             return
-        products, self._products = self._products or {}, None
+        self._ended, self._products = (batch, self._products or {}, now), None
+
+    def done(self) -> list[Sketch]:
+        """Prompts that have ended, the newest first."""
+        self._sum()
+        return list(reversed(self._done))
+
+    def _sum(self) -> None:
+        """Add up the products of the step that has ended."""
+        if self._ended is None:
+            return
+        (batch, products, now), self._ended = self._ended, None
         whole = [products.get(boundary) for boundary in range(self._boundaries)]
         rows = [one for one in whole if one is not None and len(one) == batch.tokens]
         if len(rows) < self._boundaries:  # A step that was computed in halves, for example.
@@ -141,10 +156,6 @@ class RowSketches:
                 return  # Its numbers have overflown, and it ends.
             numbers = tuple(float(f"{one:.{DIGITS}g}") for one in prompt.sums_BK.ravel().tolist())
             self._done.append((now, span.request_id, span.end, numbers))
-
-    def done_since(self, then: float) -> list[tuple[int, int, tuple[float, ...]]]:
-        """Request, tokens and numbers of each prompt that has ended since, the newest first."""
-        return [one[1:] for one in reversed(self._done) if one[0] >= then]
 
 
 def _doubled(count: int) -> int:

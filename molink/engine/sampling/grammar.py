@@ -22,7 +22,6 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.end_tokens import end_token_ids
+from molink.engine_protocol.drawn import GrammarState
 from molink.errors import MolinkError
 from molink.wire.grammar import parser_limits
 from molink_scheduler.batch import Admission
@@ -47,17 +47,6 @@ GOOD_ENDS = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 
 class GrammarError(MolinkError):
     """Raised when a sequence cannot go on within its grammar: too complex, or no word fits."""
-
-
-class GrammarState(IntEnum):
-    """State of a sequence's grammar after a token."""
-
-    OPEN = 0
-    """The sequence may go on; also the state of one without a grammar."""
-    ENDED = 1
-    """The answer is whole, and nothing can follow."""
-    FAILED = 2
-    """The grammar cannot be followed any further."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,27 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from molink.engine.sampling.grammar import Constraint, GrammarState
+from molink.engine.sampling.grammar import Constraint
+from molink.engine_protocol.drawn import GrammarState
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 
 COUNTS_FIRST = 64
 """Places that a sequence's counts begin with; they double when full."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnToken:
-    """Token that the tail drew, with log-probabilities where they were asked for."""
-
-    request_id: int
-    token_id: int
-    logprob: float | None = None
-    """Log-probability; None unless the request asked for log-probabilities."""
-    top: tuple[tuple[int, float], ...] = ()
-    """The most likely tokens with their log-probabilities, best first."""
-    grammar: GrammarState = GrammarState.OPEN
-    is_lost: bool = False
-    """Whether it is none: its logits are not finite."""
 
 
 class TokenCounts:

@@ -9,14 +9,13 @@ a row is drawn by its own logits, settings and random number.
 Shapes: W words of the vocabulary.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from molink.engine.sampling.grammar import GrammarState
-from molink.engine.sampling.history import DrawnToken, SequenceHistory
+from molink.engine.sampling.history import SequenceHistory
 from molink.engine.sampling.sampler import sample
+from molink.engine_protocol.drawn import DrawnToken, GrammarState
 
 LATE_MAX_S = 8.0
 """Seconds that a row waits; then its sequence ends. The coordinator gives up a ring that brings no
@@ -33,6 +32,11 @@ class LateDraw:
     """Tokens of prompt and output so far."""
     since: float
 
+    @property
+    def request_id(self) -> int:
+        """Request whose next token it is."""
+        return self.history.request_id
+
     def drawn(self, now: float) -> DrawnToken | None:
         """Token of the row, added to its history; None: the mask is not there yet."""
         constraint = self.history.constraint
@@ -41,8 +45,3 @@ class LateDraw:
         if now - self.since < LATE_MAX_S:
             return None
         return DrawnToken(self.history.request_id, 0, grammar=GrammarState.FAILED)
-
-
-def drawn_late(late: Iterable[LateDraw], now: float) -> list[DrawnToken]:
-    """Tokens of those whose masks are there by now."""
-    return [token for one in late if (token := one.drawn(now)) is not None]

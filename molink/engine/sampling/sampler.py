@@ -24,14 +24,14 @@ import torch.nn.functional as F
 
 from molink.engine.device.streams import uploaded
 from molink.engine.sampling.drawing import draw, draw_settings
-from molink.engine.sampling.grammar import GrammarState
-from molink.engine.sampling.history import DrawnToken, SequenceHistory
+from molink.engine.sampling.history import SequenceHistory
 from molink.engine.sampling.logit_changes import (
     ForbiddenWords,
     change,
     changes,
     forbidden_words,
 )
+from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.request import LOGPROBS_MAX
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from molink.engine.sampling.history import DrawnToken, SequenceHistory
+from molink.engine.sampling.history import SequenceHistory
 from molink.engine.sampling.late_draws import LateDraw
 from molink.engine.sampling.prompt_scores import (
     PromptRow,
@@ -25,6 +25,7 @@ from molink.engine.sampling.prompt_scores import (
     take_scores,
 )
 from molink.engine.sampling.sampler import Sampling, download, sampling_rows
+from molink.engine_protocol.drawn import DrawnToken
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Batch
 

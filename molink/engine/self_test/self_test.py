@@ -29,9 +29,9 @@ from molink.engine.layers.library_mixers import settle_mixers
 from molink.engine.model.text_model import causal_class
 from molink.engine.model.token_inputs import keep_own_columns
 from molink.engine.model.weights import StagePart, build_stage_class
-from molink.engine.sampling.history import DrawnToken
 from molink.engine.self_test.miniature import shrink_config
 from molink.engine.step.stage import StageExecutor
+from molink.engine_protocol.drawn import DrawnToken
 from molink.errors import MolinkError, UnsupportedModelError
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams

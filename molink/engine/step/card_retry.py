@@ -26,7 +26,7 @@ HOST_IS_FULL = re.compile(r"can't allocate memory|not enough memory|Cannot alloc
 """Errors of a full host: torch's on Linux and on Windows, and the system's; there is no class."""
 
 
-class StepInputs(NamedTuple):
+class TensorInputs(NamedTuple):
     """Inputs of one step: its batch, token ids on the head and where layers read them, rows [T, D]
     elsewhere."""
 
@@ -37,7 +37,7 @@ class StepInputs(NamedTuple):
 
 def computed(
     stage: Executor,
-    inputs: StepInputs,
+    inputs: TensorInputs,
     interrupt: Callable[[], None] | None = None,
     make_room: Callable[[], None] = lambda: None,
 ) -> StepOutput:
@@ -65,14 +65,14 @@ def computed(
     return _joined(outputs)
 
 
-def halves(inputs: StepInputs) -> tuple[StepInputs, ...]:
+def halves(inputs: TensorInputs) -> tuple[TensorInputs, ...]:
     """Two steps that compute what one does, cut where half of the rows are, or one of a single row.
     They admit nobody: the step that failed did."""
     batch, token_ids, hidden_TD = inputs
     rows = batch.tokens // 2
     first, rest = _cut(batch.spans, rows)
     return tuple(
-        StepInputs(
+        TensorInputs(
             Batch(batch.batch_id, batch.batch_class, batch.micro_batch, spans),
             None if token_ids is None else token_ids[part],
             None if hidden_TD is None else hidden_TD[part],
@@ -113,7 +113,7 @@ def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Sp
 
 
 def _tried(
-    stage: Executor, inputs: StepInputs, interrupt: Callable[[], None] | None
+    stage: Executor, inputs: TensorInputs, interrupt: Callable[[], None] | None
 ) -> StepOutput | None:
     """Result of a step; None when the device was full. The error's frames, which hold the step's
     tensors, are gone by then."""

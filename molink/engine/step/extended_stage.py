@@ -8,13 +8,13 @@ its KV would be gone, and that of thousands of tokens takes minutes to compute.
 Which layers lack what of a request, the core says (`molink_scheduler.stage.extension`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from molink.checkpoint.description import ModelDescription
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.device.card import Card
 from molink.engine.device.fallbacks import Fallbacks
 from molink.engine.memory.state_pool import StatePool
@@ -29,9 +29,6 @@ from molink_scheduler.stage.replay_log import SentRows
 
 Compute = Callable[[StageExecutor, Batch, SentRows], StepOutput]
 """Computes replayed rows."""
-
-Keep = Callable[[Batch, torch.Tensor, tuple[int, ...]], None]
-"""Takes rows that the stage would have sent, had it held all layers from the start."""
 
 
 @dataclass(slots=True)
@@ -153,18 +150,16 @@ class ExtendedExecutor:
         self.first.release(release)
         self.second.release(release)
 
-    def feed(self, batch: Batch, compute: Compute, keep: Keep) -> None:
-        """Compute first what new layers lack of the requests of a batch; `keep` is given the rows
-        that come out."""
+    def feed(self, batch: Batch, compute: Compute) -> Iterator[tuple[Batch, StepOutput]]:
+        """Compute first what new layers lack of the requests of a batch; the batches and what comes
+        out of them, which the stage would have sent, had it held all layers from the start."""
         for inner in (self.first, self.second):
             if isinstance(inner, ExtendedExecutor):
-                inner.feed(batch, compute, keep)
+                yield from inner.feed(batch, compute)
         self.extension.begins(batch)
         for piece, sent in self.extension.fed(batch, SPAN_TOKENS):
             assert isinstance(self.second, StageExecutor), "what is loaded last is of one piece"
-            output = compute(self.second, piece, sent)
-            if output.hidden_TD is not None:
-                keep(piece, output.hidden_TD, output.token_ids or ())
+            yield piece, compute(self.second, piece, sent)
 
     def step(
         self,

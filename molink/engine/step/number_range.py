@@ -10,7 +10,7 @@ and what it sends on are checked while it serves, in every format, so that no in
 """
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -45,26 +45,6 @@ def largest_number(stage: "StageExecutor") -> float:
     with hooks(module.register_forward_hook(look) for module in stage.model.modules()):
         _run_prompt(stage)
     return max(largest)
-
-
-class Unfit(NamedTuple):
-    """Rows that a stage does not take or send."""
-
-    lost_T: torch.Tensor
-    """Rows with a number that is not finite."""
-    beyond_T: torch.Tensor
-    """Rows that are finite, and go beyond the number format."""
-
-
-def unfit_rows(rows_TD: torch.Tensor, dtype: torch.dtype) -> Unfit | None:
-    """Rows [T, D] on the host that do not fit into a number format; None: all do."""
-    end = torch.finfo(dtype).max
-    least, largest = torch.aminmax(rows_TD.detach())
-    if -end <= float(least) and float(largest) <= end:  # Neither holds of NaN.
-        return None
-    sizes_T = rows_TD.detach().abs().amax(-1)
-    lost_T = ~sizes_T.isfinite()
-    return Unfit(lost_T, ~lost_T & (sizes_T > end))
 
 
 def release_wiped(part: "StageExecutor", release: Release) -> None:

@@ -22,7 +22,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from molink.checkpoint.description import ModelDescription
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.device.card import Card
 from molink.engine.device.devices import pool_budget_bytes, propose_kv_tokens, propose_state_slots
 from molink.engine.device.fallbacks import Fallbacks

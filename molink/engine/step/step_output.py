@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from molink.engine.sampling.history import DrawnToken
 from molink.engine.sampling.late_draws import LateDraw
+from molink.engine_protocol.drawn import DrawnToken
 from molink.wire.frames import PromptScore
 
 

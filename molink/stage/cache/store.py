@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
+import numpy as np
 
-from molink.engine.memory.arriving_blocks import ArrivingBlocks
-from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine_protocol.engine import BlocksIn, CachedBlocks
+from molink.engine_protocol.values import BlockBytes
 from molink.stage.cache.sealed_file import TAG_BYTES, SealedFile
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_scheduler.batch import Fetched
+from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.kv.tiers import FILE, HOST, TIER_BLOCKS_MAX, CacheTiers
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ PROBED_BLOCKS = 8
 class _Put:
     tier: int
     numbers: Sequence[int]
-    packed_BW: torch.Tensor | None
+    packed_BW: BlockBytes | None
     """Packed blocks; None: they are in the tier above."""
 
 
@@ -56,9 +56,7 @@ class _Drop:
 @dataclass(frozen=True, slots=True)
 class _Fetch:
     fetch_id: int
-    arrivals: Sequence[ArrivingBlocks]
-    """Arriving blocks of each pool."""
-    blocks: PackedBlocks
+    arriving: BlocksIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class CacheStore:
     fetched: Callable[[Fetched], None]
     """Called in the thread when blocks are sure."""
     tiers: CacheTiers = field(init=False)
-    _host: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
+    _host: dict[int, BlockBytes] = field(init=False, default_factory=dict)
     _file: SealedFile | None = field(init=False, default=None)
     _jobs: "queue.Queue[_Job]" = field(init=False)
     _waiting_bytes: int = field(init=False, default=0)
@@ -98,10 +96,11 @@ class CacheStore:
         if self.tiers.file_blocks:
             self._open_file()
 
-    def start(self, blocks: PackedBlocks) -> None:
-        """Measure how soon blocks come back, and begin to take jobs."""
+    def start(self, device: CachedBlocks, blocks_max: int) -> None:
+        """Measure how soon blocks come back to a device that has so many, and begin to take
+        jobs."""
         for _ in range(2):  # The first round warms up.
-            read_s, copy_s = self._probe(blocks)
+            read_s, copy_s = self._probe(device, blocks_max)
         self.tiers = replace(self.tiers, read_block_s=read_s, copy_block_s=copy_s)
         threading.Thread(target=self._run, name="cache", daemon=True).start()
 
@@ -123,7 +122,7 @@ class CacheStore:
 
     # -- in the loop ----------------------------------------------------------------------------
 
-    def put(self, tier: int, numbers: Sequence[int], packed_BW: torch.Tensor | None) -> None:
+    def put(self, tier: int, numbers: Sequence[int], packed_BW: BlockBytes | None) -> None:
         """Keep blocks in a tier; `packed_BW` are their bytes, None where they are in the one
         above."""
         if packed_BW is not None:
@@ -137,15 +136,9 @@ class CacheStore:
         """Keep these blocks no more; unknown ones are fine."""
         self._jobs.put(_Drop(numbers))
 
-    def fetch(
-        self,
-        fetch_id: int,
-        arrivals: Sequence[ArrivingBlocks],
-        blocks: PackedBlocks,
-    ) -> None:
-        """Bring blocks back to the places of each pool; `fetched` is called when they are sure, and
-        the arrivals say what is there."""
-        self._jobs.put(_Fetch(fetch_id, arrivals, blocks))
+    def fetch(self, fetch_id: int, arriving: BlocksIn) -> None:
+        """Bring blocks back; `fetched` is called when they are sure."""
+        self._jobs.put(_Fetch(fetch_id, arriving))
 
     def clear(self, block_bytes: int) -> None:
         """Keep nothing, and blocks of this size from then on. Returns when nothing is written or
@@ -201,13 +194,13 @@ class CacheStore:
             if job.tier == FILE:
                 self._write(number, block_W)
             elif len(self._host) < self.tiers.host_blocks:
-                self._host[number] = block_W.clone()
+                self._host[number] = block_W.copy()
 
-    def _write(self, number: int, block_W: torch.Tensor) -> None:
+    def _write(self, number: int, block_W: BlockBytes) -> None:
         if self._file is None:
             return
         try:
-            self._file.write(number, block_W.numpy().tobytes())
+            self._file.write(number, block_W.tobytes())
         except OSError as error:
             what = f"the file in {self.room.folder} grows no more"
             self._warn(f"{what} (make room before the next start, or lend less disk)", error)
@@ -215,18 +208,17 @@ class CacheStore:
     def _bring_back(self, job: _Fetch) -> None:
         """Answer, and copy in what was found, which the store keeps no more. From the answer on
         it is promised."""
-        found = self._sure(job.arrivals[0].numbers)
-        is_wanted = all([arriving.only(len(found)) for arriving in job.arrivals])
+        found = self._sure(job.arriving.numbers)
+        is_wanted = job.arriving.only(len(found))
         self.fetched(Fetched(job.fetch_id, len(found)))
         try:
-            job.blocks.put(job.arrivals, found if is_wanted else [])
+            job.arriving.fill(found if is_wanted else [])
         except Exception as error:  # Whatever it was: the stage's loop raises it.
-            for arriving in job.arrivals:
-                arriving.end(error)
+            job.arriving.end(error)
 
-    def _sure(self, numbers: Sequence[int]) -> list[torch.Tensor]:
+    def _sure(self, numbers: Sequence[int]) -> list[BlockBytes]:
         """Blocks from the first on, as many as are good, in host memory."""
-        found: list[torch.Tensor] = []
+        found: list[BlockBytes] = []
         for number in numbers:
             block_W = self._found(number)
             if block_W is None:
@@ -235,7 +227,7 @@ class CacheStore:
         self._forget(numbers)
         return found
 
-    def _found(self, number: int) -> torch.Tensor | None:
+    def _found(self, number: int) -> BlockBytes | None:
         block_W = self._host.get(number)
         if block_W is not None or self._file is None or number not in self._file:
             return block_W
@@ -244,7 +236,7 @@ class CacheStore:
             if block is None or len(block) != self.block_bytes:
                 self._warn("what is in the file was altered or cut off, and is computed again")
                 return None
-            return torch.frombuffer(bytearray(block), dtype=torch.uint8)
+            return np.frombuffer(bytearray(block), np.uint8)
         except Exception as error:  # Whatever it was, somebody waits for the answer.
             self._warn("a block could not be read", error)
             return None
@@ -279,22 +271,22 @@ class CacheStore:
                 f"there is no file in {self.room.folder}, so none of the disk is used", error
             )
 
-    def _probe(self, blocks: PackedBlocks) -> tuple[float, float]:
+    def _probe(self, device: CachedBlocks, blocks_max: int) -> tuple[float, float]:
         """Seconds to read a block from the file, if there is one, and to copy one into the device.
         Nobody holds a block yet."""
         tier = FILE if self.tiers.file_blocks else HOST
-        count = min([PROBED_BLOCKS, self.tiers.capacity(tier), *blocks.counts])
-        numbers = tuple(range(count))
-        self._keep(_Put(tier, numbers, blocks.take([numbers] * len(blocks.pools))))
+        count = min(PROBED_BLOCKS, self.tiers.capacity(tier), blocks_max)
+        self._keep(_Put(tier, range(count), _sample(device, count)))
         self._waiting_bytes = 0
         self.settle()
         began = time.perf_counter()
-        found = self._sure(numbers)
+        found = self._sure(range(count))
         read_at = time.perf_counter()
         if found:
-            places = list(numbers[: len(found)])
-            blocks.put([ArrivingBlocks(numbers, places) for _ in blocks.pools], found)
+            device.blocks_in(range(len(found))).fill(found)
         copied_at = time.perf_counter()
+        if found:
+            device.blocks_out(CacheChange(drop=((0, len(found)),)), copied=False)
         read_s = read_at - began if tier == FILE else 0.0
         return read_s / max(1, count), (copied_at - read_at) / max(1, count)
 
@@ -305,3 +297,12 @@ class CacheStore:
             why = "" if error is None else f": {told!s:.200}"
             log.warning("Of the KV cache beside the device's memory: %s%s.", what, why)
         self._warned_of.add(what)
+
+
+def _sample(device: CachedBlocks, count: int) -> BlockBytes | None:
+    """Copies of so many of a device's blocks, whatever is in them; None of none."""
+    if not count:
+        return None
+    device.blocks_in(range(count)).fill(())
+    (out,) = device.blocks_out(CacheChange(to_host=((0, count),)), copied=True)
+    return out.packed_BW

@@ -27,7 +27,7 @@ from molink_scheduler.events import (
     SendTokens,
     StageEvent,
 )
-from molink_scheduler.recording.values import encode
+from molink_scheduler.recording.writing import encode
 from molink_scheduler.stage.core import StageCore
 
 FORMAT = 6

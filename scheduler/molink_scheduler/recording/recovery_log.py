@@ -8,13 +8,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from molink_scheduler.recording.values import encode, know
-from molink_scheduler.recovery import events, instructions, members, state
+from molink_scheduler.recording.writing import encode
 from molink_scheduler.recovery.events import Event
 from molink_scheduler.recovery.instructions import Instruction
 from molink_scheduler.recovery.state import RingRecovery
-
-know((events, instructions, members, state))
 
 RECOVERY_FORMAT = 1
 """Raised whenever older logs cannot be replayed any more."""

@@ -1,7 +1,4 @@
-"""The core's values and states as JSON, and back: what the event log is written in.
-
-A state is more than a tree: several parts of a head share one clock. So whatever can change has a
-number, and where it occurs again stands the number alone.
+"""The core's values and states, read from what an event log was written in (`writing`).
 
 A reader makes values of the classes below and of no others, whatever a file says. Pickle was
 rejected: it makes whatever a file says.
@@ -10,7 +7,6 @@ rejected: it makes whatever a file says.
 import base64
 import zlib
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -32,6 +28,9 @@ from molink_scheduler.head import (
 )
 from molink_scheduler.head import snapshots as head_snapshots
 from molink_scheduler.kv import blocks, ledger, owners, prefix_tree, snapshots, tiered_tree, tiers
+from molink_scheduler.recording.writing import CACHED_BLOCKS_MAX, CONTAINERS, UNWRITTEN
+from molink_scheduler.recovery import events as recovery_events
+from molink_scheduler.recovery import instructions, members, state
 from molink_scheduler.stage import away, book, core, held_request, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
@@ -52,58 +51,32 @@ _MODULES: tuple[ModuleType, ...] = (
     *(away, book, core, held_request, queue, shadow_queue, round_tracker, steps),
     *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings, snapshots, head_snapshots),
+    *(recovery_events, instructions, members, state),
 )
-_CLASSES: dict[str, type] = {}
 
 
-def know(modules: Iterable[ModuleType]) -> None:
-    """Write and read values of these modules' classes too. Raises ValueError for a known name."""
+def _classes_of(modules: Iterable[ModuleType]) -> dict[str, type]:
+    """Classes that these modules define, by their names. Raises ValueError where two have one."""
+    found: dict[str, type] = {}
     for module in modules:
         for name, value in vars(module).items():
             is_own = isinstance(value, type) and value.__module__ == module.__name__
-            if is_own and _CLASSES.setdefault(name, value) is not value:
+            if is_own and found.setdefault(name, value) is not value:
                 raise ValueError(f"two classes are called {name}")
+    return found
 
 
-know(_MODULES)
-
-IDS_MIN = 16
-"""Least number of token ids that are written as one string: JSON takes 1 us for each number, and a
-head holds some ten thousand."""
-
-CACHED_BLOCKS_MAX = 32_768
-"""Blocks of a directory of cached blocks that is written: of 500,000 tokens, more than a home PC's
-memory holds KV of, about a megabyte packed. A head that caches more serves as well, and its log
-cannot be played again."""
+_CLASSES = _classes_of(_MODULES)
 
 UNPACKED_BYTES_MAX = 16 * 2**20
 """Bytes of one array that was packed: a node of a directory has at most 2 MB, and a prompt too."""
 
-UNWRITTEN = "unwritten"
 
-_CONTAINERS: dict[str, type] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": deque,
-}
-
-
-_WRITTEN: dict[type, Callable[[Any], Any]] = {
-    bytes: lambda value: _packed(value),
-    array: lambda value: [value.typecode, _packed(value.tobytes())],
-    range: lambda value: [value.start, value.stop, value.step],
-}
 _READ: dict[str, Callable[[Any], Any]] = {
     "bytes": lambda held: _unpacked(held),
     "array": lambda held: array(held[0], _unpacked(held[1])),
     "range": lambda held: range(*held),
 }
-
-
-def encode(value: Any) -> Any:
-    """Value as JSON can hold it. Raises TypeError for a value of another class."""
-    return _Encoder().encoded(value)
 
 
 def decode(raw: Any) -> Any:
@@ -112,13 +85,6 @@ def decode(raw: Any) -> Any:
         return _Decoder().decoded(raw)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no value of a stage's log: {error}") from error
-
-
-def _packed(raw: bytes) -> str:
-    """Bytes as text. Token ids shrink to a third by the lengths of their codes alone; a search for
-    repetitions takes half as long again and finds none."""
-    packing = zlib.compressobj(level=1, strategy=zlib.Z_HUFFMAN_ONLY)
-    return base64.b64encode(packing.compress(raw) + packing.flush()).decode()
 
 
 def _unpacked(text: str) -> bytes:
@@ -131,49 +97,6 @@ def _unpacked(text: str) -> bytes:
     if not unpacking.eof:
         raise ValueError(f"packed bytes that are cut off, or more than {UNPACKED_BYTES_MAX}")
     return raw
-
-
-class _Encoder:
-    """Writer of one value; numbers what it meets that can change."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
-
-    def encoded(self, value: Any) -> Any:
-        if value is None or type(value) in (bool, int, float, str):
-            return value
-        kind = type(value)
-        if kind in (list, tuple) and len(value) >= IDS_MIN and set(map(type, value)) == {int}:
-            return {f"{kind.__name__} of ids": " ".join(map(str, value))}
-        if kind is list:
-            return [self.encoded(one) for one in value]
-        if kind is dict:
-            return {"dict": [[self.encoded(k), self.encoded(v)] for k, v in value.items()]}
-        if kind in _WRITTEN:
-            return {kind.__name__: _WRITTEN[kind](value)}
-        if kind in (set, frozenset):
-            value = sorted(value)  # Their order says nothing.
-        if kind.__name__ in _CONTAINERS:
-            return {kind.__name__: [self.encoded(one) for one in value]}
-        if _CLASSES.get(kind.__name__) is not kind:
-            raise TypeError(f"{kind.__name__} is no value of a stage's log")
-        if isinstance(value, Enum):
-            return {kind.__name__: value.value}
-        if isinstance(value, tuple):
-            return {kind.__name__: [self.encoded(one) for one in value]}
-        return self._instance(value)
-
-    def _instance(self, value: Any) -> Any:
-        if isinstance(value, prefix_tree.PrefixTree) and sum(value.blocks_in) > CACHED_BLOCKS_MAX:
-            return {UNWRITTEN: type(value).__name__}
-        if type(value).__dataclass_params__.frozen:
-            held = {field.name: self.encoded(getattr(value, field.name)) for field in fields(value)}
-            return {type(value).__name__: held}
-        if id(value) in self._numbers:
-            return {"again": self._numbers[id(value)]}
-        self._numbers[id(value)] = number = len(self._numbers)
-        held = {field.name: self.encoded(getattr(value, field.name)) for field in fields(value)}
-        return {type(value).__name__: held, "number": number}
 
 
 class _Decoder:
@@ -197,8 +120,8 @@ class _Decoder:
             return {self.decoded(key): self.decoded(value) for key, value in held}
         if name in _READ:
             return _READ[name](held)
-        if name in _CONTAINERS:
-            return _CONTAINERS[name](self.decoded(one) for one in held)
+        if name in CONTAINERS:
+            return CONTAINERS[name](self.decoded(one) for one in held)
         if name == UNWRITTEN:
             raise ValueError(f"more than {CACHED_BLOCKS_MAX} cached blocks: not to be played again")
         kind = _CLASSES[name]

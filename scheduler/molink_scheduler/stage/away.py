@@ -39,6 +39,11 @@ class AwayBook:
     _counts: list[int] = field(init=False, default_factory=lambda: [0, 0, 0])
     _readings: dict[int, _Reading] = field(init=False, default_factory=dict)
 
+    @classmethod
+    def of(cls, tiers: CacheTiers | None) -> "AwayBook":
+        """Book of a ring that has such tiers, if it has any."""
+        return cls(tiers or CacheTiers())
+
     def objection(self, change: CacheChange, blocks_free: int) -> str | None:
         """Why blocks cannot go or come so, if all that leave device memory are there."""
         for tier, numbers in change.put_away:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
-from molink_scheduler.resume import Resume
+from molink_scheduler.resume import Positions, Resume, cached_runs
 
 
 class Lengths(NamedTuple):
@@ -103,6 +103,10 @@ class ReplayLog:
     def cached_numbers(self) -> frozenset[int]:
         """Cached blocks whose rows are here."""
         return frozenset(self._cached) | frozenset(self._owed)
+
+    def offered(self, resume: Resume, cached: frozenset[int]) -> Positions:
+        """Of a stage's cached blocks those that can stay in the next epoch."""
+        return cached_runs(cached & self.cached_numbers() if resume.replays else cached)
 
     def _keep_block(self, request_id: int, start: int, number: int) -> None:
         end = start + BLOCK_TOKENS

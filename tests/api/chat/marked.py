@@ -19,7 +19,8 @@ from molink.api.chat.format import CALL_READERS, TAGS
 from molink.api.chat.formats.harmony import HarmonyReader
 from molink.checkpoint.description import ModelDescription
 from molink.config.parsers import HARMONY_CALLS, HARMONY_REASONING
-from molink.engine.sampling.grammar import Grammars, GrammarState
+from molink.engine.sampling.grammar import Grammars
+from molink.engine_protocol.drawn import GrammarState
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams

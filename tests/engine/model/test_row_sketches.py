@@ -102,10 +102,10 @@ def test_a_prompt_sums_to_the_same_in_parts_and_beside_others(sketched):
     compute(sketches, stage, prompt((1, 0, 12), admitted=[(1, 12)]))
     compute(sketches, stage, prompt((2, 0, 5), (3, 0, 9), admitted=[(2, 12), (3, 9)]))
     compute(sketches, stage, prompt((2, 5, 12)))
-    (second, third, first) = sketches.done_since(7.0)
-    assert [one[:2] for one in (first, third, second)] == [(1, 12), (3, 9), (2, 12)]
-    assert second[2] == pytest.approx(first[2], abs=1e-3)
-    assert sketches.done_since(7.1) == []
+    (second, third, first) = sketches.done()
+    wanted = [(7.0, 1, 12), (7.0, 3, 9), (7.0, 2, 12)]
+    assert [one[:3] for one in (first, third, second)] == wanted
+    assert second[3] == pytest.approx(first[3], abs=1e-3)
 
 
 def test_decode_between_two_layers_of_a_prompt_changes_nothing(sketched):
@@ -123,8 +123,8 @@ def test_decode_between_two_layers_of_a_prompt_changes_nothing(sketched):
 
     stage.step(whole, [5] * 12, interrupt=interrupt)
     sketches.ended(whole, 8.0)
-    second, _, first = sketches.done_since(7.0)
-    assert done and second[2] == pytest.approx(first[2], abs=1e-3)
+    second, _, first = sketches.done()
+    assert done and second[3] == pytest.approx(first[3], abs=1e-3)
 
 
 def test_what_was_not_seen_whole_is_not_reported(sketched):
@@ -139,7 +139,7 @@ def test_what_was_not_seen_whole_is_not_reported(sketched):
     sketches.begins(prompt((2, 8, 12)))
     sketches._products = {place: torch.zeros(4, 4) for place in range(LAYERS + 1)}
     sketches.ended(prompt((2, 8, 12)), 7.0)
-    assert sketches.done_since(0.0) == []
+    assert sketches.done() == []
 
 
 def test_what_is_kept_is_bounded(directory):
@@ -153,4 +153,4 @@ def test_what_is_kept_is_bounded(directory):
         sketches.begins(batch)
         sketches._products = {place: torch.zeros(1, 4) for place in range(2)}
         sketches.ended(batch, 1.0)
-    assert len(sketches.done_since(0.0)) == DONE_MAX
+    assert len(sketches.done()) == DONE_MAX

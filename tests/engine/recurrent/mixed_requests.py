@@ -5,8 +5,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from molink.engine.sampling.history import DrawnToken
 from molink.engine.step.stage import StageExecutor
+from molink.engine_protocol.drawn import DrawnToken
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import SamplingParams
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from molink.engine.device.streams import uploaded
 from molink.engine.sampling import sampler, truncation
-from molink.engine.sampling.grammar import GrammarState
 from molink.engine.sampling.history import SequenceHistory
 from molink.engine.sampling.sampler import Sampling, sample
+from molink.engine_protocol.drawn import GrammarState
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 from tests.engine.sampling.plain_sampling import plain_token

@@ -12,9 +12,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from molink.checkpoint.description import ModelDescription
-from molink.engine.sampling.grammar import GrammarError, Grammars, GrammarState
+from molink.engine.sampling.grammar import GrammarError, Grammars
 from molink.engine.sampling.history import SequenceHistory
 from molink.engine.sampling.sampler import sample
+from molink.engine_protocol.drawn import GrammarState
 from molink.serving.grammar_check import GrammarQuestion, answer_to
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams

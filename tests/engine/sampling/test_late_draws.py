@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from molink.engine.sampling import tail_rows
-from molink.engine.sampling.grammar import Constraint, GrammarState
+from molink.engine.sampling.grammar import Constraint
 from molink.engine.sampling.history import SequenceHistory
-from molink.engine.sampling.late_draws import LATE_MAX_S, drawn_late
+from molink.engine.sampling.late_draws import LATE_MAX_S
 from molink.engine.sampling.sampler import sample
 from molink.engine.sampling.tail_rows import TailRows
+from molink.engine_protocol.drawn import GrammarState
 from molink_scheduler.batch import DECODE, Batch, Span
 from molink_scheduler.request import SamplingParams
 
@@ -76,9 +77,9 @@ def test_only_the_row_whose_mask_is_late_waits():
     turn = OneTurn(2)
     drawn, (late,) = step(history(1), history(2, turn), history(3))
     assert [token.request_id for token in drawn] == [1, 3]
-    assert late.history.request_id == 2 and drawn_late([late], late.since) == []
+    assert late.request_id == 2 and late.drawn(late.since) is None
     turn.ready()
-    (token,) = drawn_late([late], late.since + LATE_MAX_S)
+    token = late.drawn(late.since + LATE_MAX_S)
     assert (token.request_id, token.token_id, turn.taken) == (2, 2, [2])
 
 
@@ -93,7 +94,7 @@ def test_it_is_drawn_from_its_own_logits_as_it_would_have_been():
     own = OneTurn(4)
     own.ready()
     (expected,) = sample(row[None], [history(2, own)], [4])
-    assert drawn_late([late], late.since) == [expected]
+    assert late.drawn(late.since) == expected
 
 
 def test_a_mask_that_is_ready_costs_nobody_a_step():
@@ -105,7 +106,7 @@ def test_a_mask_that_is_ready_costs_nobody_a_step():
 
 def test_a_mask_that_never_comes_ends_its_sequence():
     _, (late,) = step(history(1, OneTurn(1)))
-    (token,) = drawn_late([late], late.since + LATE_MAX_S)
+    token = late.drawn(late.since + LATE_MAX_S)
     assert token.grammar is GrammarState.FAILED
 
 

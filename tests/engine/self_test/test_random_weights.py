@@ -10,8 +10,8 @@ from transformers import LlamaConfig
 
 from molink.checkpoint.layer_sizes import planned_model
 from molink.engine.kernels.cpu.native_kernel import AVX512, native_library
+from molink.engine.probes.step_probe import _line, _random_stage, probe_steps
 from molink.importing.gguf.file import import_gguf
-from molink.stage.step_probe import _line, _random_stage, probe_steps
 from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.engine.model.quantized.formats import FORMATS
 from tests.importing.gguf_models import save_gguf
@@ -60,7 +60,7 @@ def test_other_layers_take_no_memory_while_one_is_timed(tmp_path):
     config = LlamaConfig(**sizes, num_attention_heads=16, vocab_size=64, dtype="bfloat16")
     config.save_pretrained(tmp_path)
     words = (str(tmp_path), "--device", "cpu", "--layers", "1", "--memory-bytes", "300000000")
-    command = (sys.executable, "-m", "molink.stage.step_probe", *words)
+    command = (sys.executable, "-m", "molink.engine.probes.step_probe", *words)
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["prefill_row_s"] > 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from molink.engine.step import card_room as room
-from molink.engine.step.card_retry import StepInputs, computed, halves
+from molink.engine.step.card_retry import TensorInputs, computed, halves
 from molink.engine.step.stage import StageExecutor
 from molink.engine.step.step_output import StepOutput
 from molink.errors import DeviceMemoryError
@@ -61,8 +61,8 @@ def stages(checkpoint):
 
 
 def answer(head, tail, step):
-    rows = computed(head, StepInputs(step, TOKEN_IDS, None)).hidden_TD
-    return rows, computed(tail, StepInputs(step, None, rows)).drawn
+    rows = computed(head, TensorInputs(step, TOKEN_IDS, None)).hidden_TD
+    return rows, computed(tail, TensorInputs(step, None, rows)).drawn
 
 
 def test_halves_give_what_the_whole_gives(checkpoint, full_above):
@@ -85,7 +85,7 @@ def test_token_ids_go_on_with_the_rows_of_both_halves(checkpoint, monkeypatch):
         return StepOutput(torch.zeros(part.tokens, 4), token_ids=tuple(token_ids))
 
     monkeypatch.setattr(StageExecutor, "step", step)
-    output = computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
+    output = computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))
     assert output.token_ids == tuple(TOKEN_IDS) and len(output.hidden_TD) == 12
 
 
@@ -94,14 +94,14 @@ def test_a_stage_that_is_full_again_ends_with_one_sentence(checkpoint, full_abov
     full_above(5)
     said = r"in a step of 12 rows, and again in one of 6: other programs"
     with pytest.raises(DeviceMemoryError, match=said):
-        computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
+        computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))
 
 
 def test_a_single_row_is_tried_once_more_as_it_is(checkpoint, full_above):
     head, _ = stages(checkpoint)
     failed = full_above(0)
     with pytest.raises(DeviceMemoryError, match="again in one of 1"):
-        computed(head, StepInputs(batch(Span(1, 0, 1, True)), [3], None))
+        computed(head, TensorInputs(batch(Span(1, 0, 1, True)), [3], None))
     assert failed == [1, 1]
 
 
@@ -110,7 +110,7 @@ def test_states_that_have_moved_on_are_not_computed_twice(checkpoint, full_above
     head.state_slots = 4
     failed = full_above(6)
     with pytest.raises(DeviceMemoryError, match="cannot be computed twice"):
-        computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
+        computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))
     assert failed == [12]
 
 
@@ -126,7 +126,7 @@ CPU_IS_FULL = (
 @pytest.mark.parametrize("error", CPU_IS_FULL, ids=["python", "linux", "windows"])
 def test_a_full_pc_makes_room_and_computes_in_halves(checkpoint, monkeypatch, error):
     head, whole = cpu_stage(checkpoint, range(2)), cpu_stage(checkpoint, range(2))
-    rows = computed(whole, StepInputs(batch(*SPANS), TOKEN_IDS, None)).hidden_TD
+    rows = computed(whole, TensorInputs(batch(*SPANS), TOKEN_IDS, None)).hidden_TD
     real, has_room = StageExecutor._computed, []
 
     def full(stage, step, *inputs):
@@ -136,7 +136,7 @@ def test_a_full_pc_makes_room_and_computes_in_halves(checkpoint, monkeypatch, er
         return real(stage, step, *inputs)
 
     monkeypatch.setattr(StageExecutor, "_computed", full)
-    inputs = StepInputs(batch(*SPANS), TOKEN_IDS, None)
+    inputs = TensorInputs(batch(*SPANS), TOKEN_IDS, None)
     again = computed(head, inputs, make_room=lambda: has_room.append(1)).hidden_TD
     torch.testing.assert_close(again, rows, rtol=1e-5, atol=1e-6)
     assert len(has_room) == 1
@@ -149,7 +149,7 @@ def test_a_pc_that_stays_full_ends_its_stage_with_one_sentence(checkpoint, monke
     head = cpu_stage(checkpoint, range(2))
     monkeypatch.setattr(StageExecutor, "_computed", full)
     with pytest.raises(DeviceMemoryError, match=r"cpu ran out of memory .* lend less .*memory_gb"):
-        computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
+        computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))
 
 
 def test_any_other_error_is_none_of_memory(checkpoint, monkeypatch):
@@ -159,11 +159,11 @@ def test_any_other_error_is_none_of_memory(checkpoint, monkeypatch):
     head = cpu_stage(checkpoint, range(2))
     monkeypatch.setattr(StageExecutor, "_computed", wrong)
     with pytest.raises(RuntimeError, match="shapes"):
-        computed(head, StepInputs(batch(*SPANS), TOKEN_IDS, None))
+        computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))
 
 
 def test_a_cut_goes_through_a_span_and_admits_nobody():
-    first, rest = halves(StepInputs(batch(*SPANS), TOKEN_IDS, torch.arange(12.0)[:, None]))
+    first, rest = halves(TensorInputs(batch(*SPANS), TOKEN_IDS, torch.arange(12.0)[:, None]))
     assert first.batch.spans == (Span(1, 0, 5, False), Span(2, 0, 1, False))
     assert rest.batch.spans == (Span(2, 1, 6, True), Span(3, 0, 1, True))
     assert first.token_ids + rest.token_ids == TOKEN_IDS

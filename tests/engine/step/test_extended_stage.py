@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
+from molink.engine.device.elements import dtype_name, elements_of
 from molink.engine.step.extended_stage import ExtendedExecutor
 from molink.stage.packing import Packing
-from molink.stage.resuming import SentLog
+from molink.stage.sent_log import SentLog
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import Extension
@@ -25,8 +27,9 @@ class Ring:
         self.model, self.directory = model, directory
         self.job = Job(1, PROMPT, TOKENS)
         width = self.stages[0].hidden_size
-        self.sent = SentLog(Packing(width), self.stages[0].dtype, 1e9)
-        self.left = SentLog(Packing(width), self.stages[0].dtype, 1e9)
+        dtype = dtype_name(self.stages[0].dtype)
+        self.sent = SentLog(Packing(width), dtype, 1e9, 128)
+        self.left = SentLog(Packing(width), dtype, 1e9, 128)
 
     def run(self, until: int, kept: int = 0) -> None:
         while len(self.job.known) < until:
@@ -43,24 +46,29 @@ class Ring:
     def step(self, batch: Batch, ids: list[int]):
         first = self.stages[0]
         if isinstance(first, ExtendedExecutor):
-            first.feed(batch, self.compute, self.left.keep)
+            for piece, fed in first.feed(batch, self.compute):
+                keep(self.left, piece, fed)
         output = first.step(batch, ids)
-        if output.hidden_TD is not None:
-            self.sent.keep(batch, output.hidden_TD, output.token_ids or ())
+        keep(self.sent, batch, output)
         for stage in self.stages[1:]:
             if output.hidden_TD is not None:
                 output = stage.step(batch, output.token_ids, output.hidden_TD)
         return output.drawn
 
     def compute(self, part, piece, sent):
-        rows_TD = self.sent.packing.rows_of(sent.rows, part.dtype)
-        return part.step(piece, sent.token_ids or None, rows_TD)
+        rows_TD = torch.frombuffer(bytearray(sent.rows), dtype=part.dtype)
+        return part.step(piece, sent.token_ids or None, rows_TD.view(-1, part.hidden_size))
 
     def resume(self, **fresh: tuple[()]) -> Resume:
         return Resume(((1, self.job.computed),), **fresh)
 
     def assert_exact(self) -> None:
         assert self.job.known == PROMPT + generate(self.model, PROMPT, TOKENS)
+
+
+def keep(log: SentLog, batch: Batch, output) -> None:
+    if output.hidden_TD is not None:
+        log.keep(batch, elements_of(output.hidden_TD), output.token_ids or ())
 
 
 @pytest.fixture

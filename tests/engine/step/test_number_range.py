@@ -12,7 +12,6 @@ from molink.engine.step.number_range import (
     FP16_SAFE,
     largest_number,
     release_wiped,
-    unfit_rows,
 )
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.request import SamplingParams
@@ -68,30 +67,6 @@ def test_numbers_that_leave_the_range_are_computed_in_fp32(
 def test_a_format_that_was_asked_for_is_kept(tmp_path, fp16_card):
     stage = cpu_stage(checkpoint(tmp_path, 1e9), range(2), dtype="float16")
     assert stage.dtype is torch.float16 and largest_number(stage) == math.inf
-
-
-def unfit(rows, dtype):
-    found = unfit_rows(rows, dtype)
-    return None if found is None else (found.lost_T.tolist(), found.beyond_T.tolist())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("lost", [math.inf, -math.inf, math.nan])
-def test_rows_that_are_no_numbers_are_found_in_every_format(dtype, lost):
-    rows = torch.full((3, 4), torch.finfo(dtype).max, dtype=dtype)
-    assert unfit(rows, dtype) is None
-    rows[2, 3] = lost
-    assert unfit(rows, dtype) == ([False, False, True], [False, False, False])
-
-
-def test_rows_beyond_the_own_format_are_told_apart_from_those_that_are_none():
-    rows = torch.full((3, 4), 60_000.0, dtype=torch.bfloat16)
-    assert unfit(rows, torch.float16) is None
-    rows[1, 2] = -70_000.0
-    assert unfit(rows, torch.bfloat16) is None
-    assert unfit(rows, torch.float16) == ([False, False, False], [False, True, False])
-    rows[1, 3] = math.nan
-    assert unfit(rows, torch.float16) == ([False, True, False], [False, False, False])
 
 
 def test_blocks_of_what_has_left_the_range_hold_zeros_before_others_get_them(tmp_path):

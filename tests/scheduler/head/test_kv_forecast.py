@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from molink_scheduler.head.kv_forecast import BLOCKS_AHEAD, KvForecast
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.recording.values import decode, encode
+from molink_scheduler.recording.values import decode
+from molink_scheduler.recording.writing import encode
 
 answers = st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=200)
 running = st.lists(

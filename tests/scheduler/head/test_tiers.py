@@ -10,7 +10,8 @@ from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.head.fetches import FETCH_FACTOR, FETCH_WAIT_MIN_S, Fetch, Fetches
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, PromptPace
-from molink_scheduler.recording.values import decode, encode
+from molink_scheduler.recording.values import decode
+from molink_scheduler.recording.writing import encode
 from tests.scheduler.head.test_prefix_cache import crowds, prefilled
 
 ROOM = st.builds(CacheTiers, st.integers(0, 12), st.integers(0, 20))

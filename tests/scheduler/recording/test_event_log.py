@@ -29,7 +29,8 @@ from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import PrefixTree
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
-from molink_scheduler.recording.values import CACHED_BLOCKS_MAX, decode, encode
+from molink_scheduler.recording.values import decode
+from molink_scheduler.recording.writing import CACHED_BLOCKS_MAX, encode
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from molink.engine.memory.arriving_blocks import Arrivals, ArrivingBlocks
+from molink.engine.memory.cached_blocks import BlocksOfParts
 from molink.engine.memory.kv_pool import KvPool
 from molink.errors import StageError
 from molink.stage.cache.stage_cache import StageCache
@@ -20,42 +21,46 @@ class Part:
 
 
 @pytest.fixture
-def cache():
+def part():
+    return Part()
+
+
+@pytest.fixture
+def cache(part):
     store = SimpleNamespace(fetch=lambda *given: None, drop=lambda numbers: None)
-    return StageCache(store)
+    return StageCache(BlocksOfParts([part]), store)
 
 
-def test_blocks_that_are_being_filled_go_once_they_are_full(cache, monkeypatch):
+def test_blocks_that_are_being_filled_go_once_they_are_full(cache, part, monkeypatch):
     """Whoever gets them next writes there."""
-    part, waited = Part(), []
+    waited = []
     monkeypatch.setattr(ArrivingBlocks, "wait", lambda one: waited.append(part.kv.blocks_free))
-    cache.change([part], CacheChange(fetch=((5, 2),), fetch_id=0))
-    cache.change([part], CacheChange(fetch=((9, 1),), fetch_id=1))
+    cache.change(CacheChange(fetch=((5, 2),), fetch_id=0))
+    cache.change(CacheChange(fetch=((9, 1),), fetch_id=1))
     assert all(one.only(2) for one in part.arrivals._filled)
-    cache.change([part], CacheChange(drop=((9, 1),)))
+    cache.change(CacheChange(drop=((9, 1),)))
     assert waited == [3], "only those, and before they are free"
     part.arrivals._filled[0].end()
-    cache.change([part], CacheChange(drop=((5, 2),)))
+    cache.change(CacheChange(drop=((5, 2),)))
     assert waited == [3] and part.kv.blocks_free == 6
 
 
-def test_what_a_slow_disk_is_still_to_read_is_not_waited_for(cache, monkeypatch):
+def test_what_a_slow_disk_is_still_to_read_is_not_waited_for(cache, part, monkeypatch):
     """It was given up, and nothing is filled when it has been read; a part is waited for."""
-    part, waited = Part(), []
+    waited = []
     monkeypatch.setattr(ArrivingBlocks, "wait", lambda one: waited.append(one))
-    cache.change([part], CacheChange(fetch=((5, 2),), fetch_id=0))
+    cache.change(CacheChange(fetch=((5, 2),), fetch_id=0))
     (arriving,) = part.arrivals._filled
-    cache.change([part], CacheChange(drop=((6, 1),)))
+    cache.change(CacheChange(drop=((6, 1),)))
     assert waited == [arriving]
-    cache.change([part], CacheChange(fetch=((8, 2),), fetch_id=1))
-    cache.change([part], CacheChange(drop=((8, 2),)))
+    cache.change(CacheChange(fetch=((8, 2),), fetch_id=1))
+    cache.change(CacheChange(drop=((8, 2),)))
     given_up = part.arrivals._filled[-1]
     assert waited == [arriving] and not given_up.only(2)
 
 
-def test_a_copy_that_failed_ends_the_stage(cache):
-    part = Part()
-    cache.change([part], CacheChange(fetch=((5, 2),), fetch_id=0))
+def test_a_copy_that_failed_ends_the_stage(cache, part):
+    cache.change(CacheChange(fetch=((5, 2),), fetch_id=0))
     assert cache.take_read() == []
     part.arrivals._filled[0].end(RuntimeError("out of memory"))
     with pytest.raises(StageError, match="out of memory"):

@@ -3,11 +3,13 @@
 import errno
 import queue
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from molink.engine.memory.arriving_blocks import ArrivingBlocks
+from molink.engine.memory.arriving_blocks import Arrivals, ArrivingBlocks
+from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.errors import StageError
@@ -15,6 +17,7 @@ from molink.stage.cache import store as store_module
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.batch import Fetched
+from molink_scheduler.kv.blocks import KvBlocks
 from molink_scheduler.kv.tiers import FILE, HOST
 
 
@@ -44,7 +47,9 @@ def made(tmp_path):
         size = blocks.block_bytes
         room = CacheRoom(ram * size, disk * (size + 16), str(tmp_path))
         store = CacheStore(room, size, answers.put)
-        store.start(blocks)
+        parts = [SimpleNamespace(kv=KvBlocks(6), kv_memory=p, arrivals=Arrivals()) for p in pools]
+        store.start(BlocksOfParts(parts), 6)
+        assert all(part.kv.blocks_free == 6 for part in parts), "a probe holds nothing"
         return store, blocks, answers
 
     return make
@@ -52,7 +57,7 @@ def made(tmp_path):
 
 def fetch(store, fetch_id, numbers, places, blocks):
     arrivals = [ArrivingBlocks(tuple(numbers), list(some)) for some in places]
-    store.fetch(fetch_id, arrivals, blocks)
+    store.fetch(fetch_id, ArrivingTogether(blocks, arrivals))
     return arrivals
 
 
@@ -167,7 +172,7 @@ def test_nothing_is_filled_that_was_given_up(made):
     store.put(HOST, [1], blocks.take([[0]]))
     arriving = ArrivingBlocks((1,), [2])
     assert arriving.give_up([1]) and not arriving.has_any([1])
-    store.fetch(0, [arriving], blocks)
+    store.fetch(0, ArrivingTogether(blocks, [arriving]))
     fetch(store, 1, [], [[]], blocks)
     assert [answers.get(timeout=30) for _ in range(2)] == [Fetched(0, 1), Fetched(1, 0)]
     assert bytes_of(blocks.pools[0], 2) == before

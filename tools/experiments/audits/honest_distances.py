@@ -18,7 +18,7 @@ import click
 import molink.models
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.step.stage import StageExecutor
 from molink_scheduler.audit import AuditedRing, distance
 from tools.experiments.audits.in_process import InProcessRing, flip, leave_out

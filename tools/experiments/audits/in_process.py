@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
+from molink.engine.device.elements import elements_of
 from molink.engine.loading import load_stage
 from molink.engine.model.pruning import decoder_layers
 from molink.engine.model.row_sketches import RowSketches
@@ -99,12 +100,12 @@ class InProcessRing:
 
     def _sent(self, rows_TD: torch.Tensor) -> torch.Tensor:
         """Rows as the next stage gets them."""
-        header, buffer = Packing(rows_TD.shape[1]).pack(rows_TD, self.codec)
+        header, buffer = Packing(rows_TD.shape[1]).pack(elements_of(rows_TD), self.codec)
         raw = bytearray(decode(self.codec, header, bytes(buffer)))
         return torch.frombuffer(raw, dtype=rows_TD.dtype).view(rows_TD.shape)
 
     def _reported(self, place: int, stage: StageExecutor) -> AuditedStage:
-        (_, _, numbers), *_ = self.sketches[place].done_since(0.0)
+        (*_, numbers), *_ = self.sketches[place].done()
         name = f"ring {self.number} stage {place}"
         layers = (stage.layers.start, stage.layers.stop)
         return AuditedStage(name, name, name, layers, numbers)

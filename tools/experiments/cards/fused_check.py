@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import torch
 
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.kernels.cuda.fused_math import (
     ExpertCall,
     FusedOperators,

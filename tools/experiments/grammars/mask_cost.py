@@ -25,7 +25,8 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 
 from molink.checkpoint.description import ModelDescription
-from molink.engine.sampling.grammar import Grammars, GrammarState
+from molink.engine.sampling.grammar import Grammars
+from molink.engine_protocol.drawn import GrammarState
 from molink.serving.grammar_check import GrammarQuestion, answer_to
 from molink.workload.figures import percentile
 from molink_scheduler.batch import Admission

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoConfig
 
 from molink.checkpoint.description import ModelDescription
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.layers.attention_function import ATTENTION_NAME
 from molink.engine.layers.experts import EXPERTS_NAME
 from molink.engine.model.weights import StagePart, build_stage_class

@@ -17,7 +17,7 @@ from typing import get_args
 import click
 import torch
 
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.kernels.cpu.native_attention import kernels_for
 from molink.engine.memory.attention_math import AttentionVariant, attend_packed
 from molink.engine.memory.kv_pool import KvPool, LayerKv

@@ -25,6 +25,7 @@ from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
 from molink.engine.loading import load_stage
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
+from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
 from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.engine.step.stage import StageExecutor
 from molink.stage.cache.store import CacheStore
@@ -132,7 +133,7 @@ class _Trial:
         room_bytes = 2 * count * packed.block_bytes
         room = CacheRoom(room_bytes, room_bytes, folder)
         store = CacheStore(room, packed.block_bytes, answers.put)
-        store.start(packed)
+        store.start(BlocksOfParts([executor]), executor.kv.blocks_total)
         return cls(executor, packed, store, answers, count)
 
     def spans(self) -> dict[str, float]:
@@ -196,13 +197,13 @@ class _Trial:
         for first in range(0, self.count, step):
             some = range(first, min(self.count, first + step))
             self.store.put(tier, some, self.blocks.take([some]))
-            self.store.fetch(0, [ArrivingBlocks((), [])], self.blocks)
+            self.store.fetch(0, ArrivingTogether(self.blocks, [ArrivingBlocks((), [])]))
             self.answers.get(timeout=ANSWER_S)
         if tier == FILE:
             self.store.settle()
 
     def _fetch(self, arriving: ArrivingBlocks) -> None:
-        self.store.fetch(0, [arriving], self.blocks)
+        self.store.fetch(0, ArrivingTogether(self.blocks, [arriving]))
         found = self.answers.get(timeout=ANSWER_S).blocks
         assert found == self.count, "all blocks come back"
 

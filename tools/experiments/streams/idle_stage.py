@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 
-from molink.engine.sampling.history import DrawnToken
+from molink.engine.local_engine import LocalEngine
 from molink.engine.step.stage import StageExecutor
 from molink.engine.step.step_output import StepOutput
+from molink.engine_protocol.drawn import DrawnToken
+from molink.engine_protocol.values import Prepared
 from molink.node import stage_handle, stage_manager
-from molink.stage import stage_process, start
+from molink.stage import stage_process
 from molink_scheduler.batch import Batch
 
 __all__ = ["MODULE", "STEP_VARIABLE", "TICK_S", "age_s", "token_at"]
@@ -82,15 +84,15 @@ def _main() -> None:
 
 
 def _be_stage(step_s: float) -> None:
-    load = start._load_executor
+    prepare = LocalEngine.prepare
 
-    def load_idle(*words: Any) -> StageExecutor:
+    def prepare_idle(*words: Any) -> Prepared:
         """The KV's shape is learned from one real step, while loading."""
-        executor = load(*words)
+        layers = prepare(*words)
         StageExecutor.step = _step_of(step_s)  # type: ignore[method-assign]
-        return executor
+        return layers
 
-    start._load_executor = load_idle  # type: ignore[assignment]
+    LocalEngine.prepare = prepare_idle  # type: ignore[method-assign, assignment]
     stage_process.main()
 
 

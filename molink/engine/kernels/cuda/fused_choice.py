@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.kv_format import KvDtype
 from molink.engine.device.fallbacks import first_line, one_clause
 from molink.engine.kernels.cuda.fused_math import FusedOperators, PlainFused, Turn
 from molink.engine.memory.kv_pool import KvPool, LayerKv

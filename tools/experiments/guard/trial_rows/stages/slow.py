@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 
-from molink.stage.health_reports import HealthReports
+from molink.stage.health.health_reports import HealthReports
 from molink.stage.loop import StageLoop
 from molink.stage.stage_process import main
 from molink.stage_protocol.health import StageHealth

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from molink.stage.recent_work import RecentWork
+from molink.stage.health import engine_health
 from molink.stage.stage_process import main
 
 
-def no_sketches(work: RecentWork, now: float) -> tuple[Any, ...]:
+def no_sketches(done: Any, now: float) -> tuple[Any, ...]:
     """None, whatever was computed."""
     return ()
 
 
 if __name__ == "__main__":
-    RecentWork.recent_sketches = no_sketches  # type: ignore[method-assign, assignment]
+    engine_health.recent_sketches = no_sketches
     main()

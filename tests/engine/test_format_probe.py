@@ -5,8 +5,8 @@ from typing import get_args
 import torch
 
 from molink.checkpoint.model_shape import WeightFormat
-from molink.stage import format_probe
-from molink.stage.format_probe import FORMATS, probe_formats
+from molink.engine.probes import format_probe
+from molink.engine.probes.format_probe import FORMATS, probe_formats
 
 
 def test_all_formats_are_timed(monkeypatch):

@@ -11,19 +11,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from molink.engine.device.devices import host_is_short
-from molink.engine.step.extended_stage import Executor
+from molink.engine_protocol.engine import Engine
+from molink.stage.health.engine_health import with_engine
+from molink.stage.health.recent_work import RecentWork
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage.recent_work import RecentWork
 from molink.stage.shadowing import Shadowing
-from molink.stage_protocol.health import CacheTiersHealth, StageHealth
+from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress, StageProgress
-from molink_scheduler.head.kv_book import KvBook
-from molink_scheduler.head.scheduler import HeadScheduler
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.tiers import FILE, HOST
-from molink_scheduler.stage.core import StageCore
+from molink_scheduler.stage.core import StageCore, WorkSource
 
 PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
@@ -36,17 +32,24 @@ FREED_PERIOD_S = 0.05
 go."""
 
 
+HeadHealth = Callable[[StageHealth, WorkSource, float], StageHealth]
+"""Adds what only a ring's head knows to a report, if the source of the stage's work is one."""
+
+
 @dataclass(slots=True)
 class HealthReports:
     """Reporter of one stage's health to its supervisor."""
 
     core: StageCore
-    executor: Executor
+    engine: Engine
     links: StageLinks
     packing: Packing
     report: Callable[[StageHealth], None]
     recent: RecentWork
     shadowing: Shadowing
+    head_health: HeadHealth
+    audited: bool = False
+    """Whether sketches of rows are told, by which other rings' nodes are compared."""
     _busy_reported_s: float = field(init=False, default=0.0)
     _reported_at: float = field(init=False, default_factory=time.monotonic)
     _is_kv_freed: bool = field(init=False, default=False)
@@ -68,12 +71,9 @@ class HealthReports:
         """Report of another core from now on: the ring is in its next epoch."""
         self.core, self._busy_reported_s = core, 0.0
 
-    def extended(
-        self, executor: Executor, links: StageLinks, recent: RecentWork, shadowing: Shadowing
-    ) -> None:
+    def follow_stage(self, links: StageLinks, recent: RecentWork, shadowing: Shadowing) -> None:
         """Report of a stage of more layers from now on."""
-        self.executor, self.links, self.recent = executor, links, recent
-        self.shadowing = shadowing
+        self.links, self.recent, self.shadowing = links, recent, shadowing
 
     def end(self) -> None:
         """End the thread that repeats reports."""
@@ -140,51 +140,42 @@ class HealthReports:
             )
             self.report(replace(health, progress=progress))
 
-    def _progress(self, head: HeadScheduler | None, now: float) -> StageProgress:
-        return StageProgress(
-            rows_in=self.core.rows_in,
-            rows_out=self.core.rows_out,
-            dropped=self.links.messages_dropped,
-            round_waits_s=0.0 if head is None else head.round_waits_s(now),
-            prompt_waits_s=0.0 if head is None else head.prompt_waits_s(now),
-        )
-
     def _health(self, now: float) -> StageHealth:
-        core, packing, executor = self.core, self.packing, self.executor
-        head = core.source if isinstance(core.source, HeadScheduler) else None
-        held, circling = self.recent.micro_batches(now)
+        core, packing = self.core, self.packing
+        present, circling = self.recent.micro_batches(now)
         busy_share = (core.busy_s - self._busy_reported_s) / max(1e-6, now - self._reported_at)
-        return StageHealth(
-            kv_tokens_used=executor.kv.tokens_used,
+        health = StageHealth(
+            kv_tokens_used=0,
             busy_s=core.busy_s,
             busy_share=round(busy_share, 3),
             steps=core.steps_count,
-            requests_running=None if head is None else head.running_count,
-            requests_waiting=None if head is None else head.waiting_count,
+            requests_running=None,
+            requests_waiting=None,
+            micro_batch_count=None,
             frames_refused=self.links.frames_refused,
             packed=packing.packed,
             unpacked=packing.unpacked,
             bytes_saved=packing.bytes_saved,
             decode_round_s=core.source.clock.round_s,
-            micro_batch_count=None if head is None else head.micro_batches.count,
             decode_step_s=core.source.clock.step_s,
             prefill_row_s=core.prefill_row_s,
             links=self.links.reports(),
-            progress=self._progress(head, now),
+            progress=StageProgress(
+                rows_in=core.rows_in,
+                rows_out=core.rows_out,
+                dropped=self.links.messages_dropped,
+            ),
             recent_prompts=self.recent.prompts(now),
             recent_pieces=self.recent.pieces(now),
-            micro_batches_held=held,
+            micro_batches_held=present,
             micro_batches_circling=circling,
             shadow=self._shadow(),
             shadow_lag=self.shadowing.lag(now),
-            recent_sketches=self.recent.recent_sketches(now),
-            state_slots_used=None if executor.state_slots is None else executor.states.slots_used,
-            host_is_short=host_is_short(),
-            kv_tokens_cached=executor.kv.tokens_cached,
-            cache_tiers=None if head is None else _cache_tiers(head.book),
             recent_refused=self.recent.refusals(now),
             rows_refused=packing.complaints,
         )
+        held = self.engine.report(watched=self.audited)
+        return self.head_health(with_engine(health, held, now), core.source, now)
 
     def _shadow(self) -> ShadowProgress | None:
         """Tokens of each request of which it holds KV, where it covers another stage."""
@@ -192,16 +183,3 @@ class HealthReports:
             return None
         held = [one for one in self.core.source.computed_tokens().items() if one[1]]
         return ShadowProgress(self.links.epoch, tuple(held[:SHADOWED_MAX]))
-
-
-def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:
-    """Health of the cache's tiers; None where nothing is cached below the devices' memory."""
-    fetches = book.fetches
-    if book.tree is None or not any(map(fetches.tiers.capacity, (HOST, FILE))):
-        return None
-    return CacheTiersHealth(
-        host_tokens=BLOCK_TOKENS * book.tree.blocks_in[HOST],
-        file_tokens=BLOCK_TOKENS * book.tree.blocks_in[FILE],
-        fetched_tokens=BLOCK_TOKENS * fetches.fetched_blocks,
-        lost_tokens=BLOCK_TOKENS * fetches.lost_blocks,
-    )

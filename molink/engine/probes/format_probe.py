@@ -1,4 +1,4 @@
-"""How long are products with weights of each format? `python -m molink.stage.format_probe`.
+"""How long are products with weights of each format? `python -m molink.engine.probes.format_probe`.
 
 Beside timing a layer of the cluster's model, and once for a device instead of once for a model: so
 a node that was measured for one model can be planned for any other. Square matrices of random codes

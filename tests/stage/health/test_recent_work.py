@@ -1,9 +1,8 @@
 """What a stage tells of its latest prompts and steps: exact on its own clock, and bounded."""
 
-from dataclasses import dataclass, field
-
-from molink.stage import recent_work
-from molink.stage.recent_work import REPORTED_S, RecentWork
+from molink.stage.health import recent_work
+from molink.stage.health.engine_health import recent_sketches
+from molink.stage.health.recent_work import REPORTED_S, RecentWork
 from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,
@@ -133,44 +132,15 @@ def test_slots_that_no_ring_has_are_not_kept():
     assert tail.micro_batches(2.0) == (0.0, None)
 
 
-@dataclass
-class Sketches:
-    """Stands for `RowSketches`."""
-
-    done: list
-    told: list = field(default_factory=list)
-
-    def begins(self, batch):
-        self.told.append(("begins", batch.batch_class))
-
-    def ended(self, batch, now):
-        self.told.append(("ended", batch.batch_class))
-
-    def done_since(self, then):
-        return [one for at, one in self.done if at >= then]
-
-
 def test_sketches_are_told_where_there_are_any_the_newest_as_far_as_there_is_room():
     numbers = (1.5,) * (SKETCH_NUMBERS_MAX // 3)
-    done = [(10.0, (number, 8, numbers)) for number in range(5)] + [(1.0, (9, 8, numbers))]
-    work = RecentWork(False, Sketches(done))
-    assert [one[0] for one in work.recent_sketches(10.0 + REPORTED_S)] == [0, 1, 2]
-    assert work.recent_sketches(20.0) == ()
-    many = RecentWork(False, Sketches([(1.0, (at, 8, (1.0,))) for at in range(99)]))
-    assert len(many.recent_sketches(1.0)) == SKETCHES_MAX
-    assert RecentWork(False).recent_sketches(1.0) == ()
-
-
-def test_sketches_hear_of_every_step_on_any_stage():
-    sketches = Sketches([])
-    work = RecentWork(False, sketches)
-    step = prefill(Span(1, 0, 32, False))
-    work.begins(step, 1.0)
-    work.begins(decode(), 1.1)
-    work.ended(decode(), 1.2)
-    work.ended(step, 1.3)
-    kinds = [BatchClass.PREFILL, BatchClass.DECODE, BatchClass.DECODE, BatchClass.PREFILL]
-    assert sketches.told == list(zip(["begins", "begins", "ended", "ended"], kinds, strict=True))
+    done = [(10.0, number, 8, numbers) for number in range(5)] + [(1.0, 9, 8, numbers)]
+    assert [one[0] for one in recent_sketches(done, 10.0 + REPORTED_S)] == [0, 1, 2]
+    assert recent_sketches(done, 20.0) == ()
+    many = [(1.0, at, 8, (1.0,)) for at in range(99)]
+    assert len(recent_sketches(many, 1.0)) == SKETCHES_MAX
+    assert recent_sketches(reversed(many), 1.0)[0] == (98, 8, (1.0,))
+    assert recent_sketches((), 1.0) == ()
 
 
 def test_refused_requests_are_told_for_some_seconds_and_not_at_length():

@@ -8,14 +8,11 @@ clock.
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from molink.engine.model.row_sketches import RowSketches
 from molink.stage_protocol.health import (
     PIECES_MAX,
     PROMPTS_MAX,
     REASON_CHARS_MAX,
     REFUSED_MAX,
-    SKETCH_NUMBERS_MAX,
-    SKETCHES_MAX,
 )
 from molink_scheduler.batch import DECODE, MICRO_BATCH_COUNT_MAX, Batch, BatchClass, Span
 from molink_scheduler.events import (
@@ -85,8 +82,6 @@ class RecentWork:
     """Bounded record of a stage's latest prompts."""
 
     is_head: bool
-    sketches: RowSketches | None = None
-    """Sketches of the prompts' rows; None: the ring is not audited."""
     _arrived_at: dict[int, float] = field(default_factory=dict)
     """Arrival time of each request that waits on the head."""
     _prompts: dict[int, _Prompt] = field(default_factory=dict)
@@ -126,8 +121,6 @@ class RecentWork:
 
     def begins(self, batch: Batch, now: float) -> None:
         """The stage begins to compute a batch."""
-        if self.sketches is not None:
-            self.sketches.begins(batch)
         if not self.is_head:
             return
         if batch.batch_class is DECODE:
@@ -168,8 +161,6 @@ class RecentWork:
 
     def ended(self, batch: Batch, now: float) -> None:
         """A step has ended."""
-        if self.sketches is not None:
-            self.sketches.ended(batch, now)
         if batch.batch_class is DECODE:
             self._held.left(batch.micro_batch, now)
 
@@ -194,13 +185,3 @@ class RecentWork:
         None elsewhere."""
         circling = self._circling.mean(now)
         return self._held.mean(now), circling if self.is_head else None
-
-    def recent_sketches(self, now: float) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
-        """Value of `StageHealth.recent_sketches` as of now, the newest that find room."""
-        done = [] if self.sketches is None else self.sketches.done_since(now - REPORTED_S)
-        told = list[tuple[int, int, tuple[float, ...]]]()
-        for sketch in done[:SKETCHES_MAX]:
-            if sum(len(one[2]) for one in (*told, sketch)) > SKETCH_NUMBERS_MAX:
-                break
-            told.append(sketch)
-        return tuple(told)

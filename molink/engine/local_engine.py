@@ -1,0 +1,166 @@
+"""The engine of a stage's process: the device's layers behind the eight methods of a stage.
+
+What passes the seam are numpy's rows and bytes of blocks, which are torch's memory seen in another
+way: nothing is copied for it. A full device, one that swaps, layers taken from a lost neighbour and
+sketches for audits are told apart here; the stage knows of none.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from molink.checkpoint.description import ModelDescription
+from molink.engine.device.devices import host_is_short
+from molink.engine.device.elements import elements_of, tensor_of
+from molink.engine.device.memory_limit import limit_memory
+from molink.engine.loading import load_stage
+from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
+from molink.engine.step.card_retry import TensorInputs, computed
+from molink.engine.step.extended_stage import Executor, parts_of
+from molink.engine.step.number_range import release_wiped
+from molink.engine.step.prepared import prepared
+from molink.engine.step.stage import StageExecutor
+from molink.engine.step.taken_layers import both, fed, goes_on
+from molink.engine.step.watched_steps import WatchedSteps
+from molink.engine_protocol.values import (
+    BlocksOut,
+    EngineReport,
+    Fed,
+    Held,
+    Prepared,
+    RowsKept,
+    StepInputs,
+    StepResult,
+)
+from molink.stage_protocol.messages import LoadStage
+from molink_scheduler.batch import Batch, CacheChange, Release
+from molink_scheduler.resume import Resume
+from molink_scheduler.stage.extension import HasRows
+
+Progress = Callable[[float], None]
+TokenizerOf = Callable[[ModelDescription], Any]
+
+
+@dataclass(slots=True)
+class LocalEngine:
+    """Engine that computes layers on a device of this PC; see `engine_protocol.Engine`."""
+
+    tokenizer_of: TokenizerOf = lambda description: None
+    """Loads a checkpoint's tokenizer, if it has one."""
+    executor: Executor = field(init=False)
+    """Executor of its layers, once they are prepared."""
+    _blocks: BlocksOfParts = field(init=False)
+    _steps: WatchedSteps = field(init=False)
+
+    def prepare(self, load: LoadStage, progress: Progress, held: Held | None = None) -> Prepared:
+        """Load layers, beside those that it has if the stage has `held` something. Raises UserError
+        or StageError with one sentence."""
+        if held is None:
+            torch.set_num_threads(load.work.threads)
+            self.executor = self._load(load, progress, ())
+            self._steps = WatchedSteps(self.executor)
+        else:
+            added = self._load(load, progress, parts_of(self.executor))
+            self.executor = both(self.executor, added, held)
+            self._steps.extended(self.executor, added)
+        self._blocks = BlocksOfParts(parts_of(self.executor))
+        model, is_tail = self.executor.description, self.executor.is_tail
+        tokenizer = self.tokenizer_of(model) if is_tail else None
+        return prepared(self.executor, self._blocks.packed.block_bytes, tokenizer)
+
+    def admit(
+        self, batch: Batch, interrupt: Callable[[], None], make_room: Callable[[], None]
+    ) -> Iterable[Fed]:
+        """Be ready for the requests of a batch: layers that were taken compute what they lack."""
+        return fed(self.executor, batch, interrupt, make_room)
+
+    def step(
+        self, inputs: StepInputs, interrupt: Callable[[], None], make_room: Callable[[], None]
+    ) -> StepResult:
+        """Compute one batch. Raises DeviceMemoryError where the device has no room, or swaps."""
+        batch = inputs.batch
+        self._steps.begins(batch)
+        given = TensorInputs(batch, inputs.token_ids, _joined(inputs))
+        output = computed(self.executor, given, interrupt, make_room)
+        self._steps.ended(batch, output)
+        rows_TD = None if output.hidden_TD is None else elements_of(output.hidden_TD)
+        drawn = output.drawn, output.scores, output.late
+        return StepResult(rows_TD, *drawn, output.token_ids or (), output.computed_s)
+
+    def release(self, release: Release, *, wiped: bool) -> None:
+        """Forget a request; one that is unknown is fine."""
+        if wiped:
+            for part in parts_of(self.executor):
+                release_wiped(part, release)
+        self.executor.release(release)
+
+    def rows_kept(self, resume: Resume, computed: dict[int, int], has_rows: HasRows) -> RowsKept:
+        """Go on in the ring's next epoch with KV of the rows that `resume` lists."""
+        stage, parts = self.executor, parts_of(self.executor)
+        missing, keeps = goes_on(stage, resume, computed, has_rows)
+        held = frozenset[int]().union(*(part.kv.holders() for part in parts))
+        for part in parts:
+            for request_id, tokens in keeps.items():
+                part.kv.shrink(request_id, tokens)  # More the head does not count.
+        stays = resume.chains_stay and len(parts) == 1
+        return RowsKept(missing, held - keeps.keys(), stage.kv.cached_numbers(), stays)
+
+    def blocks_out(self, change: CacheChange, *, copied: bool) -> Sequence[BlocksOut]:
+        """Keep, drop and put away cached blocks; what is put away."""
+        return self._blocks.blocks_out(change, copied=copied)
+
+    def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
+        """Let the cache hold free blocks under these numbers, to be filled by another thread."""
+        return self._blocks.blocks_in(numbers)
+
+    def report(self, *, watched: bool) -> EngineReport:
+        """What it holds; memory that nothing is in goes back to a PC that is short of it."""
+        stage, is_short = self.executor, host_is_short()
+        for part in parts_of(stage) if is_short else ():
+            part.kv_memory.give_back(part.kv.free_runs())
+        return EngineReport(
+            stage.kv.tokens_used,
+            stage.kv.tokens_cached,
+            None if stage.state_slots is None else stage.states.slots_used,
+            is_short,
+            self._steps.done(begin=watched),
+        )
+
+    def _load(
+        self, load: LoadStage, progress: Progress, beside: Sequence[StageExecutor]
+    ) -> StageExecutor:
+        """Load layers within what the stage may take beside what it holds."""
+        left_bytes = load.memory_bytes
+        if left_bytes is not None:
+            held_bytes = sum(map(_held_bytes, beside))
+            ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
+            mapped_bytes = _weights_bytes(load.model) + ram_bytes
+            limit_memory(load.work.device, left_bytes, mapped_bytes, held_bytes)
+            left_bytes -= held_bytes
+        return load_stage(
+            load.model,
+            load.work,
+            progress,
+            stages_here=load.stages_here,
+            memory_bytes=left_bytes,
+            self_test=load.work.layers[0] == 0 and not beside,
+            tokenizer_of=self.tokenizer_of,
+        )
+
+
+def _joined(inputs: StepInputs) -> torch.Tensor | None:
+    """Rows [T, D] of all pieces."""
+    pieces = [tensor_of(piece_TD) for piece_TD in inputs.rows]
+    return torch.cat(pieces) if len(pieces) > 1 else next(iter(pieces), None)
+
+
+def _held_bytes(part: StageExecutor) -> int:
+    return part.weights_bytes + part.kv.tokens_capacity * part.kv_token_bytes
+
+
+def _weights_bytes(directory: str) -> int:
+    """Bytes of the files that a stage maps while it loads."""
+    return sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))

@@ -1,0 +1,114 @@
+"""Cached KV blocks of a stage that leave its device's memory, and come back.
+
+The head says what, by numbers; here is where the blocks of each number are. A stage of several
+parts has blocks of one number in all of them, which leave and come back as one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from molink.engine.memory.arriving_blocks import Arrivals, ArrivingBlocks
+from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine_protocol import values
+from molink_scheduler.batch import CacheChange
+from molink_scheduler.kv.blocks import KvBlocks
+
+
+class CachingPart(Protocol):
+    """A part of a stage, with KV of its own."""
+
+    kv: KvBlocks
+    arrivals: Arrivals
+
+    @property
+    def kv_memory(self) -> KvPool:
+        """The tensors behind its KV blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivingTogether:
+    """Cached blocks that another thread fills in all parts; see `engine_protocol`."""
+
+    packed: PackedBlocks
+    parts: Sequence[ArrivingBlocks]
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of the blocks in the cache."""
+        return self.parts[0].numbers
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing is to be filled any more."""
+        return all(part.is_there for part in self.parts)
+
+    def only(self, count: int) -> bool:
+        """The first of the blocks will come, so many; False: they were given up."""
+        return all([part.only(count) for part in self.parts])
+
+    def fill(self, blocks_W: Sequence[values.BlockBytes]) -> None:
+        """Copy packed blocks in, layer by layer."""
+        self.packed.put(self.parts, blocks_W)
+
+    def end(self, failure: Exception) -> None:
+        """None of the blocks will ever be there."""
+        for part in self.parts:
+            part.end(failure)
+
+    def settle(self, numbers: Iterable[int]) -> None:
+        """Return when nothing is filled any more where some of these blocks are. What a slow disk
+        is still to read is not waited for: it is filled no more."""
+        wanted = list(numbers)
+        for part in self.parts:
+            if part.has_any(wanted) and not part.give_up(wanted):
+                part.wait()
+
+    def check(self) -> None:
+        """Raises StageError where the blocks will never be there."""
+        for part in self.parts:
+            part.check()
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksOfParts:
+    """Cached blocks of all parts of a stage; for the stage's own thread."""
+
+    parts: Sequence[CachingPart]
+
+    @property
+    def packed(self) -> PackedBlocks:
+        """Packer of a block of all parts."""
+        return PackedBlocks(tuple(part.kv_memory for part in self.parts))
+
+    def blocks_out(self, change: CacheChange, *, copied: bool) -> list[values.BlocksOut]:
+        """Keep, drop and put away blocks as the head says; what is put away."""
+        for part in self.parts if change.retain is not None else ():
+            cached = part.kv.cached_numbers()  # A part that is new has none of the others'.
+            part.kv.drop([number for number in cached if not change.retains(number)])
+        for part in self.parts:
+            for kept in change.keep:
+                part.kv.keep(kept.request_id, kept.first_block, kept.numbers)
+        out = [self._put_away(tier, numbers, copied) for tier, numbers in change.put_away]
+        self._leave([number for number in change.dropped if self.parts[0].kv.has(number)])
+        return out
+
+    def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
+        """Let the cache hold free blocks under these numbers, to be filled by another thread."""
+        arrivals = [part.arrivals.bring_back(part.kv, numbers) for part in self.parts]
+        return ArrivingTogether(self.packed, arrivals)
+
+    def _put_away(self, tier: int, numbers: Sequence[int], copied: bool) -> values.BlocksOut:
+        """Blocks go to a lower tier, from the device or from the one above."""
+        near = [number for number in numbers if self.parts[0].kv.has(number)]
+        taken = None
+        if copied and near:
+            taken = self.packed.take([part.kv.places(near) for part in self.parts])
+        self._leave(near)
+        lower = tuple(number for number in numbers if number not in near)
+        return values.BlocksOut(tier, tuple(near), taken, lower)
+
+    def _leave(self, numbers: Sequence[int]) -> None:
+        for part in self.parts:
+            part.kv.drop(numbers)

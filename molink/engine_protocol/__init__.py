@@ -1,0 +1,1 @@
+"""What a stage and its engine say to each other: eight methods, and the values that they take."""

@@ -1,0 +1,1 @@
+"""What a stage tells of itself while it serves."""

@@ -1,0 +1,39 @@
+"""What a ring's head tells of itself beside what every stage does."""
+
+from dataclasses import replace
+
+from molink.stage_protocol.health import CacheTiersHealth, StageHealth
+from molink_scheduler.head.kv_book import KvBook
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.tiers import FILE, HOST
+from molink_scheduler.stage.core import WorkSource
+
+
+def with_head(health: StageHealth, source: WorkSource, now: float) -> StageHealth:
+    """A report with what a head knows, where the source of the stage's work is one."""
+    if not isinstance(source, HeadScheduler):
+        return health
+    round_s, prompt_s = source.round_waits_s(now), source.prompt_waits_s(now)
+    progress = replace(health.progress, round_waits_s=round_s, prompt_waits_s=prompt_s)
+    return replace(
+        health,
+        requests_running=source.running_count,
+        requests_waiting=source.waiting_count,
+        micro_batch_count=source.micro_batches.count,
+        progress=progress,
+        cache_tiers=_cache_tiers(source.book),
+    )
+
+
+def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:
+    """Health of the cache's tiers; None where nothing is cached below the devices' memory."""
+    fetches = book.fetches
+    if book.tree is None or not any(map(fetches.tiers.capacity, (HOST, FILE))):
+        return None
+    return CacheTiersHealth(
+        host_tokens=BLOCK_TOKENS * book.tree.blocks_in[HOST],
+        file_tokens=BLOCK_TOKENS * book.tree.blocks_in[FILE],
+        fetched_tokens=BLOCK_TOKENS * fetches.fetched_blocks,
+        lost_tokens=BLOCK_TOKENS * fetches.lost_blocks,
+    )

@@ -1,0 +1,60 @@
+"""A stage's core from the moment at which it joins a ring, or goes on in another epoch of it.
+
+The core says what survivors keep and how a replaced stage is fed (`molink_scheduler.resume`).
+"""
+
+from molink.engine_protocol.values import Prepared, RowsKept
+from molink.stage.entering import resume_of
+from molink.stage_protocol.messages import EnterRing, FollowRing
+from molink.wire.elements import ELEMENT_BYTES
+from molink.wire.frames import TOKEN_ID
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.resume import Resume
+from molink_scheduler.stage.away import AwayBook
+from molink_scheduler.stage.book import StageBook
+from molink_scheduler.stage.core import StageCore, WorkSource
+from molink_scheduler.stage.queue import StageQueue
+from molink_scheduler.stage.shadow_queue import ShadowQueue
+from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
+
+NOTHING_KEPT = RowsKept((), frozenset(), frozenset(), chains_stay=False)
+
+
+def new_core(
+    layers: Prepared,
+    join: EnterRing,
+    kept: RowsKept = NOTHING_KEPT,
+    before: WorkSource | None = None,
+) -> StageCore:
+    """Decision maker of a stage from the moment at which it joins, with what it has `kept`.
+    `before`: the source of work of the ring's epoch before, if what was cached may stay."""
+    resume = resume_of(join).without(kept.missing)
+    return StageCore(_source(layers, join, resume, kept, before), layers.is_tail, resume)
+
+
+def _source(
+    layers: Prepared,
+    join: EnterRing,
+    resume: Resume,
+    kept: RowsKept,
+    before: WorkSource | None,
+) -> WorkSource:
+    if layers.is_head:
+        row_bytes = layers.hidden_size * ELEMENT_BYTES[layers.dtype]
+        row_bytes += TOKEN_ID.itemsize * layers.takes_token_ids
+        settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
+        directory = before.book.directory if isinstance(before, HeadScheduler) else None
+        return HeadScheduler(settings, resume, frozenset(kept.missing), directory)
+    away = AwayBook.of(join.ring.tiers)
+    ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
+    book = StageBook(ledger, layers.limits, away, join.ring.state_snapshots)
+    book.resume(resume, frozenset() if before is None else kept.cached)
+    chosen = join.ring.span_tokens
+    replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX
+    rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens
+    queue = ShadowQueue if isinstance(join, FollowRing) else StageQueue
+    refills = resume.chains_stay
+    return queue.for_steps_of(rows_max, book, cut_tokens, replayed_max, refills=refills)
