@@ -21,7 +21,7 @@ async def test_turns_go_to_the_ring_that_has_their_chat(tools, tiny_llama, tmp_p
         cached = []
         for _ in range(TURNS):
             bodies = [  # Long enough for one to run while the other comes.
-                {"prompt_token_ids": chat, "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+                {"prompt_token_ids": chat, "max_tokens": 96, "temperature": 0, "ignore_eos": True}
                 for chat in chats
             ]
             told = await asyncio.gather(

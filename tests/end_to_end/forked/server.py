@@ -24,6 +24,7 @@ from molink.quick_imports import quick_imports
 from tests.end_to_end.forked.asking import MESSAGE_BYTES_MAX, fork_socket
 
 STAGES = (
+    "molink.engine.local_engine",
     "molink.stage.stage_process",
     "molink.engine.local_engine",
     "molink.stage.start",
