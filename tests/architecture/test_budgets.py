@@ -4,69 +4,33 @@
 needs is lowered: what has become smaller stays so.
 """
 
-import ast
 import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import grimp
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = {
-    "molink": "molink",
-    "molink_scheduler": "scheduler/molink_scheduler",
-    "molink_agent": "agent/molink_agent",
-    "molink_sim": "sim/molink_sim",
-}
-BUDGETS = tomllib.loads((Path(__file__).parent / "budgets.toml").read_text(encoding="utf-8"))
-
-FUNCTION_LINES_MAX = 45
-SLACK, SLACK_LINES = 1.05, 100
-"""Largest budget: a multiple of what is there, and some lines."""
+from tools.structure.budgets import (
+    FUNCTION_LINES_MAX,
+    READ,
+    SECTIONS,
+    all_long_functions,
+    as_toml,
+    beside_budget,
+    budgets,
+    long_functions,
+    must_be_read,
+    raised,
+    rooms,
+    with_room,
+)
+from tools.structure.files import imports
 
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
     """Imports of the whole product, those for types included."""
-    return grimp.build_graph(*PACKAGES, cache_dir=None)
-
-
-def lines_of(file: Path) -> int:
-    """Lines of a file."""
-    return len(file.read_text(encoding="utf-8").splitlines())
-
-
-def rooms() -> dict[str, int]:
-    """Lines of Python of each room: a package of the product but for `molink`, whose folders and
-    single files are rooms."""
-    found = {path: 0 for name, path in PACKAGES.items() if name != "molink"}
-    for path in found:
-        found[path] = sum(map(lines_of, (ROOT / path).rglob("*.py")))
-    for folder in (ROOT / "molink").iterdir():
-        if files := list(folder.rglob("*.py")):
-            found[f"molink/{folder.name}"] = sum(map(lines_of, files))
-    found["molink/*.py"] = sum(map(lines_of, (ROOT / "molink").glob("*.py")))
-    return found
-
-
-def beside_budget(sizes: Mapping[str, int], budgets: Mapping[str, int]) -> Iterator[str]:
-    """A sentence for each that has no budget, more than its budget, or far less."""
-    for name in sorted({*sizes, *budgets}):
-        size, budget = sizes.get(name, 0), budgets.get(name, 0)
-        if size > budget:
-            yield f"{name} has {size} lines of {budget}: take some out, or say why it needs more"
-        elif budget > size * SLACK + SLACK_LINES:
-            yield f"{name} has {size} lines of {budget}: lower its budget"
-
-
-def long_functions(source: str, name: str) -> Iterator[tuple[str, int]]:
-    """Name and lines of each function over FUNCTION_LINES_MAX."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or 0) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                yield f"{name}:{node.name}", lines
+    return imports()
 
 
 def circle(imports: Mapping[str, set[str]]) -> list[str]:
@@ -79,15 +43,8 @@ def circle(imports: Mapping[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def file_of(module: str) -> Path:
-    """The file of a module of the product."""
-    package, _, rest = module.partition(".")
-    path = ROOT / PACKAGES[package] / rest.replace(".", "/")
-    return path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
-
-
 def test_every_room_is_within_its_budget():
-    assert not list(beside_budget(rooms(), BUDGETS["lines"]))
+    assert not list(beside_budget(rooms(), budgets()["lines"]))
 
 
 def test_a_room_that_grows_or_shrinks_is_named():
@@ -98,12 +55,7 @@ def test_a_room_that_grows_or_shrinks_is_named():
 
 def test_functions_are_short():
     """Those of the list are kernels."""
-    found = dict[str, int]()
-    for path in PACKAGES.values():
-        for file in sorted((ROOT / path).rglob("*.py")):
-            name = str(file.relative_to(ROOT))
-            found |= dict(long_functions(file.read_text(encoding="utf-8"), name))
-    assert not list(beside_budget(found, BUDGETS["long_functions"]))
+    assert not list(beside_budget(all_long_functions(), budgets()["long_functions"]))
 
 
 def test_a_long_function_is_found():
@@ -121,9 +73,32 @@ def test_a_circle_is_found():
     assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
 
 
-@pytest.mark.parametrize("module", sorted(BUDGETS["must_be_read"]))
-def test_what_must_be_read_to_change_a_module_stays_within_bounds(graph, module):
+@pytest.mark.parametrize("module", READ)
+def test_what_must_be_read_to_change_a_module_stays_within_bounds(module):
     """All that it imports, and what that imports."""
-    read = graph.find_upstream_modules(module) | {module}
-    found = {"modules": len(read), "lines": sum(lines_of(file_of(one)) for one in read)}
-    assert not list(beside_budget(found, BUDGETS["must_be_read"][module]))
+    assert not list(beside_budget(must_be_read(module), budgets()["must_be_read"][module]))
+
+
+FIGURES = {section: {} for section in SECTIONS} | {
+    "lines": {"a": 1001, "b": 26},
+    "must_be_read": {"a.b": {"modules": 3, "lines": 101}},
+    "classes": {"a.py:A": {"methods": 21}},
+}
+
+
+def test_budgets_written_are_read_back_and_hold():
+    written = with_room(FIGURES)
+    assert tomllib.loads(as_toml(written)) == written
+    assert written["lines"] == {"a": 1100, "b": 50}
+    assert written["must_be_read"]["a.b"] == {"modules": 3, "lines": 200}
+    assert not list(beside_budget(FIGURES["lines"], written["lines"]))
+
+
+def test_what_rises_is_named():
+    before = {**FIGURES, "classes": {"a.py:A": {"methods": 22}}, "lines": {"a": 1000, "c": 9}}
+    assert raised(before, FIGURES) == ["lines a: 1000 -> 1001", "lines b: 0 -> 26"]
+    assert raised(FIGURES, FIGURES) == []
+
+
+def test_the_file_has_the_sections_that_are_measured():
+    assert set(budgets()) == set(SECTIONS)

@@ -1,24 +1,21 @@
-"""Measures the structure of the product's code: sizes, docstrings, words, and three walks.
+"""Sizes of files, folders and functions, docstrings that say little, and odd identifiers."""
 
-    python -m tools.structure [--root DIR] [--list WHAT]
-
-Prints the table of `docs/decisions/0014-a-room-for-each-process.md`. `--list docstrings`, `words`
-or `functions` names the places behind a figure. Walks are lists of files in `tools/walks.toml`;
-each entry names a definition that must exist in its file, so a stale walk fails.
-"""
-
-import argparse
 import ast
 import re
 import statistics
-import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOMS = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/molink_sim")
-WALKS = Path(__file__).parent / "walks.toml"
+from tools.structure.files import (
+    DEFINITIONS,
+    Definition,
+    lines_of,
+    name_of,
+    product_files,
+    tree_of,
+)
+
 DOCSTRING_WORDS_MIN = 4
 """A docstring of three words or fewer does not say what a thing is when it is read alone."""
 
@@ -35,14 +32,6 @@ TERMS = ("one_way", "under_way", "looks_like", "say_hello")
 """Terms of the field that hold such a word."""
 
 PHRASES = ("come_home", "came_home", "at_home", "held_back", "let_rest", "decode_circle", "let_in")
-
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-def product_files(root: Path) -> list[Path]:
-    """Every Python file that the wheel ships, sorted."""
-    return sorted(file for room in ROOMS for file in (root / room).rglob("*.py"))
 
 
 def definitions(tree: ast.Module) -> Iterator[Definition]:
@@ -96,95 +85,43 @@ def function_sizes(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
             yield (node.end_lineno or node.lineno) - node.lineno + 1, node.lineno, node.name
 
 
-def defines(tree: ast.Module, dotted: str) -> bool:
-    """Whether a module defines a name: a function, a class, or `Class.method`."""
-    first, _, rest = dotted.partition(".")
-    for node in tree.body:
-        if isinstance(node, DEFINITIONS) and node.name == first:
-            return not rest or any(
-                isinstance(child, DEFINITIONS) and child.name == rest for child in node.body
-            )
-    return False
-
-
-def check_walk(root: Path, steps: list[str]) -> int:
-    """The number of files of a walk. Ends the program where a step names what does not exist."""
-    files = set()
-    for step in steps:
-        name, _, definition = step.partition(":")
-        file = root / name
-        if not file.is_file() or not defines(ast.parse(file.read_text()), definition):
-            sys.exit(f"The walk is stale: {step} does not exist.")
-        files.add(name)
-    return len(files)
-
-
 def percentile(values: list[int], share: float) -> int:
     """The smallest value that `share` of all values do not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def sizes(root: Path, files: list[Path]) -> list[tuple[str, str]]:
+def sizes() -> list[tuple[str, str]]:
     """Rows on lines, folders, docstrings, words and functions."""
-    trees = [ast.parse(file.read_text()) for file in files]
-    lines = sum(len(file.read_text().splitlines()) for file in files)
-    folders = Counter(file.parent for file in files if file.name != "__init__.py")
-    folder, most = folders.most_common(1)[0]
+    files = product_files()
+    trees = [tree_of(file) for file in files]
+    folder, most = _largest_folder(files)
     spans = [size for tree in trees for size, _, _ in function_sizes(tree)]
     short = sum(1 for tree in trees for _ in short_docstrings(tree))
     odd = sum(1 for tree in trees for _ in odd_names(tree))
     middle, high = statistics.median(spans), percentile(spans, 0.9)
     return [
-        ("product lines in the wheel / files", f"{lines:,} / {len(files)}"),
-        ("files in the largest folder", f"{most} ({folder.relative_to(root)})"),
+        ("product lines in the wheel / files", f"{sum(map(lines_of, files)):,} / {len(files)}"),
+        ("files in the largest folder", f"{most} ({name_of(folder)})"),
         ("public docstrings of three words or fewer", str(short)),
         ("identifiers with the former vocabulary", str(odd)),
         ("functions: median / p90 / max lines", f"{middle:g} / {high} / {max(spans)}"),
     ]
 
 
-def walks(root: Path) -> list[tuple[str, str]]:
-    """Rows on the walks of `tools/walks.toml`."""
-    rows = []
-    for walk in tomllib.loads(WALKS.read_text())["walk"]:
-        files = check_walk(root, walk["steps"])
-        count = str(len(walk["steps"]) if walk.get("count") == "steps" else files)
-        if "spine" in walk:
-            count += f" / {check_walk(root, walk['spine'])}"
-        rows.append((walk["name"], count))
-    return rows
+def _largest_folder(files: list[Path]) -> tuple[Path, int]:
+    folders = Counter(file.parent for file in files if file.name != "__init__.py")
+    return folders.most_common(1)[0]
 
 
 LISTS = {"docstrings": short_docstrings, "words": odd_names}
 
 
-def places(root: Path, what: str) -> Iterator[str]:
+def places(what: str) -> Iterator[str]:
     """Lines that name the places behind a figure."""
-    for file in product_files(root):
-        tree = ast.parse(file.read_text())
+    for file in product_files():
         if what == "functions":
-            for size, line, name in function_sizes(tree):
-                yield f"{size:4} {file.relative_to(root)}:{line} {name}"
+            for size, line, name in function_sizes(tree_of(file)):
+                yield f"{size:4} {name_of(file)}:{line} {name}"
         else:
-            for line, text in LISTS[what](tree):
-                yield f"{file.relative_to(root)}:{line} {text}"
-
-
-def main() -> None:
-    """Prints the table, or the places behind one of its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
-    parser.add_argument("--list", choices=["functions", *LISTS])
-    given = parser.parse_args()
-    if given.list:
-        print("\n".join(places(given.root, given.list)))
-        return
-    rows = sizes(given.root, product_files(given.root))
-    if WALKS.is_file():
-        rows += walks(given.root)
-    print("| | measured |\n|---|---|")
-    print("\n".join(f"| {name} | {value} |" for name, value in rows))
-
-
-if __name__ == "__main__":
-    main()
+            for line, text in LISTS[what](tree_of(file)):
+                yield f"{name_of(file)}:{line} {text}"
