@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import click
+import grimp
 import pytest
 
 from molink.cli.main import cli
 from tools.docs_site.python_page import ROOMS as REFERENCE
+from tools.structure.files import imports
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/molink_sim")
@@ -210,3 +212,29 @@ def test_only_faces_of_packages_list_their_names():
             own = str(file.relative_to(ROOT).with_suffix(""))
             if file.name != "__init__.py" and not own.endswith(tuple(shown)):
                 assert "\n__all__ = " not in file.read_text(encoding="utf-8"), own
+
+
+def commands_taken(graph: grimp.ImportGraph) -> list[str]:
+    """Modules of the agent and the simulator that import the product's commands."""
+    return sorted(
+        module
+        for module in graph.modules
+        if module.startswith(("molink_agent", "molink_sim"))
+        and any(
+            f"{one}.".startswith("molink.cli.")
+            for one in graph.find_modules_directly_imported_by(module)
+        )
+    )
+
+
+def test_agent_and_simulator_take_no_commands_of_the_product():
+    """import-linter holds it too (`pyproject.toml`); here it can be seen to fail."""
+    assert commands_taken(imports()) == []
+
+
+def test_a_command_that_is_taken_is_found():
+    graph = grimp.ImportGraph()
+    graph.add_import(importer="molink_sim.cli", imported="molink.cli.options")
+    graph.add_import(importer="molink_agent.cli", imported="molink.client")
+    graph.add_import(importer="molink.bench", imported="molink.cli")
+    assert commands_taken(graph) == ["molink_sim.cli"]
