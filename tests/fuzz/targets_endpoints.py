@@ -29,6 +29,7 @@ from molink.api.openai.logprobs import TokenTexts
 from molink.api.openai.responses.endpoint import post_responses
 from molink.api.vllm.tokenize import post_detokenize, post_tokenize
 from molink.control.registry.rules import check_wishes
+from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
 from molink.serving.grammar_check import GrammarQuestion, answer_to
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
@@ -123,21 +124,21 @@ BACKEND = Backend(MODEL, TokenTexts(MODEL), FORMAT)
 class _Admin:
     """Orders that are all carried out, or refused where a wish is out of bounds."""
 
-    async def drain(self, node_id: str, by: str) -> dict[str, Any]:
-        return {"id": node_id}
+    async def drain(self, node_id: str, by: str) -> NodeOrdered:
+        return NodeOrdered(id=node_id, name=node_id)
 
     resume = remove = drain
 
-    async def invite(self, expires_s: float, uses: int, name: str, by: str) -> dict[str, Any]:
+    async def invite(self, expires_s: float, uses: int, name: str, by: str) -> InviteMade:
         check_wishes(expires_s, uses, name)
-        return {"expires_unix_s": time.time() + expires_s}
+        return InviteMade("i", "molink join", uses, time.time() + expires_s)
 
-    def pause_intake(self, is_paused: bool, by: str) -> dict[str, Any]:
+    def pause_intake(self, is_paused: bool, by: str) -> IntakeChanged:
         assert isinstance(is_paused, bool)
-        return {"paused": is_paused}
+        return IntakeChanged(is_paused)
 
-    def clear_caches(self, by: str) -> dict[str, Any]:
-        return {"rings": 1}
+    def clear_caches(self, by: str) -> CachesCleared:
+        return CachesCleared(1)
 
 
 def _admin_handlers() -> dict[str, Post]:
