@@ -176,7 +176,8 @@ class FaultSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoss(FaultSpec):
-    """A stage is gone; at `until_s` its layers are loaded again, there or on another node.
+    """A stage is gone; at `until_s` its layers are loaded again, there, on another node or on a
+    neighbour's.
 
     Its ring goes on from what survivors keep (`molink_sim.ring.recovery`), or where it cannot
     starts anew, with empty KV.
@@ -185,6 +186,9 @@ class NodeLoss(FaultSpec):
     shadow_lacks_tokens: int | None = None
     """Tokens of each request that a shadow lacks which takes its place as soon as the loss is
     noticed; None: no shadow does."""
+    neighbour_takes: bool = False
+    """Whether no node can hold its layers, so that a neighbour takes them beside its own: its ring
+    goes on with a place less, and this node is no part of it any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from molink_sim.scenario import (
     HostSuspended,
     LateMessages,
     LinkSpec,
+    NodeLoss,
     OnePc,
     RequestArrival,
     RingSpec,
@@ -52,6 +53,9 @@ def _check_fault(fault: FaultSpec, rings: tuple[RingSpec, ...]) -> None:
         case LateMessages() | DuplicatedMessages():
             _check(0 <= fault.share <= 1, f"{name} needs a share of 0 to 1, got {fault.share:g}.")
             _check_delay(f"the delay of {name}", fault.delay_s)
+        case NodeLoss():
+            has_both = fault.neighbour_takes and fault.shadow_lacks_tokens is not None
+            _check(not has_both, f"{name} has a shadow, or a neighbour that takes its layers.")
         case HostSuspended():
             _check(fault.silent_s > 0, f"{name} is noticed some time after it begins.")
             _check_delay(f"the loading after {name}", fault.load_s)

@@ -6,19 +6,20 @@ Deterministic: all that is random comes from the scenario's seed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from molink_scheduler.events import SampledToken
 from molink_scheduler.resume import Positions, Resume
 from molink_sim.clock import Clock
-from molink_sim.faults import cut_links, disturb, disturb_link, disturb_stage
+from molink_sim.faults import cut_links, disturb, disturb_link, disturb_stage, slowed
 from molink_sim.network.link import Sent
 from molink_sim.outcome import Activity, BusyTimes, LinkOutcome, Outcome, StageOutcome
 from molink_sim.ring.build import Ring, RingMaker
 from molink_sim.ring.coordinator import Coordinator, RingEndpoint
 from molink_sim.ring.recovery import RingLosses
+from molink_sim.ring.taken_layers import RingNode, stage_of
 from molink_sim.scenario import HostSuspended, NodeLoss, RingSpec, Scenario
 from molink_sim.scenario_check import check_scenario
 
@@ -53,7 +54,10 @@ class WorldWatch(Protocol):
         """A stage is gone; the ring may go on."""
 
     def link_opened(self, ring: Ring, place: int) -> None:
-        """Another link leaves a stage, since that or the next one was replaced."""
+        """Another link leaves a stage, since that or the next one was replaced, or is gone."""
+
+    def stage_grew(self, ring: Ring, place: int, *, is_behind: bool) -> None:
+        """A stage has taken lost layers, which are behind its own or before them."""
 
     def stage_joined(self, ring: Ring, place: int, resume: Resume) -> None:
         """A stage has entered the ring's next epoch, with what it keeps, and a new core."""
@@ -144,18 +148,37 @@ class World:
             self._maker.replace(ring, place, resume)
             disturb_stage(ring, place, self.scenario, self.clock)
             for relinked in {place, (place - 1) % len(ring.stages)}:
-                disturb_link(ring, relinked, self.scenario, self.clock)
-                if self.watch is not None:
-                    self.watch.link_opened(ring, relinked)
+                self._opened(ring, relinked)
         else:
+            self._take_layers(ring, place)
             missing = stage.enter(ring.epoch, resume, partial(self._maker.new_core, ring, place))
+            if not ring.leads_to_next(place):
+                self._maker.relink(ring, place)
+                self._opened(ring, place)
         if self.watch is not None:
             self.watch.stage_joined(ring, place, resume.without(missing))
         return missing
 
+    def _opened(self, ring: Ring, place: int) -> None:
+        disturb_link(ring, place, self.scenario, self.clock)
+        if self.watch is not None:
+            self.watch.link_opened(ring, place)
+
+    def _take_layers(self, ring: Ring, place: int) -> None:
+        """Have a stage take what it is to have in the epoch and does not have yet."""
+        stage, node = ring.stages[place], ring.nodes[place]
+        behind = range(stage.parts.stop, node.parts.stop)
+        before = range(node.parts.start, stage.parts.start)
+        for lost in filter(None, (behind, before)):
+            added = stage_of(ring.whole, lost.start, lost)
+            cost = slowed(added.cost, ring, place, self.scenario, self.clock)
+            stage.extend(lost, replace(added, cost=cost), is_behind=lost is behind)
+            if self.watch is not None:
+                self.watch.stage_grew(ring, place, is_behind=lost is behind)
+
     def _endpoint(self, ring: Ring) -> RingEndpoint:
         return RingEndpoint(
-            submit=partial(_to_head, ring),
+            submit=ring.to_head(),
             one_way_s=ring.spec.coordinator_one_way_s,
             tokens_max=ring.tokens_max,
             keeps_states=any(stage.state_slots is not None for stage in ring.spec.stages),
@@ -186,21 +209,17 @@ class World:
 
     def _stages(self) -> list[StageOutcome]:
         return [
-            StageOutcome(number, index, stage.usage.busy_share, stage.usage.count)
+            StageOutcome(number, node.origin, stage.usage.busy_share, stage.usage.count)
             for number, ring in enumerate(self.rings)
-            for index, stage in enumerate(ring.stages)
+            for node, stage in zip(ring.nodes, ring.stages, strict=True)
         ]
 
     def _links(self) -> list[LinkOutcome]:
         return [
-            LinkOutcome(number, index, line.usage.busy_share, line.usage.size_bytes)
+            LinkOutcome(number, node.origin, line.usage.busy_share, line.usage.size_bytes)
             for number, ring in enumerate(self.rings)
-            for index, line in enumerate(ring.lines)
+            for node, line in zip(ring.nodes, ring.lines, strict=True)
         ]
-
-
-def _to_head(ring: Ring, sent: Sent) -> None:
-    ring.stages[0].receive(sent)
 
 
 @dataclass(slots=True)
@@ -214,13 +233,14 @@ class _RecoveringRing:
     def ring(self) -> Ring:
         return self.world.rings[self.number]
 
-    def lose(self, place: int) -> None:
+    def lose(self, origin: int) -> None:
+        place = self.ring.places[origin]
         self.ring.lose(place)
         if self.world.watch is not None:
             self.world.watch.stage_lost(self.ring, place)
 
-    def suspend(self, place: int, until: float) -> None:
-        self.ring.suspend(place, until)
+    def suspend(self, origin: int, until: float) -> None:
+        self.ring.suspend(self.ring.places[origin], until)
 
     def pause(self) -> None:
         self.world.coordinator.pause(self.number)
@@ -229,9 +249,13 @@ class _RecoveringRing:
         return self.world.coordinator.to_resume(self.number)
 
     def join(
-        self, resumes: tuple[Resume, ...], entered: Callable[[int, tuple[int, ...]], None]
+        self,
+        nodes: tuple[RingNode, ...],
+        resumes: tuple[Resume, ...],
+        entered: Callable[[int, tuple[int, ...]], None],
     ) -> None:
         self.ring.epoch += 1
+        self.ring.keep(nodes)
         for place, stage in enumerate(list(self.ring.stages)):
             enter = partial(self._enter, self.ring.epoch, place, resumes[place], entered)
             if stage.is_lost and resumes[place].fresh:
@@ -253,7 +277,9 @@ class _RecoveringRing:
     def go_on(self, listed: Positions, missing: frozenset[int]) -> None:
         if self.world.watch is not None:
             self.world.watch.ring_went_on(self.ring)
-        self.world.coordinator.go_on(self.number, self.ring.epoch, listed, missing)
+        coordinator = self.world.coordinator
+        coordinator.rings[self.number].submit = self.ring.to_head()
+        coordinator.go_on(self.number, self.ring.epoch, listed, missing)
 
     def end(self) -> None:
         for place in range(len(self.ring.stages)):
@@ -267,4 +293,4 @@ class _RecoveringRing:
     def restart(self) -> None:
         ring = self.world.start(self.number, self.ring.epoch + 1)
         self.world.rings[self.number] = ring
-        self.world.coordinator.ring_back(self.number, ring.epoch, partial(_to_head, ring))
+        self.world.coordinator.ring_back(self.number, ring.epoch, ring.to_head())

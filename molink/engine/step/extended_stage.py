@@ -153,10 +153,11 @@ class ExtendedExecutor:
     def feed(self, batch: Batch, compute: Compute) -> Iterator[tuple[Batch, StepOutput]]:
         """Compute first what new layers lack of the requests of a batch; the batches and what comes
         out of them, which the stage would have sent, had it held all layers from the start."""
+        if self.extension.begins(batch):
+            return  # The kept layers do not hear of it, or would take its requests for new.
         for inner in (self.first, self.second):
             if isinstance(inner, ExtendedExecutor):
                 yield from inner.feed(batch, compute)
-        self.extension.begins(batch)
         for piece, sent in self.extension.fed(batch, SPAN_TOKENS):
             assert isinstance(self.second, StageExecutor), "what is loaded last is of one piece"
             yield piece, compute(self.second, piece, sent)

@@ -81,7 +81,7 @@ class BytesConserved(Checker):
     def ended(self, world: World) -> None:
         """Check that nothing is left on the way."""
         for place, messages in self._under_way.items():
-            if place.life.is_lost:
+            if place.life.is_lost or place not in place.life.places:
                 continue
             if messages:
                 self.mistake(f"{len(messages)} messages never came out of the link of {place}")
@@ -93,7 +93,7 @@ class BytesConserved(Checker):
 
     def _repeats(self, place: Place) -> bool:
         """Whether the scenario resets the link's connection."""
-        wire = (place.life.number, place.index)
+        wire = (place.life.number, place.origin)
         return any(
             isinstance(fault, ConnectionReset) and (fault.ring, fault.place) == wire
             for fault in self.scenario.faults
@@ -101,7 +101,7 @@ class BytesConserved(Checker):
 
     def _is_copy(self, place: Place, message: StageEvent) -> bool:
         """Whether the scenario sends the head what it has had before."""
-        wire = (place.life.number, place.before.index)
+        wire = (place.life.number, place.before.origin)
         return id(message) in self._returns_seen and any(
             isinstance(fault, DuplicatedMessages) and (fault.ring, fault.place) == wire
             for fault in self.scenario.faults

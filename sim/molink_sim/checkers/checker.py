@@ -39,9 +39,14 @@ class Place:
     index: int
     connection: int = 0
     """Number of the link: another one each time that either end was replaced."""
+    origin: int = field(init=False)
+    """Its place when the ring began; faults name this one."""
+
+    def __post_init__(self) -> None:
+        self.origin = self.index
 
     def __str__(self) -> str:
-        return f"ring {self.life.number} stage {self.index}"
+        return f"ring {self.life.number} stage {self.origin}"
 
     @property
     def before(self) -> "Place":
@@ -79,6 +84,10 @@ class Checker:
     def link_opened(self, place: Place) -> None:
         """Another link leaves a place, with nothing on it; the next stage was replaced, or this
         one."""
+
+    def grew(self, place: Place, *, is_behind: bool) -> None:
+        """The stage at a place has taken lost layers, behind its own or before them. The place that
+        had them is left out of its life's places when the ring has gone on."""
 
     def joined(self, place: Place, resume: Resume) -> None:
         """The stage at a place went on after a loss with what it keeps; a fresh one has replaced

@@ -49,7 +49,8 @@ class EverythingFinishes(Checker):
             for index, stage in enumerate(ring.stages):
                 if not stage.is_idle:
                     self.mistake(f"stage {index} of ring {number} is not at rest")
-                if stage.log is not None and stage.log.bytes_held:
+                logs = [stage.log, *(taken.extension.log for taken in stage.taken)]
+                if any(log is not None and log.bytes_held for log in logs):
                     self.mistake(f"stage {index} of ring {number} logs rows of nobody")
             tail = ring.stages[-1].tail
             if tail.watched_count:

@@ -14,13 +14,18 @@ class SurvivorsStay(Checker):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self._lost: set[Place] = set()
-        """Places lost since their ring went on last."""
+        """Places that were lost, or took layers before their own, since their ring went on last."""
         self._fresh: set[Place] = set()
         """Places that have been replaced after the last loss of their ring."""
 
     def lost(self, place: Place) -> None:
         """Note a place that will be replaced."""
         self._lost.add(place)
+
+    def grew(self, place: Place, *, is_behind: bool) -> None:
+        """Layers before its own are fed as those of a stage that was replaced are."""
+        if not is_behind:
+            self._lost.add(place)
 
     def joined(self, place: Place, resume: Resume) -> None:
         """Fresh are those that were lost."""

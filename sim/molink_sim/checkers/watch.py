@@ -54,33 +54,48 @@ class Watchers:
     def stage_lost(self, ring: Ring, place: int) -> None:
         """Tell the checkers that the stage in this place is gone."""
         for checker in self.checkers:
-            checker.lost(self._lives[ring.number].places[place])
+            checker.lost(self._place(ring, place))
 
     def link_opened(self, ring: Ring, place: int) -> None:
         """Watch the new link that leaves this place."""
-        where = self._lives[ring.number].places[place]
+        where = self._place(ring, place)
         where.connection += 1
         self._wrap_link(ring, where)
         for checker in self.checkers:
             checker.link_opened(where)
 
+    def stage_grew(self, ring: Ring, place: int, *, is_behind: bool) -> None:
+        """Report that the stage in this place has taken lost layers."""
+        for checker in self.checkers:
+            checker.grew(self._place(ring, place), is_behind=is_behind)
+
     def stage_joined(self, ring: Ring, place: int, resume: Resume) -> None:
         """Wrap its new core."""
-        life = self._lives[ring.number]
+        where = self._place(ring, place)
         if place == 0:
-            life.head = _head(ring)
-        self._wrap_source(ring, life.places[place])
+            where.life.head = _head(ring)
+        self._wrap_source(ring, where)
         for checker in self.checkers:
-            checker.joined(life.places[place], resume)
+            checker.joined(where, resume)
 
     def ring_went_on(self, ring: Ring) -> None:
-        """Report that all of its stages have joined."""
+        """Leave out the places that are no more, and report that all stages have joined."""
+        life, count = self._lives[ring.number], len(ring.stages)
+        life.places[:] = [self._place(ring, place) for place in range(count)]
+        life.spec = ring.spec
+        for index, place in enumerate(life.places):
+            place.index = index
         for checker in self.checkers:
-            checker.went_on(self._lives[ring.number])
+            checker.went_on(life)
+
+    def _place(self, ring: Ring, place: int) -> Place:
+        """The place of the ring's life that is in this place now."""
+        places, origin = self._lives[ring.number].places, ring.nodes[place].origin
+        return next(one for one in places if one.origin == origin)
 
     def _wrap_link(self, ring: Ring, place: Place) -> None:
-        stage, line = ring.stages[place.index], ring.lines[place.index]
-        link = ring.links[place.index]
+        index = ring.places[place.origin]
+        stage, line, link = ring.stages[index], ring.lines[index], ring.links[index]
         header_bytes = _header_bytes(link)
         if header_bytes is not None:
             line.usage = _WireUsage(line.usage, place, self._events, header_bytes)
@@ -88,7 +103,7 @@ class Watchers:
         stage.link = _WatchedLink(link, place, self._events)
 
     def _wrap_source(self, ring: Ring, place: Place) -> None:
-        core = ring.stages[place.index].core
+        core = ring.stages[ring.places[place.origin]].core
         core.source = _WatchedSource(core.source, place, self._events)
 
     def ring_lost(self, number: int) -> None:

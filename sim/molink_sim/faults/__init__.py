@@ -5,7 +5,7 @@ or nothing more at all.
 """
 
 from molink_sim.faults.cuts import cut_links
-from molink_sim.faults.disturb import disturb, disturb_link, disturb_stage
+from molink_sim.faults.disturb import disturb, disturb_link, disturb_stage, slowed
 from molink_sim.faults.draw import FAULTS, draw_faults
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "disturb_link",
     "disturb_stage",
     "draw_faults",
+    "slowed",
 ]

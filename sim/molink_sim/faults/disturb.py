@@ -37,10 +37,14 @@ def disturb(ring: Ring, scenario: Scenario, clock: Clock) -> None:
 
 def disturb_stage(ring: Ring, place: int, scenario: Scenario, clock: Clock) -> None:
     """Make a stage slow whose node is."""
+    stage = ring.stages[place]
+    stage.cost = slowed(stage.cost, ring, place, scenario, clock)
+
+
+def slowed(cost: StepCost, ring: Ring, place: int, scenario: Scenario, clock: Clock) -> StepCost:
+    """The cost of layers on the node in a place, slow if it is."""
     slow = [fault for fault in _here(ring, place, scenario) if isinstance(fault, SlowNode)]
-    if slow:
-        stage = ring.stages[place]
-        stage.cost = SlowCost(stage.cost, clock, slow)
+    return SlowCost(cost, clock, slow) if slow else cost
 
 
 def disturb_link(ring: Ring, place: int, scenario: Scenario, clock: Clock) -> None:
@@ -51,7 +55,8 @@ def disturb_link(ring: Ring, place: int, scenario: Scenario, clock: Clock) -> No
     deaf = [fault for fault in here if isinstance(fault, AcksCut)]
     link = ring.links[place]
     if late or duplicated or deaf:
-        source = random.Random(f"{scenario.seed} ring {ring.number} wire {place}")
+        origin = ring.nodes[place].origin
+        source = random.Random(f"{scenario.seed} ring {ring.number} wire {origin}")
         trouble = WireTrouble(late, duplicated, deaf, source)
         ring.lines[place].trouble = trouble
         if duplicated and place == len(ring.spec.stages) - 1 and _stands_copies(ring):
@@ -63,7 +68,7 @@ def disturb_link(ring: Ring, place: int, scenario: Scenario, clock: Clock) -> No
 
 
 def _here(ring: Ring, place: int, scenario: Scenario) -> list[FaultSpec]:
-    where = ring.number, place
+    where = ring.number, ring.nodes[place].origin
     return [fault for fault in scenario.faults if (fault.ring, fault.place) == where]
 
 

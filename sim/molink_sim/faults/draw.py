@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from molink_sim.scenario import (
     AcksCut,
@@ -21,6 +22,9 @@ FAULTS_PER_KIND_MAX = 2
 
 LOSSES_MAX = 3
 """Losses of nodes: a second one while the first is replaced, and a third that is lost again."""
+
+NEIGHBOUR_SHARE = 0.2
+"""Share of losses after which only a neighbour has room for the layers."""
 
 BEGIN_SHARE_MAX = 0.7
 """Share of the run in which faults begin: what begins later would hardly meet anybody."""
@@ -85,7 +89,15 @@ def draw_faults(
             count_max = LOSSES_MAX if kind == "node-loss" else FAULTS_PER_KIND_MAX
             for _ in range(source.randint(0, count_max)):
                 found.append(FAULTS[kind](source, _where(source, rings, duration_s)))
+    taking = random.Random(f"{seed} neighbours")
+    found = [_perhaps_taken(taking, fault) for fault in found]
     return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _perhaps_taken(source: random.Random, fault: FaultSpec) -> FaultSpec:
+    if isinstance(fault, NodeLoss) and source.random() < NEIGHBOUR_SHARE:
+        return replace(fault, neighbour_takes=True)
+    return fault
 
 
 def _where(source: random.Random, rings: Sequence[RingSpec], duration_s: float) -> Where:

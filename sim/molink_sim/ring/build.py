@@ -34,6 +34,7 @@ from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.ring.stage import Stage
 from molink_sim.ring.tail import TOKEN_ID, Tail
+from molink_sim.ring.taken_layers import RingNode, nodes_of, with_nodes
 from molink_sim.scenario import RingSpec, StageSpec, SystemSpec
 from molink_sim.stage_profile import Curve
 
@@ -61,6 +62,60 @@ class Ring:
     lines: list[Line] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     """Links that leave the stages, one each."""
+    whole: RingSpec = field(init=False)
+    """Description of the ring as it began."""
+    nodes: tuple[RingNode, ...] = field(init=False)
+    """Node in each place, with the layers that it is to have in this epoch."""
+    places: dict[int, int] = field(init=False)
+    """Place of each node, by its place when the ring began."""
+    _targets: dict[int, int] = field(init=False, default_factory=dict)
+    """To which node each node's link leads, both by their places when the ring began."""
+
+    def __post_init__(self) -> None:
+        self.whole = self.spec
+        self._name(nodes_of(self.spec))
+
+    def _name(self, nodes: tuple[RingNode, ...]) -> None:
+        self.nodes = nodes
+        self.places = {node.origin: place for place, node in enumerate(nodes)}
+
+    def keep(self, nodes: tuple[RingNode, ...]) -> None:
+        """Keep these nodes only, on the way into an epoch in which each has these layers."""
+        if nodes == self.nodes:
+            return
+        places = [self.places[node.origin] for node in nodes]
+        self.stages[:] = [self.stages[place] for place in places]
+        self.lines[:] = [self.lines[place] for place in places]
+        self.links[:] = [self.links[place] for place in places]
+        self.spec = with_nodes(self.whole, nodes)
+        self._name(nodes)
+
+    def link_to_next(self, place: int) -> Deliver:
+        """Delivery of the link that is to leave a place."""
+        target = self._target(place)
+        self._targets[self.nodes[place].origin] = target
+        return self.delivery_to(target)
+
+    def leads_to_next(self, place: int) -> bool:
+        """Whether the link that leaves a place leads to the next one, which may be another now."""
+        return self._targets[self.nodes[place].origin] == self._target(place)
+
+    def _target(self, place: int) -> int:
+        return self.nodes[(place + 1) % len(self.nodes)].origin
+
+    def to_head(self) -> Deliver:
+        """Delivery to the head that the ring has now."""
+        return self.delivery_to(self.nodes[0].origin)
+
+    def delivery_to(self, origin: int) -> Deliver:
+        """Delivery to the stage on a node, which may not be there yet, or no more."""
+
+        def deliver(sent: Sent) -> None:
+            place = self.places.get(origin)
+            if place is not None:
+                self.stages[place].receive(sent)
+
+        return deliver
 
     def lose(self, place: int) -> None:
         """The process of a stage is gone; nothing more leaves it, and nothing is acknowledged."""
@@ -131,7 +186,7 @@ class RingMaker:
         upload_mbps = ring.spec.stages[index].upload_mbps
         if uplink is None and upload_mbps is not None:
             uplink = Uplink(upload_mbps * BYTES_PER_MEGABIT)
-        lane = f"ring {ring.number} link {index}"
+        lane = f"ring {ring.number} link {ring.nodes[index].origin}"
         return Line(
             ring.spec.links[index],
             self.usage(lane),
@@ -149,7 +204,7 @@ class RingMaker:
 
     def _link(self, ring: Ring, index: int) -> Link:
         """Link that leaves a stage, over the wire that does."""
-        to_next = _to_stage_after(ring, index)
+        to_next = ring.link_to_next(index)
         link = make_link(self.system, self.clock, ring.lines[index], to_next)
         if isinstance(ring.device, SharedDevice) and isinstance(link, PacedLink):
             link.handled = ring.device.handle_chunk
@@ -167,12 +222,13 @@ class RingMaker:
             core=self.new_core(ring, index, resume),
             link=ring.links[index],
             row_bytes=spec.row_bytes * system.tensors_per_hop * CODEC_RATIO[system.codec],
-            usage=self.usage(f"ring {ring.number} stage {index}"),
+            usage=self.usage(f"ring {ring.number} stage {ring.nodes[index].origin}"),
             layers=1 if system.prefill_blocks_decode else stage.layers,
             tail=Tail(),
             send_copy=copies,
             epoch=ring.epoch,
             log=ReplayLog(log_rows) if self.keeps_rows else None,
+            parts=ring.nodes[index].parts,
             result_is_next_decode=system.policy == PAPER_POLICY,
             after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
@@ -219,16 +275,6 @@ def _kv_tokens(spec: RingSpec) -> int:
 def _state_slots(spec: RingSpec) -> int | None:
     slots = (stage.state_slots for stage in spec.stages if stage.state_slots is not None)
     return min(slots, default=None)
-
-
-def _to_stage_after(ring: Ring, index: int) -> Deliver:
-    """Delivery to the next stage, which may not be there yet."""
-    stages, following = ring.stages, (index + 1) % len(ring.spec.stages)
-
-    def deliver(sent: Sent) -> None:
-        stages[following].receive(sent)
-
-    return deliver
 
 
 @dataclass(frozen=True, slots=True)

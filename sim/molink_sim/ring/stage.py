@@ -32,6 +32,7 @@ from molink_scheduler.events import (
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
+from molink_scheduler.stage.extension import Extension
 from molink_scheduler.stage.replay_log import ReplayLog, SentRows
 from molink_sim.clock import Clock
 from molink_sim.network.link import Link, Sent
@@ -39,7 +40,8 @@ from molink_sim.outcome import BusyTimes
 from molink_sim.ring.device import Device, PrefillStep
 from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, sampled_bytes
 from molink_sim.ring.tail import Tail
-from molink_sim.scenario import StepCost
+from molink_sim.ring.taken_layers import SumCost, TakenLayers, batch_s, missing_of
+from molink_sim.scenario import StageSpec, StepCost
 from molink_sim.stage_profile import Curve
 
 NewCore = Callable[[Resume, frozenset[int]], StageCore]
@@ -68,12 +70,16 @@ class Stage:
     epoch: int
     log: ReplayLog | None
     """Log of the rows that it has sent, a byte for each; None: no stage is ever replaced."""
+    parts: range
+    """Stages of the ring as it began whose layers it has."""
     result_is_next_decode: bool = False
     """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
     and 2."""
     after_idle: Curve | None = None
     """Seconds by which a step is longer, over the idle time before it."""
     is_lost: bool = field(init=False, default=False)
+    taken: list[TakenLayers] = field(init=False, default_factory=list)
+    """Layers that it has taken beside its own, the latest last."""
     _asleep_until: float = field(init=False, default=-math.inf)
     _when_free: Callable[[], None] | None = field(init=False, default=None)
     _idle_since: float = field(init=False, default=-math.inf)
@@ -117,10 +123,24 @@ class Stage:
         if not (self._is_busy or self.is_lost or self.clock.now < self._asleep_until):
             self._go_on()
 
+    def extend(self, lost: range, added: StageSpec, *, is_behind: bool) -> None:
+        """Take the layers of lost stages beside its own; they hold nothing yet."""
+        assert self.log is not None, "a stage takes layers where all log their rows"
+        if is_behind:
+            extension = Extension(self.log, {})
+            self.log = ReplayLog(self.log.bytes_max)
+        else:
+            extension = Extension(None, self.core.source.computed_tokens())
+        self.taken.append(TakenLayers(added.cost, extension))
+        self.cost, self.layers = SumCost((self.cost, added.cost)), self.layers + added.layers
+        start, stop = min(self.parts.start, lost.start), max(self.parts.stop, lost.stop)
+        self.parts = range(start, stop)
+
     def enter(self, epoch: int, resume: Resume, new_core: NewCore) -> tuple[int, ...]:
         """Enter the ring's next epoch; the requests with which it cannot go on."""
         has_rows = self.log.has if self.log is not None else _has_none
-        missing = resume.missing(self.core.source.computed_tokens(), has_rows)
+        computed = self.core.source.computed_tokens()
+        missing = missing_of(self.taken, resume, computed, has_rows)
         kept = resume.without(missing)
         if self.log is not None:
             self.log.go_on(kept)
@@ -172,6 +192,8 @@ class Stage:
     def _release(self, release: Release) -> None:
         if self.log is not None:
             self.log.forget(release.request_id)
+        for taken in self.taken:
+            taken.extension.released(release.request_id)
         if self.core.is_tail:
             self.tail.forget(release.request_id)
         else:
@@ -183,8 +205,7 @@ class Stage:
             self.link.set_decode_result_due(run.result_due_at)
             if self.result_is_next_decode:
                 self.link.set_next_decode_due(run.result_due_at)
-        kv_tokens = sum([span.end for span in batch.spans])
-        step_s = self.cost.step_s(batch.batch_class, batch.tokens, kv_tokens, len(batch.spans))
+        step_s = batch_s(self.cost, batch) if not self.taken else self._extended_s(batch)
         if not self._is_busy:
             self.device.begin()
             if self.after_idle is not None:
@@ -195,6 +216,17 @@ class Stage:
             self._between_layers(self._prefill)
             return
         self.device.at(self.device.now + step_s, self._step_ended, (run, step_s, now))
+
+    def _extended_s(self, batch: Batch) -> float:
+        """Seconds of a step in which layers that were taken compute first what they lack."""
+        if self._is_for_taken(batch):
+            return batch_s(self.taken[-1].cost, batch)
+        fed_s = [taken.fed_s(batch, self._keep) for taken in self.taken]
+        return sum(fed_s) + batch_s(self.cost, batch)
+
+    def _is_for_taken(self, batch: Batch) -> bool:
+        """Whether a batch is for the layers that it took last, and for them alone."""
+        return batch.replay and bool(self.taken) and self.taken[-1].extension.begins(batch)
 
     def _is_away(self, action: Callable[[Any], None], argument: Any) -> bool:
         """Whether it is lost, or its host sleeps: then `action` comes when it wakes up."""
@@ -251,7 +283,8 @@ class Stage:
     def _pass_on(self, decision: SendRows | SendTokens | KeepRows) -> None:
         match decision:
             case KeepRows(batch):
-                self._keep(batch)
+                if not self._is_for_taken(batch):
+                    self._keep(batch)
             case SendRows(batch, due_at, replays):
                 self.link.set_next_decode_due(due_at)
                 for admission in replays:

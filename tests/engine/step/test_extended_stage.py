@@ -30,6 +30,7 @@ class Ring:
         dtype = dtype_name(self.stages[0].dtype)
         self.sent = SentLog(Packing(width), dtype, 1e9, 128)
         self.left = SentLog(Packing(width), dtype, 1e9, 128)
+        self.sent_by_second = SentLog(Packing(width), dtype, 1e9, 128)
 
     def run(self, until: int, kept: int = 0) -> None:
         while len(self.job.known) < until:
@@ -53,6 +54,8 @@ class Ring:
         for stage in self.stages[1:]:
             if output.hidden_TD is not None:
                 output = stage.step(batch, output.token_ids, output.hidden_TD)
+                if stage is self.stages[1]:
+                    keep(self.sent_by_second, batch, output)
         return output.drawn
 
     def compute(self, part, piece, sent):
@@ -112,6 +115,24 @@ def test_layers_before_are_fed_from_the_tokens_and_for_themselves_alone(ring):
     ring.run(len(PROMPT) + TOKENS, kept=held)
     ring.assert_exact()
     assert extended.is_head and not extended.is_tail
+
+
+@MODELS
+def test_layers_behind_wait_while_layers_before_are_fed_for_themselves_alone(ring):
+    """Both neighbours were lost, one after the other, before the request was fed."""
+    held, kept = ring.job.computed, ring.stages[1]
+    (behind,), (before,) = (load_stages(ring.directory, cut) for cut in ((4, 6), (0, 2)))
+    inner = ExtendedExecutor(kept, behind, Extension(ring.sent_by_second.log, {}))
+    assert inner.go_on(ring.resume(), {1: held}, ring.left.log.has) == ()
+    whole = ExtendedExecutor(before, inner, Extension(None, {1: held}))
+    assert whole.go_on(ring.resume(held=()), {}, ring.left.log.has) == ()
+    ring.stages = [whole]
+    span, again = Span(1, 0, held, samples=False), replace(ring.job.admission(), kept_tokens=0)
+    replayed = Batch(0, BatchClass.PREFILL, -1, (span,), (again,), replay=True)
+    assert not ring.step(replayed, ring.job.known[:held])
+    assert ring.sent_by_second.log.has(1, held), "what feeds the layers behind is still there"
+    ring.run(len(PROMPT) + TOKENS, kept=held)
+    ring.assert_exact()
 
 
 @MODELS

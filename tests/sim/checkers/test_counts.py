@@ -78,6 +78,19 @@ def test_decode_without_end_on_a_link_is_noticed(crowded, places):
     assert "on the link of ring 0 stage 0" in checker.mistakes[0]
 
 
+def test_a_neighbour_is_fed_only_where_it_took_layers_before_its_own(crowded, places):
+    checker = told(SurvivorsStay, crowded, places)
+    checker.lost(places[0])
+    checker.grew(places[1], is_behind=False)
+    checker.joined(places[1], Resume(held=()))
+    checker.started(places[1], RunBatch(replace(prefill().batch, replay=True)))
+    checker.went_on(places[0].life)
+    assert not checker.mistakes
+    checker.grew(places[1], is_behind=True)
+    checker.joined(places[1], Resume(held=()))
+    assert checker.mistakes == ["ring 0 stage 1 was loaded again"]
+
+
 def test_a_survivor_that_loads_or_is_fed_again_is_noticed(crowded, places):
     checker = told(SurvivorsStay, crowded, places)
     checker.lost(places[1])

@@ -6,9 +6,13 @@ from itertools import pairwise
 import pytest
 
 from molink.coordinator.ring import client as ring_client
+from molink.errors import UserError
 from molink_scheduler.kv.blocks import KvBlocks
+from molink_scheduler.stage.replay_log import ReplayLog
 from molink_sim.ring import coordinator
 from molink_sim.ring.coordinator import Coordinator
+from molink_sim.ring.stage import Stage
+from molink_sim.ring.taken_layers import TakenLayers
 from molink_sim.scenario import (
     AcksCut,
     ConnectionReset,
@@ -37,6 +41,16 @@ def suffer(plain_ring):
     return run
 
 
+@pytest.fixture
+def missing(monkeypatch):
+    """Requests with which some stage could not go on."""
+    go_on, found = Coordinator.go_on, []
+    monkeypatch.setattr(
+        Coordinator, "go_on", lambda self, *told: found.extend(told[3]) or go_on(self, *told)
+    )
+    return found
+
+
 def all_finish(world):
     return all(
         request.finished and len(request.token_times_s) == 60
@@ -47,6 +61,14 @@ def all_finish(world):
 def pause_s(world):
     times = [request.token_times_s for request in world.coordinator.requests]
     return max(b - a for found in times for a, b in pairwise(found))
+
+
+def origins(world):
+    return [node.origin for node in world.rings[0].nodes]
+
+
+def all_layers(world):
+    return [part for node in world.rings[0].nodes for part in node.parts]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -64,6 +86,116 @@ def test_a_shadow_in_the_place_goes_on_from_what_it_holds(suffer, places, lacks)
     assert all_finish(world)
     assert 0.1 < pause_s(world) < 1.5, "it waits for nothing to load"
     assert world.rings[0].epoch == 1
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_neighbour_takes_the_layers_of_a_lost_stage_for_good(suffer, place):
+    world = suffer(NodeLoss(0, place, 5.1, 7.1, neighbour_takes=True))
+    assert all_finish(world)
+    assert 2.0 < pause_s(world) < 2.7
+    [ring] = world.rings
+    assert (ring.epoch, len(ring.stages), len(ring.lines), len(ring.links)) == (1, 2, 2, 2)
+    assert origins(world) == [one for one in range(3) if one != place]
+    assert sum(stage.layers for stage in ring.spec.stages) == 3 * 8
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_layers_that_are_behind_compute_first_what_they_lack(suffer, place, monkeypatch):
+    loss = NodeLoss(0, place, 5.1, 7.1, neighbour_takes=True)
+    paused_s = pause_s(suffer(loss))
+    monkeypatch.setattr(TakenLayers, "fed_s", lambda *_: 0.0)
+    assert paused_s > pause_s(suffer(loss)) + 0.005, "the fixed time of one step at least"
+
+
+def test_layers_before_are_fed_alone(suffer, monkeypatch):
+    loss = NodeLoss(0, 0, 5.1, 7.1, neighbour_takes=True)
+    paused_s = pause_s(suffer(loss))
+    monkeypatch.setattr(Stage, "_is_for_taken", lambda *_: False)
+    assert pause_s(suffer(loss)) > paused_s + 0.005, "the kept layers would compute them again"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_requests_whose_rows_a_neighbour_logged_no_more_are_computed_anew(
+    suffer, place, missing, monkeypatch
+):
+    monkeypatch.setattr(ReplayLog, "has", lambda *_: False)
+    assert all_finish(suffer(NodeLoss(0, place, 5.1, 7.1, neighbour_takes=True)))
+    assert bool(missing) == (place > 0), "a fresh head computes from the tokens"
+
+
+@pytest.mark.parametrize("gone, second", [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
+def test_after_another_loss_all_requests_go_on_where_they_were(suffer, gone, second, missing):
+    world = suffer(NodeLoss(0, gone, 5.1, 7.1, neighbour_takes=True), NodeLoss(0, second, 7.7, 9.7))
+    assert all_finish(world)
+    assert max(request.losses for request in world.coordinator.requests) == 2
+    assert missing == [], "the rows that taken layers compute are logged too"
+
+
+@pytest.mark.parametrize("gone, second", [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
+@pytest.mark.parametrize("neighbour_takes", [False, True])
+@pytest.mark.parametrize("second_at_s", [7.1, 7.13, 9.0])
+def test_a_ring_that_has_a_stage_less_loses_another(
+    suffer, gone, second, second_at_s, neighbour_takes
+):
+    world = suffer(
+        NodeLoss(0, gone, 5.1, 7.1, neighbour_takes=True),
+        NodeLoss(0, second, second_at_s, second_at_s + 2, neighbour_takes=neighbour_takes),
+    )
+    assert all_finish(world)
+    left = {0, 1, 2} - ({gone, second} if neighbour_takes else {gone})
+    assert origins(world) == sorted(left)
+    assert all_layers(world) == [0, 1, 2]
+    assert world.rings[0].epoch == 2
+
+
+@pytest.mark.parametrize("gone, second", [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)])
+@pytest.mark.parametrize("second_at_s", [5.3, 6.0])
+def test_a_second_loss_while_a_neighbour_loads(suffer, gone, second, second_at_s):
+    world = suffer(
+        NodeLoss(0, gone, 5.1, 7.1, neighbour_takes=True),
+        NodeLoss(0, second, second_at_s, second_at_s + 2),
+    )
+    assert all_finish(world)
+    assert origins(world) == sorted({0, 1, 2} - {gone})
+    assert all_layers(world) == [0, 1, 2]
+    assert pause_s(world) > second_at_s + 2 - 5.2, "it waits for both"
+
+
+def test_a_fault_of_a_node_that_is_gone_hits_nobody(suffer):
+    world = suffer(
+        NodeLoss(0, 1, 5.1, 7.1, neighbour_takes=True),
+        NodeLoss(0, 1, 9.0, 11.0),
+        HostSuspended(0, 1, 13.0, 18.0, silent_s=1.0),
+    )
+    assert all_finish(world)
+    assert world.rings[0].epoch == 1
+
+
+@pytest.mark.parametrize("lost", [(0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3)])
+def test_neighbours_take_the_layers_of_two_stages_at_once(suffer, lost):
+    losses = (NodeLoss(0, place, 5.1, 7.1, neighbour_takes=True) for place in lost)
+    world = suffer(*losses, stages=4)
+    assert all_finish(world)
+    assert origins(world) == sorted({0, 1, 2, 3} - set(lost))
+    assert all_layers(world) == [0, 1, 2, 3]
+    assert world.rings[0].epoch == 1
+
+
+def test_the_ring_after_one_that_has_ended_is_whole_again(suffer):
+    world = suffer(
+        NodeLoss(0, 1, 5.1, 7.1, neighbour_takes=True),
+        NodeLoss(0, 0, 9.0, 11.0),
+        NodeLoss(0, 2, 9.0, 11.0),
+    )
+    assert origins(world) == all_layers(world) == [0, 1, 2]
+    requests = world.coordinator.requests
+    assert max(request.losses for request in requests) == 2
+    assert all(request.finished or not request.token_times_s for request in requests)
+
+
+def test_a_shadow_and_a_neighbour_that_takes_the_layers_are_one_too_many(suffer):
+    with pytest.raises(UserError, match="a shadow, or a neighbour"):
+        suffer(NodeLoss(0, 1, 5.1, 7.1, shadow_lacks_tokens=0, neighbour_takes=True))
 
 
 def test_a_loss_that_is_noticed_late_costs_that_much_more(suffer):
