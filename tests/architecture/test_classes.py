@@ -31,7 +31,7 @@ def excess_of(source: str, *, value: bool = False) -> dict[str, int]:
 
 def test_classes_are_within_their_limits():
     found = flat(large_classes())
-    assert not list(beside_budget(found, flat(budgets()["classes"]), "of them", slack=0))
+    assert not list(beside_budget(found, flat(budgets()["classes"]), "parts", slack=0))
 
 
 def test_what_the_whole_product_counts_does_not_rise():
