@@ -19,6 +19,7 @@ from molink.cli.main import cli
 from molink.config.data_dir import api_socket
 from molink.control.private_file import private_socket
 from molink.errors import UserError
+from molink.report.orders import CachesCleared
 from tests.scripted_server import CountingService, running
 
 
@@ -32,7 +33,7 @@ class Rings:
 
     def clear_caches(self, by):
         self.cleared, self.by = self.cleared + 1, by
-        return {"rings": self.rings}
+        return CachesCleared(self.rings)
 
     drain = resume = remove = clear_caches
 

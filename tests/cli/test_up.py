@@ -13,9 +13,13 @@ from molink.config.settings import UpSettings
 from molink.coordinator.reports import cluster_news
 from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.errors import UserError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
 from molink.tasks import background_tasks
 from molink.terminal.status_line import StatusLine
+
+NOBODY_YET = from_plain(ClusterReport, {"unready_reason": "No PC has joined yet."})
 
 
 @dataclass
@@ -24,9 +28,7 @@ class Cluster:
 
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     text: str = "molink1-abc"
-    report: dict = field(
-        default_factory=lambda: {"unready_reason": "No PC has joined yet.", "rings": []}
-    )
+    report: ClusterReport | None = NOBODY_YET
 
     def make_invite(self, expires_s, uses, name, now, *, at_start):
         assert at_start
@@ -85,7 +87,7 @@ async def test_ready_is_said_for_scripts_when_it_is_so(settings, capsys):
 async def test_what_cannot_be_told_does_not_end_the_cluster(monkeypatch, caplog):
     monkeypatch.setattr(cluster_news, "PERIOD_S", 0.0)
     async with background_tasks() as tasks, asyncio.timeout(5):
-        tasks.create_task(Cluster(report={}).news.run())
+        tasks.create_task(Cluster(report=None).news.run())
         while len(caplog.records) < 2:  # noqa: ASYNC110 - it evaluates by itself
             await asyncio.sleep(0)
-    assert "Telling what the cluster does failed (2 so far): KeyError" in caplog.text
+    assert "Telling what the cluster does failed (2 so far): AttributeError" in caplog.text

@@ -7,7 +7,7 @@ that let whoever had listened join without an invite.
 import asyncio
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -29,6 +29,7 @@ from molink.control.messages.topics import SERVICES
 from molink.control.registry.registry import Registry
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, JoinRefusedError, WeightsError
+from molink.report.nodes import ContributionReport
 from molink_agent.cli.report import given_until_now
 from molink_agent.daemon import membership as membership_module
 from molink_agent.daemon.membership import Membership, join_cluster, join_device, rejoin
@@ -40,7 +41,7 @@ SERVICES_TOLD = Services(
     relay="127.0.0.1:1", relay_token=RELAY_TOKEN, probe_key="9" * 64, stun_port=1
 )
 
-GIVEN = {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
+GIVEN = ContributionReport(uptime_s=720, token_layers=12345, bytes_sent=1_250_000)
 
 
 @dataclass
@@ -138,7 +139,7 @@ async def test_a_listener_reads_nothing_with_which_it_could_come_in(tmp_path):
             await take_part(pc, SERVICES.of(pc.answer.node_id))
         ledger = await asyncio.to_thread(given_until_now, tmp_path / "agent", connected=True)
         assert ledger.totals is not None
-        assert ledger.totals.model_dump() == GIVEN, "as `molink agent status` shows it"
+        assert ledger.totals.model_dump() == asdict(GIVEN), "as `molink agent status` shows it"
         heard = bytes(made.heard)
         assert len(heard) > 5_000
         secrets = (

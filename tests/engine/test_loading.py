@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.stage_size import stage_size, stage_size_of
+from molink.checkpoint.stage_size import stage_size_of
 from molink.engine import loading
 from molink.engine.loading import load_stage
 from molink.errors import UserError
 from molink.importing.plain_model import import_plain
 from molink.stage_protocol.messages import StageWork
+from molink_scheduler.units import gb_text
 from tests.engine.device.stand_in import GB, StandInCard
 from tests.engine.tiny_models import save_tiny
 
@@ -39,11 +40,11 @@ def refused(folder, work, **options):
 def test_more_than_is_free(folder, unread, monkeypatch):
     monkeypatch.setattr(loading, "free_memory_bytes", lambda: 100_000)
     sentence = refused(folder, StageWork((0, 3), "cpu", "float32", 64))
-    size = stage_size(folder, (0, 3)).held_bytes(4, 64)
+    size = stage_size_of(open_checkpoint(str(folder)), (0, 3)).held_bytes(4, 64)
     assert sentence == (
-        f"{folder}, layers 0 to 2, with KV for 64 tokens needs {size / 1e9:.2f} GB on cpu, where "
-        "0.00 GB are free: give it fewer layers there, fewer --kv-tokens or another node; or round "
-        "the model with `molink import --weights int4`."
+        f"{folder}, layers 0 to 2, with KV for 64 tokens needs {gb_text(size, 2)} on cpu, where "
+        "0.0001 GB are free: give it fewer layers there, fewer --kv-tokens or another node; or "
+        "round the model with `molink import --weights int4`."
     )
 
 

@@ -8,6 +8,8 @@ from rich.console import Console
 
 from molink.cli.cluster_status import show_news
 from molink.coordinator.reports.cluster_news import ClusterNews
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
 from molink.tasks import background_tasks
 from molink.terminal.progress import WorkProgress
@@ -118,7 +120,8 @@ def test_a_terminal_shows_how_it_is_now():
 
 async def test_the_terminal_tells_what_the_ledger_tells(monkeypatch):
     written, events = io.StringIO(), EventLedger()
-    news = ClusterNews(lambda: {"unready_reason": None, "rings": [], "model": "demo"}, events)
+    report = from_plain(ClusterReport, {"model": "demo"})
+    news = ClusterNews(lambda: report, events)
     events.add("node_joined", "anna is here", node="anna")
     async with background_tasks() as tasks:
         shown = StatusLine(Console(file=written, width=200))

@@ -97,7 +97,7 @@ def fits(card: StandInCard, wanted: int | None, lent: int | None = None) -> int 
 def test_what_an_operator_asks_for_is_given_or_refused_with_a_sentence():
     card = StandInCard(held_bytes=10 * GB, step=GB // 4)
     assert fits(card, 4_096) == 4_096 and fits(card, None) is None
-    with pytest.raises(NoRoomError, match=r"8,192 are wanted: .*10\.0 GB.*fewer --kv-tokens"):
+    with pytest.raises(NoRoomError, match=r"8,192 are wanted: .*10\.0 GiB.*fewer --kv-tokens"):
         fits(card, 8_192)
 
 
@@ -135,7 +135,7 @@ def test_a_step_is_measured_by_what_the_allocator_held_at_most():
     card, asked = StandInCard(held_bytes=3 * GB, step=GB // 3), []
     assert measured_step_bytes(card, asked.append) == GB // 3
     assert asked == [SPAN_ROWS_MEASURED] and card.waits
-    with pytest.raises(NoRoomError, match=r"too full for one step beside 3\.0 GB"):
+    with pytest.raises(NoRoomError, match=r"too full for one step beside 3\.0 GiB"):
         measured_step_bytes(card, full)
 
 

@@ -75,7 +75,7 @@ def test_too_little_memory_for_a_layer():
     plan = planned(node("big", 12), node("tiny", 0.5))
     assert reasons(plan) == {
         "tiny": "lends too little memory for one layer and the KV of one user "
-        "(0.50 GiB, 1.01 are needed)"
+        "(0.50 GiB, 1.01 GiB are needed)"
     }
 
 
