@@ -13,7 +13,7 @@ from molink.report.cluster import CachedBelow, CacheReport
 from molink.stage_protocol.health import CacheTiersHealth, StageHealth
 
 RECENT_REQUESTS = 100
-"""Of which the recent hit rate is: one of them is 1 %, and a changed crowd shows within minutes."""
+"""Requests behind the recent hit rate: one of them is 1 %, and a changed crowd shows in minutes."""
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ class SlowdownMonitor:
     _checked_at: float = 0.0
     _seen_at: dict[str, float] = field(default_factory=dict)
     _looks: Counter[str] = field(default_factory=Counter)
-    """That found a node slow which does not count as slow yet, in a row."""
+    """Looks in a row that found a node slow which does not count as slow yet, by node id."""
 
     def slow_nodes(
         self, rings: Sequence[RingSupervisor], nodes: Sequence[Node], now: float
