@@ -14,7 +14,7 @@ UNTOLD = 7
 """Number of builds that tell none: some of them spoke less, all of them too little."""
 
 PROTOCOL_HEADER = "MoLink-Protocol"
-"""Of a request for weights: the number that the node speaks."""
+"""Header of a request for weights, with the protocol number that the node speaks."""
 
 HOW = "`git pull && sh deploy/install.sh`"
 

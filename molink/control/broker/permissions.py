@@ -19,7 +19,7 @@ COORDINATOR_NAME = "coordinator"
 
 _USERNAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LEVELS_MAX = 32
-"""Of a topic; ours have six. A filter of a hostile depth costs memory for nothing."""
+"""Most levels of a topic; ours have six. A filter of a hostile depth costs memory for nothing."""
 _FOR_ALL = f"{ROOT}/coordinator/said"
 _REPORTS = tuple(
     topic for topic in ALL_TOPICS if topic.path.startswith(f"{ROOT}/node/{{node}}/said/")
