@@ -1,4 +1,4 @@
-"""What leaves on a link now: the pacer says whether and how much, the queue which piece.
+"""Sender of one link: the pacer says whether and how much leaves now, the queue which piece.
 
 The two know nothing of each other; asking them in the right order is a decision too, and the live
 link and the simulator must make it alike. So it is made here, once. After every event of the link
