@@ -1,4 +1,4 @@
-"""Which builds may work together, by the numbers of the protocol that they speak.
+"""Versions of builds that may work together, by the numbers of the protocol that they speak.
 
 A ring is of one number, its coordinator's: a node of a number outside the range that the
 coordinator speaks is a member and is outdated. Both ends work that out, by what each tells the

@@ -1,4 +1,4 @@
-"""What a coordinator runs for its nodes beside the broker: admission, relay, STUN, measurements.
+"""Services of a coordinator for its nodes beside the broker: admission, relay, STUN, measurements.
 
 The relay runs in this process, or on a rented server with a better line. Of the first the
 coordinator forwards its ports itself; at the second it registers as any node does, and its ports

@@ -1,4 +1,4 @@
-"""What every message of the control plane is made of: its base, and fields with their bounds."""
+"""Base of every message of the control plane, and fields with their bounds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

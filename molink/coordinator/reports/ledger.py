@@ -1,4 +1,4 @@
-"""What each node has given: time, tokens x layers, bytes. One SQLite file beside the registry.
+"""Ledger of what each node gave: time, tokens x layers, bytes; an SQLite file beside the registry.
 
 Figures are sums over all starts of the coordinator; a node's reports count up from the start of its
 stage, so differences between two reports are added, and a report that is less than the one before

@@ -1,4 +1,4 @@
-"""How much of its prompts a ring had cached, since its start and of late.
+"""Hit rate of a ring's prompt cache, since its start and of late.
 
 A share of tokens, not of requests: a hit of one block of a long prompt saves next to nothing. Of
 each request only its first admission counts; one that is preempted, or computed anew after a loss,

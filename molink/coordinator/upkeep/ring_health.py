@@ -1,4 +1,4 @@
-"""What the manager learns of rings: slow nodes, and what is waited for.
+"""Health of rings as the manager judges it: slow nodes, and what is waited for.
 
 Times are arguments, in seconds on a clock that never jumps.
 """
