@@ -15,7 +15,7 @@ from molink.serving.timeline import ARRIVAL
 LOG_FORMATS = ("text", "json")
 
 MESSAGE_CHARS_MAX = 4000
-"""Of one record: a traceback is cut at its beginning."""
+"""Longest message of one record: a traceback is cut at its beginning."""
 
 
 class _RequestId(logging.Filter):

@@ -15,7 +15,7 @@ class TokenBucket:
     burst: float
     _level: float = 0.0
     _at_s: float = float("-inf")
-    """Of the level: so the bucket is full at first."""
+    """Time of the level; infinitely long ago at first, so that the bucket is full."""
 
     def level(self, now_s: float) -> float:
         """What may be spent now; below zero, what was spent too much."""

@@ -1,4 +1,4 @@
-"""Which build this is: its release, and in a checkout the commit.
+"""Version of this build: its release, and in a checkout the commit.
 
 A checkout is asked each time, by `git describe`, since its commits change without an installation;
 whatever is installed otherwise has kept what it was built from.

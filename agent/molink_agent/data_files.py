@@ -1,4 +1,4 @@
-"""What an agent keeps in its data directory beside keys and limits: names, options, last facts.
+"""Files in an agent's data directory beside keys and limits: names, options, last facts.
 
 `Known` is what the agent last knew, for programs that ask while it does not run: the agent writes
 it, the doctor reads it. No secret is in it, so the doctor never opens the files that hold keys and

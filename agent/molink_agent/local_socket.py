@@ -1,4 +1,4 @@
-"""How `molink agent status` and its siblings talk with the agent that runs: one JSON line each way.
+"""Local socket between `molink agent status` with its siblings and the running agent: JSON lines.
 
 It is a Unix socket in the data directory that only the PC's owner may open: opening it is the
 permission to do what the owner may do.

@@ -1,4 +1,4 @@
-"""What the agent does, in sentences for its owner: in the terminal, in its log, in the journal.
+"""Text of the agent's state, for its owner: in the terminal, in its log, in the journal.
 
 Made from the answer to `molink agent status`, so that the terminal in which the agent runs shows
 the same. Each sentence begins with the state's own name, as guides and GET /cluster call it; where

@@ -1,4 +1,4 @@
-"""Who may ask what: keys, and the checks that keep web pages out where none is needed.
+"""Access to the API by keys, and the checks that keep web pages out where none is needed.
 
 What a route asks for is in one table (`scope_of`): an inference key for answers, one to watch for
 what the cluster tells of itself, an admin key for orders and for routes that nobody thought of;

@@ -1,4 +1,4 @@
-"""How a request's sequences are generated and its answer written, whole or event by event.
+"""Answers of the API: sequences are generated and written, whole or event by event.
 
 When the client goes away aiohttp cancels the handler; the cancellation reaches the loop over each
 sequence's events, and leaving that loop closes the service's generator, which is how the ring

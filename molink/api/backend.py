@@ -1,4 +1,4 @@
-"""What an endpoint answers with: the service, and how its model's answers are read and named."""
+"""Backend of an endpoint: the service, and how its model's answers are read and named."""
 
 from dataclasses import dataclass
 

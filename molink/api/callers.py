@@ -1,4 +1,4 @@
-"""Who asks, and what share of the server is his at the moment.
+"""Callers of the API, and each one's share of the server at the moment.
 
 A caller is the holder of a key, or an address without one. What is bounded in all is bounded for
 each caller too, so that one of them leaves room for others. A caller exists while a request of his

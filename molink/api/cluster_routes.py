@@ -1,4 +1,4 @@
-"""What a plan for the cluster would be.
+"""Routes that forecast a plan for the cluster.
 
 `GET /plan` is the best plan for the PCs that are here now, `GET /plan?split=even` an even split
 over them; `molink plan --url` asks for it.

@@ -1,4 +1,4 @@
-"""How many connections a server of ours holds, and how long a client may leave an answer unread.
+"""Limits of a server's connections: their number, and how long an answer may lie unread.
 
 aiohttp closes a connection that asks nothing, but counts none, so that one address could take every
 descriptor of the process; and it waits for ever for a client that does not read. Each of its

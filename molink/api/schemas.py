@@ -1,4 +1,4 @@
-"""What a request's JSON may hold: strict types, named limits, and null for "the default".
+"""Schemas of a request's JSON: strict types, named limits, and null for "the default".
 
 Strict means that "5" is no number and true is no integer: a client with a bug learns of it here,
 not from odd text. 5.0 is the integer 5, and -1 is "no limit" where clients of other servers write

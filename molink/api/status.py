@@ -1,4 +1,4 @@
-"""What is served, whether it can serve now, and on which nodes: the GET endpoints."""
+"""Status endpoints (GET): the model served, whether it can serve now, and on which nodes."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which requests a load consists of, and carrying them out over HTTP.
+"""Runner of a load: its requests, planned and carried out over HTTP.
 
 A plan has two levers. `slots` bounds how many requests are in flight at once; `start_s` keeps a
 request back until then. A closed loop (so many users, each sending the next request when the last

@@ -1,4 +1,4 @@
-"""What the software of a hop costs on this PC, between two steps of a ring.
+"""Software times of a hop on this PC, between two steps of a ring.
 
 *A message*: decode from one link's `send` to the other end's inbox through the emulator, beyond the
 emulator's delay and the time on its wire. It waits a little between two tries, as a ring does:

@@ -1,4 +1,4 @@
-"""What a model is, as far as everybody on the ring must agree: layers, sizes, limits, end tokens.
+"""Description of a model that all on the ring must share: layers, sizes, limits, end tokens.
 
 Read from config.json without torch. The same fact has several names there (`n_layer`,
 `num_hidden_layers`), and a checkpoint may leave out what its class defaults; only for those is the

@@ -1,4 +1,4 @@
-"""Which tokens end an answer: what the configs, the tokenizer and the chat template say together.
+"""Tokens that end an answer, by the configs, the tokenizer and the chat template together.
 
 A fine-tune of a base model often changes one of them and leaves the others, and an answer of which
 nobody knows the end goes on into the user's next turn, or behind a call into its result. So tokens

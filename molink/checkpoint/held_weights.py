@@ -1,4 +1,4 @@
-"""What the weights of a checkpoint take once a stage has loaded them.
+"""Sizes of a checkpoint's weights once a stage has loaded them.
 
 A file and a stage's memory are not the same. A stage holds every plain number in one format of its
 own, whatever the file stores, and of a quantized weight the codes, with scales in that format and

@@ -1,4 +1,4 @@
-"""How keys and values are kept, and what they take."""
+"""Formats in which keys and values are kept, and the bytes that they take."""
 
 from typing import Literal
 

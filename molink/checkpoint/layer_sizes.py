@@ -1,4 +1,4 @@
-"""What each layer of a model weighs, and what it takes of a node: the costs of a placement.
+"""Sizes of a model's layers, and what each takes of a node: the costs of a placement.
 
 Where the weights are on this PC, the headers of its safetensors files tell every tensor's size, and
 so what a stage holds of it: layers that differ (some with experts, some without), quantized ones

@@ -1,4 +1,4 @@
-"""Which layers of a model stay on one stage, by its config.
+"""Layers of a model that must stay on one stage, by its config.
 
 Two designs tie layers to each other. Layers that *share KV* compute none of their own: each reads
 what the last layer of its kind before all of them has stored. And where a layer hands on *several

@@ -1,4 +1,4 @@
-"""Which layers of a model attend, and what those weigh that do not.
+"""Mixers of a model's layers: which attend, and what those weigh that do not.
 
 Hybrid models keep keys and values in every fourth or tenth layer only; the others have a recurrence
 or a convolution, whose state does not grow with the context. Configs tell the kinds in one of four

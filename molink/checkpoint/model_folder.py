@@ -1,4 +1,4 @@
-"""What a folder is that is given as a model: where its model lies, or why there is none in it.
+"""Folder that is given as a model: where its model lies, or why there is none in it.
 
 People give what they have: a folder of the hub's cache, a clone without the large files, an
 adapter, a model that scores. Each of these is either served as it was meant, or refused with what

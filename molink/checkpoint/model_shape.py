@@ -1,4 +1,4 @@
-"""What of a model decides how long a stage computes and how much memory it takes.
+"""Shape of a model, which decides how long a stage computes and how much memory it takes.
 
 A handful of numbers is enough: a step reads every weight of the stage once, multiplies every row
 with them, and reads the keys and values that its rows attend to. Norms and biases are left out;

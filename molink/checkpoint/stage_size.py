@@ -1,4 +1,4 @@
-"""What a stage will take of its device, counted in the files that it is about to load.
+"""Size of a stage on its device, counted in the files that it is about to load.
 
 A plan counts by what the coordinator knows of the model; who lends a PC counts again, here, because
 the stage loads these files and no others. No torch: an agent asks before it starts anything.

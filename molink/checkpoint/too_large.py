@@ -1,5 +1,5 @@
-"""What is said of a model that is too large for a device or for all PCs, wherever it is refused:
-how much it needs, how much there is, and what to do."""
+"""Refusal of a model that is too large for a device or for all PCs: how much it needs, how much
+there is, and what to do."""
 
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink_scheduler.units import gb_text

@@ -1,4 +1,4 @@
-"""What a coordinator offers of a model: every file, and how to know each piece of it again.
+"""Manifest of a model's weights: every file, and checksums to know each piece of it again.
 
 A file is cut into blocks, and each has its own checksum, because a download is checked as it comes:
 a piece that arrived damaged is fetched again for the price of a block, not of a file, and nothing

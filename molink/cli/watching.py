@@ -1,4 +1,4 @@
-"""What `molink up` and `molink serve` leave for programs that watch: logs, OTLP.
+"""Logs and OTLP traces that `molink up` and `molink serve` leave for programs that watch.
 
 Logs are lines for people, or one JSON object a line for programs. Lines are warnings, on standard
 error, beside what the command tells its operator. As JSON, everything is a log record: what happens

@@ -1,1 +1,1 @@
-"""What an operator or a volunteer may set, parsed and checked before anything starts."""
+"""Settings of an operator or a volunteer, parsed and checked before anything starts."""

@@ -1,4 +1,4 @@
-"""Where a user's programs keep what must not be lost, for one process at a time."""
+"""Data directory where a user's programs keep what must not be lost, for one process at a time."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Which layers each stage holds: an even split, or the operator's own (`--layers 0-4,4-8,8-12`)."""
+"""Layer split over the stages: an even one, or the operator's own (`--layers 0-4,4-8,8-12`)."""
 
 from itertools import accumulate, pairwise
 

@@ -1,4 +1,4 @@
-"""What `molink serve` and `molink up` were asked for, checked before the model is opened.
+"""Settings of `molink serve` and `molink up`, checked before the model is opened.
 
 Both are sums of groups. The order of fields is that of the help, but for those that describe a ring
 (`molink.cli.options`).

@@ -1,5 +1,5 @@
-"""How to reach a server of the cluster, and as whom. Values that travel to agents and into their
-files."""
+"""Addresses of the cluster's servers, and how a client knows them. Values that travel to agents and
+into their files."""
 
 import re
 import ssl

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt. Pure."""
+"""Backoff: the wait before the next attempt. Pure."""
 
 from dataclasses import dataclass
 from random import Random

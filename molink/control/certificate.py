@@ -31,7 +31,7 @@ NOT_BEFORE, NOT_AFTER = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31,
 """For ever: PCs whose clock has lost the year shall join, and nobody renews anything at home."""
 
 _HANDSHAKE_TURNS = 10
-"""Of two ends in one process; TLS 1.3 takes three."""
+"""Most turns of a handshake whose two ends are in one process; TLS 1.3 takes three."""
 
 
 def own_certificate(data_dir: Path) -> TlsFiles:

@@ -20,7 +20,7 @@ from molink.control.private_file import read_private, write_private
 from molink.errors import UserError
 
 KEY_BYTES = 32
-"""Of a curve25519 key, public or secret."""
+"""Length of a curve25519 key, public or secret."""
 
 DEVICE_PURPOSE = b"molink seat"
 """Keeps a device's secret apart from anything else that might be derived from a PC's; the bytes are

@@ -1,4 +1,4 @@
-"""What has arrived from the broker and waits to be read: fair between those who sent it.
+"""Inbox of messages from the broker that wait to be read: fair between those who sent them.
 
 The control plane is made of states, so of each topic only the last message waits: whoever repeats
 itself gains nothing by it. Each sender has a budget of messages and bytes. What exceeds it is not

@@ -1,4 +1,4 @@
-"""Which builds may work together, by the numbers of the protocol that they speak.
+"""Versions of builds that may work together, by the numbers of the protocol that they speak.
 
 A ring is of one number, its coordinator's: a node of a number outside the range that the
 coordinator speaks is a member and is outdated. Both ends work that out, by what each tells the
@@ -14,7 +14,7 @@ UNTOLD = 7
 """Number of builds that tell none: some of them spoke less, all of them too little."""
 
 PROTOCOL_HEADER = "MoLink-Protocol"
-"""Of a request for weights: the number that the node speaks."""
+"""Header of a request for weights, with the protocol number that the node speaks."""
 
 HOW = "`git pull && sh deploy/install.sh`"
 

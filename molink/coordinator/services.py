@@ -1,4 +1,4 @@
-"""What a coordinator runs for its nodes beside the broker: admission, relay, STUN, measurements.
+"""Services of a coordinator for its nodes beside the broker: admission, relay, STUN, measurements.
 
 The relay runs in this process, or on a rented server with a better line. Of the first the
 coordinator forwards its ports itself; at the second it registers as any node does, and its ports
@@ -153,7 +153,7 @@ class NodeServices:
     probing: Probing
     stun_port: int
     model: ModelSize
-    """That is served."""
+    """Size of the model that is served."""
 
     @classmethod
     @asynccontextmanager
@@ -222,7 +222,7 @@ class JoinService:
     agents_tls: ServerTrust
     """What agents accept the certificate of their port by."""
     model: ModelSize | None = None
-    """That is served."""
+    """Size of the model that is served."""
     suspensions: Suspensions = field(default_factory=Suspensions)
     """Nodes that are not let in now, though they are members."""
     _admitting: asyncio.Lock = field(default_factory=asyncio.Lock)

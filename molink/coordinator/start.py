@@ -47,8 +47,8 @@ from molink_scheduler.placement import Plan, Shortage
 LOCK_FILE = "coordinator.lock"
 
 TLS_BUFFER_BYTES = 16 * 2**10
-"""Of each TLS connection, as much as a record holds. asyncio takes 256 KiB, which were 280 MB for a
-thousand agents that say little."""
+"""Buffer of each TLS connection, as much as a record holds. asyncio takes 256 KiB, which were 280
+MB for a thousand agents that say little."""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Where the application gets its history from: a live coordinator, or a recording."""
+"""Sources of the application's history: a live coordinator, or a recording."""
 
 import asyncio
 from collections.abc import Callable

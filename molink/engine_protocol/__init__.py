@@ -1,1 +1,1 @@
-"""What a stage and its engine say to each other: eight methods, and the values that they take."""
+"""Protocol between a stage and its engine: eight methods, and the values that they take."""

@@ -1,4 +1,4 @@
-"""What PCs and models are on paper: devices, which torch suits them, a roofline of step times.
+"""Hardware and models on paper: devices, which torch suits them, a roofline of step times.
 
 For whoever must say something before anything was measured: the simulator and the forecast of a
 placement. Measured profiles are the simulator's.

@@ -1,4 +1,4 @@
-"""How much of a graphics card's memory may be counted on.
+"""Memory of a graphics card that may be counted on.
 
 A process that uses a card at all holds memory there beside its tensors, and a card that is full
 does not say so everywhere: under Windows and WSL its driver moves pages to the main memory, and

@@ -1,4 +1,4 @@
-"""What a device can do: memory, bandwidth, arithmetic, how much of each a step reaches, overhead.
+"""Rates of devices: memory, bandwidth, arithmetic, how much of each a step reaches, overhead.
 
 Peaks are the manufacturer's: dense fp16 tensor cores with fp32 accumulation (half of what a GeForce
 card is advertised with, which is with fp16 accumulation; a quarter of the number with sparsity).

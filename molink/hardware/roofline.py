@@ -1,4 +1,4 @@
-"""How long a step takes, by the model's shape and the device's rates: a roofline in named parts.
+"""Roofline of a step's time by the model's shape and the device's rates, in named parts.
 
     step = hypot(weights, flops) + max(kv, attention flops) + output head + overhead
 

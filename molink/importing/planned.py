@@ -1,4 +1,4 @@
-"""What an import would give, as a plan counts it: by tables of files alone, before it is made.
+"""Planned result of an import, by tables of files alone, before it is made.
 
 No torch for a GGUF file: to look at one takes no second. What of a plain model is rounded, its
 class says, and that takes torch.

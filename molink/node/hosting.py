@@ -1,4 +1,4 @@
-"""What hosting a stage needs of its PC: somebody who starts its processes, and routes of its links.
+"""Interfaces for hosting a stage on a PC: a starter of its processes, and routes of its links.
 
 An agent and a local node bring their own.
 """

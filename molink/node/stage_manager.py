@@ -80,11 +80,11 @@ class StageManager:
     _work: AssignedWork | None = None
     """What the process holds."""
     _epoch: int | None = None
-    """Of the ring that it has joined; None: of none yet."""
+    """Epoch of the ring that the stage has joined; None: of none yet."""
     _task: asyncio.Task[None] | None = None
     _reported_fraction: float = 0.0
     _allowed: tuple[str, ...] = ()
-    """Whose links it accepts: public keys, Z85."""
+    """Public keys in Z85 of those whose links the stage accepts."""
     _keys_revision: int = -1
     _shadow: ShadowRoute = field(default_factory=ShadowRoute)
 

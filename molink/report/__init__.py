@@ -1,4 +1,4 @@
-"""What a coordinator reports to whoever asks: one value for each figure, from the answer to the
+"""Reports of a coordinator to whoever asks: one value for each figure, from the answer to the
 screen.
 
 The coordinator makes these values; API, metrics, page and dashboard read them, and `plain` turns

@@ -1,4 +1,4 @@
-"""What the coordinator answers to an operator's orders."""
+"""Answers of the coordinator to an operator's orders."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,2 @@
-"""What serving a model needs wherever it is computed: the service, the model card, the text."""
+"""Parts that serving a model needs wherever it is computed: the service, the model card, the
+text."""

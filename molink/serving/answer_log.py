@@ -1,4 +1,4 @@
-"""What a service notes of an answer that outlives it, whoever keeps it."""
+"""Log of an answer that outlives its service, whoever keeps it."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What happened to a cluster, in order: one ledger for the terminal's lines, the API and traces.
+"""Events of a cluster, in order: one ledger for the terminal's lines, the API and traces.
 
 Each entry is a sentence for people with a kind for programs. Whoever decides or notices something
 adds it; readers ask for what came after the last number they know. It is kept in memory only: a

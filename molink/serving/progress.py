@@ -1,4 +1,4 @@
-"""How a request goes forward on one ring: the pieces of its prompt and the rounds of its answer.
+"""Progress of a request on one ring: the pieces of its prompt and the rounds of its answer.
 
 Both stay small however long the request is. Neighbouring pieces are told as one once there are
 many. Gaps between tokens are counted in classes, each a tenth wider than the one before, so that

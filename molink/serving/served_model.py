@@ -1,4 +1,4 @@
-"""Which model is meant, what users call it, how much of it is served, and how its tokens are drawn.
+"""Served model: its name for users, how much of it is served, and how its tokens are drawn.
 
 Users call a model bad whose makers' temperature nobody reads. So where a request says nothing,
 `generation_config.json` does, as in vLLM.

@@ -1,4 +1,4 @@
-"""What the API needs from whatever serves a model: a small protocol, so that its tests need no
+"""Interface of whatever serves a model to the API: a small protocol, so that its tests need no
 ring.
 
 The coordinator implements it over the ring.

@@ -1,4 +1,4 @@
-"""What became of each request, and when: its wait, the rings that computed it, its end.
+"""Timeline of each request: its wait, the rings that computed it, its end.
 
 The API makes a timeline with the request, the service over the rings fills it, and whoever shows
 requests reads it: the API's headers, `GET /cluster/requests`, metrics, traces. So all of them tell

@@ -1,4 +1,4 @@
-"""What a stage keeps that enters an epoch of its ring."""
+"""State that a stage keeps when it enters an epoch of its ring."""
 
 from typing import assert_never
 

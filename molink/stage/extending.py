@@ -1,4 +1,4 @@
-"""How a stage takes a lost one's layers beside its own, in the process that goes on.
+"""Extension of a stage by a lost one's layers, in the process that goes on.
 
 What it holds is neither loaded again nor moved: its engine loads the new layers beside those that
 it has, and all compute as one. Where the new ones are behind, the log of what was sent feeds them,

@@ -1,4 +1,4 @@
-"""What a stage does for the shadow of the next one: sends it rows that it lacks, between its steps.
+"""Feed of the next stage's shadow: rows that it lacks, sent between a stage's own steps.
 
 What to send is the feed's to say, and whether the line has time for it the link's. The loop asks
 after each step and, while the shadow lacks something, a hundred times a second.

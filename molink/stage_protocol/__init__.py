@@ -1,1 +1,1 @@
-"""What a stage process and its parent say to each other: commands, facts and health."""
+"""Protocol between a stage process and its parent: commands, facts and health."""

@@ -1,4 +1,4 @@
-"""What the owner of a PC lends a stage for cached KV, beside its device's memory."""
+"""Room that the owner of a PC lends a stage for cached KV, beside its device's memory."""
 
 from dataclasses import dataclass
 

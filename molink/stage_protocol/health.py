@@ -1,4 +1,4 @@
-"""What a stage reports of itself to its supervisor while it serves, and bounds of one report."""
+"""Health report of a stage to its supervisor while it serves, and the bounds of one report."""
 
 from dataclasses import dataclass, field
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""What commands show the person in front of them: lines, bars, tables, errors in a sentence."""
+"""Terminal output of commands for people: lines, bars, tables, errors in a sentence."""

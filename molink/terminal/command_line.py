@@ -1,4 +1,4 @@
-"""What every command line of MoLink shares: help in whole sentences.
+"""Base of every command line of MoLink: help in whole sentences.
 
 Click cuts a command's summary off in the middle; `SentenceGroup` shows the first sentence whole.
 """

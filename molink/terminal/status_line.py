@@ -1,4 +1,4 @@
-"""What a command that stays running shows: events, and the present state.
+"""Status line of a command that stays running: events, and the present state.
 
 Lines of events carry the time and go to standard error, so that they are in `docker logs` and in
 the journal too, and scripts find only what they look for on standard output. The present state

@@ -1,4 +1,4 @@
-"""What commands that list things share: the data folder, lengths of time, tables."""
+"""Tables of commands that list things, with the data folder and lengths of time."""
 
 import json
 import math

@@ -1,2 +1,2 @@
-"""How bytes travel: ZeroMQ links between processes, and the emulator that makes loopback a home
+"""Transport of bytes: ZeroMQ links between processes, and the emulator that makes loopback a home
 link."""

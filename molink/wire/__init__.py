@@ -1,1 +1,1 @@
-"""What crosses the network: frames of a fixed schema, and the raw buffers behind them."""
+"""Wire format of the network: frames of a fixed schema, and the raw buffers behind them."""

@@ -1,4 +1,4 @@
-"""What a grammar may cost, wherever one is compiled: the same at the API and at a ring's tail.
+"""Limits of a grammar's cost wherever one is compiled: the same at the API and at a ring's tail.
 
 A grammar travels as text (`SamplingParams.grammar`), and is compiled twice: by the API's check, so
 that a user hears at once what is wrong with it, and by the tail that follows it. Limits that differ

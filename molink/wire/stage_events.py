@@ -1,4 +1,4 @@
-"""What messages without rows tell the core of a stage that gets them, as its own facts."""
+"""Messages without rows, turned into facts for the core of the stage that gets them."""
 
 from typing import assert_never
 

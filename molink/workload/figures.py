@@ -1,4 +1,4 @@
-"""What users saw, as numbers. Pure.
+"""Figures of what users saw. Pure.
 
 Many values become four: mean, p50, p95 and p99 (`spread`). A request that is compared between a
 real ring and a simulated one has `ttft_s`, from when it was asked to its first token, and `tpot_s`,

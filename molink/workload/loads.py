@@ -1,4 +1,4 @@
-"""What a scenario asks of a ring: loads, and the requests that each stands for.
+"""Loads that a scenario puts on a ring, and the requests that each stands for.
 
     streams   answers that decode all the time: `count`, `output_tokens`; `input_tokens` (16)
     prompts   one every so often: `count`, `period_s`, `input_tokens`; `output_tokens` (2)

@@ -1,4 +1,4 @@
-"""Who asked for how much, and when: traces of requests, read from a CSV file or made here.
+"""Traces of requests, who asked for how much and when: read from a CSV file or made here.
 
 Two headers are understood: `TIMESTAMP,ContextTokens,GeneratedTokens`, as Azure publishes its LLM
 inference traces, and our own `start_s,input_tokens,output_tokens`. A trace holds lengths only;

@@ -1,4 +1,4 @@
-"""What happens to a stage (facts, past tense) and what it then does (decisions, imperative).
+"""Facts, which happen to a stage (past tense), and decisions, which it then takes (imperative).
 
 Two closed unions. A fact holds no tensor: the driver keeps the rows that arrive under a number of
 its own, and a decision names them by it. So facts and decisions can be logged and played again.

@@ -1,4 +1,4 @@
-"""What a user asked for: the prompt, and how the answer is to be drawn.
+"""Request of a user: the prompt, and how the answer is to be sampled.
 
 Values only, valid once built. The API checks the outside world's JSON and speaks to people; the
 checks here are the last line that keeps a bad number from reaching a stage.

@@ -1,4 +1,4 @@
-"""How a stage goes on when its ring has lost another one: what survivors keep, who is fed again.
+"""Resumption of a ring that has lost a stage: what survivors keep, who is fed again.
 
 A ring that lost a stage goes on in its next epoch with another stage in its place, a *fresh* one.
 Survivors keep the KV of the requests that are listed here, up to a position that all of them

@@ -1,4 +1,4 @@
-"""When a ring takes no more: its line is too long, or those that run have become too slow.
+"""Waiting line of a ring, closed when it is too long or those that run have become too slow.
 
 A ring begins answers at some pace: as prompts are computed, and as those that end give their KV
 back. So whoever comes waits for as many beginnings as there are before it. A beginning takes the

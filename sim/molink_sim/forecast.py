@@ -1,4 +1,4 @@
-"""What a set of PCs does with a model: the rings that a placement chooses for them, simulated.
+"""Forecast of a set of PCs with a model: the rings that a placement chooses, simulated.
 
 `molink plan` forecasts these rings by arithmetic. Here the very same rings serve drawn requests,
 with the scheduler that ships, so the two can be held against each other. The highest rate at which

@@ -1,4 +1,4 @@
-"""What a simulation yields: every request's tokens in time, and how busy stages and links were."""
+"""Outcome of a simulation: every request's tokens in time, and how busy stages and links were."""
 
 from dataclasses import dataclass, field
 

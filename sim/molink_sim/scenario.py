@@ -1,4 +1,4 @@
-"""What a simulation is told: rings of stages and links, who asks for what, how the system works.
+"""Scenario of a simulation: rings of stages and links, who asks for what, how the system works.
 
 Frozen, plain and complete: the same scenario gives the same outcome, byte for byte. Units are
 seconds, bytes, tokens, and megabits per second (10^6 bits) for rates of links.

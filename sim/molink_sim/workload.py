@@ -1,4 +1,4 @@
-"""Who asks for how much, and when: the load that a simulated world is put under.
+"""Workload of a simulated world: who asks for how much, and when.
 
 Traces are read (Azure's CSV, Mooncake's JSONL, our own CSV) with the live benchmark's reader, so
 that both refuse the same mistakes. A trace is brought to a rate by thinning it; without one,

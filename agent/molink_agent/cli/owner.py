@@ -1,4 +1,4 @@
-"""What an owner does with an agent: see how it is, pause it, take the PC back."""
+"""Commands of an owner to an agent: see how it is, pause it, take the PC back."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a PC gave, night by night: `molink agent report`."""
+"""Report of what a PC gave, night by night: `molink agent report`."""
 
 import json
 from collections.abc import Iterator, Sequence

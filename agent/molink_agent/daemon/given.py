@@ -1,4 +1,4 @@
-"""What this PC has given, night by night, in a file of its owner's own.
+"""Contributions of this PC, night by night, in a file of its owner's own.
 
 Time, tokens and bytes are the coordinator's count, which the PC asks for now and then; what has
 come since the last question belongs to the night of now. A night is from noon to noon: an evening

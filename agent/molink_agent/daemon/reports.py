@@ -1,4 +1,4 @@
-"""What one device node tells the coordinator that it lends and wants, whenever that has changed."""
+"""Reports of one device node to the coordinator on what it lends and wants, upon each change."""
 
 import asyncio
 from collections.abc import Callable

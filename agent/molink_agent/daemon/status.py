@@ -1,4 +1,4 @@
-"""What the owner asks a running agent, and what it answers: of the PC, and of each device."""
+"""Status of a running agent for its owner: of the PC, and of each device."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What this PC is and lends, as the coordinator is told: hardware, caps, measurements together.
+"""Profile of this PC as the coordinator is told: hardware, caps, measurements together.
 
 What is measured of the PC's line counts for all its devices; what is measured of a device, for one.
 Values are cut to what a message may hold before they are sent: a driver that names a card in 300

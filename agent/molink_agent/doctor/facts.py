@@ -1,4 +1,4 @@
-"""What the doctor found out about a PC, and what it concludes, as plain values: the checks need no
+"""Facts that the doctor found out about a PC, and its findings, as plain values: the checks need no
 PC to be tested."""
 
 from dataclasses import dataclass, field

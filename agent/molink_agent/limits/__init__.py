@@ -1,1 +1,1 @@
-"""What the PC's owner lends, and whether now is a time to lend it."""
+"""Limits of what the PC's owner lends, and whether now is a time to lend it."""

@@ -1,4 +1,4 @@
-"""What the owner of a PC lends of it.
+"""Limits that the owner of a PC sets on what it lends.
 
 Without limits the PC is lent as far as it does not hurt: free memory but a reserve, half of the
 processor, any hour; not on battery, and no card while its owner plays.

@@ -1,1 +1,1 @@
-"""How this PC is reached and reaches others, whatever routers are between them."""
+"""Network of this PC: how it is reached and reaches others, whatever routers are between them."""

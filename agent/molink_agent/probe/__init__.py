@@ -1,1 +1,1 @@
-"""What the agent can find out about its PC: devices, memory, network, clock, who uses it."""
+"""Probes of the agent's PC: devices, memory, network, clock, who uses it."""

@@ -1,4 +1,4 @@
-"""Where weights come from, within which limits they are fetched, and how far a download is."""
+"""Source of weights, the limits within which they are fetched, and how far a download is."""
 
 import time
 from collections import deque

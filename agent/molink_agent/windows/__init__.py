@@ -1,4 +1,4 @@
-"""What the Windows installer has to decide, as Python that runs inside the WSL distribution.
+"""Decisions of the Windows installer, as Python that runs inside the WSL distribution.
 
 PowerShell keeps what must happen before there is a Linux to ask: is this Windows new enough, is
 virtualisation on, install WSL. From then on `windows/install.ps1` calls `python3 -m

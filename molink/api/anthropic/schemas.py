@@ -1,4 +1,4 @@
-"""What the JSON of a request to `/v1/messages` may hold.
+"""Schemas of the JSON of a request to `/v1/messages`.
 
 A message is a list of blocks here. Those of tools that a server runs, and these tools themselves,
 are left out and named: agents send them with all that they send. Tools of Anthropic's that a client

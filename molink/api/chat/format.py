@@ -1,4 +1,4 @@
-"""How the served model writes reasoning and calls, found from its chat template.
+"""Format in which the served model writes reasoning and calls, found from its chat template.
 
 A template shows the model's own earlier calls and thoughts in its own format, so its marks tell the
 format: `<tool_call>` that of Hermes and Qwen, `[TOOL_CALLS]` Mistral's, and so on. An operator may

@@ -1,4 +1,4 @@
-"""Which field of a request asks for a grammar, and for which.
+"""Fields of a request that ask for a grammar, read as one.
 
 OpenAI's `response_format`, vLLM's `structured_outputs`, and its older `guided_*` fields say the
 same in three ways; a request may use one of them.

@@ -1,1 +1,1 @@
-"""What requests and answers carry beside their bodies."""
+"""Headers of requests and answers, beside their bodies."""

@@ -1,4 +1,4 @@
-"""Which web pages of other origins a browser lets use the API (CORS).
+"""Web pages of other origins that a browser lets use the API (CORS).
 
 None, unless the operator names them. A page whose origin is named may use a server without keys,
 as the server's own pages may. `*` stands for any page that sends a key: a server without keys never

@@ -1,4 +1,4 @@
-"""Which fields of a request were ignored, in the header `X-MoLink-Ignored`.
+"""Ignored fields of a request, named in the header `X-MoLink-Ignored`.
 
 Clients of other servers send what only those servers know (`user`, `store`, `metadata`,
 `service_tier`, `cache_prompt`, ...). None of it changes an answer, so it is accepted; but a

@@ -1,4 +1,4 @@
-"""Which ring served a request, and what waiting, prefill and decode took.
+"""Headers with the ring that served a request, and what waiting, prefill and decode took.
 
 An answer's headers say what is known when they leave: of a whole answer everything, of a stream
 what came before its first event. A stream carries the rest as `molink` in its last event. All of it

@@ -1,4 +1,4 @@
-"""What the answers of completions and chat completions have in common.
+"""Common part of the answers of completions and chat completions.
 
 Both answer with choices inside an envelope (id, model, time, usage), whole or in chunks; they
 differ in how one choice looks. So a dialect writes a choice and a piece of it, and this file does

@@ -1,4 +1,4 @@
-"""What the JSON of a request to `/v1/chat/completions` may hold.
+"""Schemas of the JSON of a request to `/v1/chat/completions`.
 
 Clients send back what other servers gave them, and what their own former versions wrote: calls of
 any shape, messages of nothing, functions without a box. All of it can be shown to a model.

@@ -1,4 +1,4 @@
-"""What endpoints answer, as types of which `/openapi.json` is made.
+"""Answers of endpoints, as types of which `/openapi.json` is made.
 
 Where an answer is written as one dict, its type is a `TypedDict`, which a type checker holds the
 writer to; what the coordinator reports is in `molink.report`. Answers that are merged of parts are

@@ -1,4 +1,4 @@
-"""What `/openapi.json` says of each endpoint beyond its route and its handler's own words."""
+"""Operations of `/openapi.json`: what it says of each endpoint beyond its route and handler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How a GGUF file stores the numbers of a tensor: plain, or in blocks of so many values and bytes.
+"""Block types of GGUF files: numbers of a tensor, plain or in blocks of so many values and bytes.
 
 A row of a tensor is whole blocks. What our kernels have stays as it is; an import writes types of
 `RECODED_TYPES` anew. Types that are in none of the tables are not read.

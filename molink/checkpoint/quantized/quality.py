@@ -1,4 +1,4 @@
-"""What few bits cost in quality, as far as it was measured.
+"""Quality that few bits cost, as far as it was measured.
 
 Each figure is a line of docs/benchmarks/quantized.md (a test compares them): the divergence of the
 rounded demo model from the plain one, how often the likeliest word stays the same, perplexities.

@@ -26,7 +26,7 @@ _USER = re.compile(r"([a-z2-7]{16}):(\S{1,100})")
 """One line of the file: a node's id, its password."""
 
 _USERS_BYTES_MAX = 2**20
-"""Of the file: 4,096 nodes at 120 bytes a line, and as much again for comments."""
+"""Largest file of users: 4,096 nodes at 120 bytes a line, and as much again for comments."""
 
 
 class ExternalBroker:

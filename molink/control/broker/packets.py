@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 FILTERS_MAX = 32
-"""Of one client, and of one packet; the coordinator has seven, a node six."""
+"""Most filters of one client, and of one packet; the coordinator has seven, a node six."""
 
 REFUSED = 0x80
 """What a SUBACK answers for a filter that is not granted."""

@@ -1,5 +1,5 @@
-"""Who may write and read what. Pure; what an external broker should allow, too
-(docs/operating.md prints it as rules of Mosquitto).
+"""Permissions of the broker's clients to write and read topics. Pure; what an external broker
+should allow, too (docs/operating.md prints it as rules of Mosquitto).
 
 A node writes the topics under its own `said/` that there are, and no others, so that what a broker
 keeps for it has an end; it reads its own `told/#` and what the coordinator publishes for all; the
@@ -19,7 +19,7 @@ COORDINATOR_NAME = "coordinator"
 
 _USERNAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LEVELS_MAX = 32
-"""Of a topic; ours have six. A filter of a hostile depth costs memory for nothing."""
+"""Most levels of a topic; ours have six. A filter of a hostile depth costs memory for nothing."""
 _FOR_ALL = f"{ROOT}/coordinator/said"
 _REPORTS = tuple(
     topic for topic in ALL_TOPICS if topic.path.startswith(f"{ROOT}/node/{{node}}/said/")

@@ -1,4 +1,4 @@
-"""Which connected clients are sent a message, and what is kept for later subscribers. Pure.
+"""Routing of messages to connected clients, and what is kept for later subscribers. Pure.
 
 The permissions already tell who can want a topic: of a thousand nodes one, and the coordinator. So
 a message is compared with the filters of those two, and no index of all filters is needed.

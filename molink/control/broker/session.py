@@ -45,11 +45,11 @@ at once. Behind one address a school's PCs may come back together, each for mill
 CONNECT_TIMEOUT_S = 5.0
 """From the connection to the end of its first packet."""
 _CONNECT_BYTES_MAX = 2**16
-"""Of the first packet, from an unknown client: names, a token and a last will of a few hundred
+"""Largest first packet of an unknown client: names, a token and a last will of a few hundred
 bytes."""
 _PACKET_BYTES_MAX, _NODE_PACKET_BYTES_MAX = 2**20, 2**16
-"""Of the coordinator, which sends the config.json of its model, and of a node: its largest, a
-report of 64 paths, is 30 KB."""
+"""Largest packets of the coordinator, which sends the config.json of its model, and of a node,
+whose largest, a report of 64 paths, is 30 KB."""
 _MESSAGES_PER_S, _MESSAGES_BURST = 100.0, 500.0
 _BYTES_PER_S, _BYTES_BURST = 2.0**18, 2.0**20
 """Packets and bytes that are read of one node: ten times what the coordinator lets it say
@@ -125,7 +125,7 @@ class Session(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._name = ""
-        """Of the client; empty until it is connected."""
+        """Name of the client; empty until it is connected."""
         self._will: Message | None = None
         self._packet_ids = cycle(range(1, 2**16))
         self._last_data_s = self._loop.time()
@@ -137,7 +137,7 @@ class Session(asyncio.Protocol):
             TokenBucket(_BYTES_PER_S, _BYTES_BURST),
         )
         self.address = ""
-        """Of the client's PC, or its router."""
+        """Address of the client's PC, or of its router."""
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection is closed."""
 

@@ -1,1 +1,1 @@
-"""What travels on the control plane: topics, payloads, invites, sealed joins."""
+"""Messages of the control plane: topics, payloads, invites, sealed joins."""

@@ -1,4 +1,4 @@
-"""What every message of the control plane is made of: its base, and fields with their bounds."""
+"""Base of every message of the control plane, and fields with their bounds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ NUMBER_MAX = 2**53
 """Beyond it integers are not exact as floats; a registry numbers its assignments up to there."""
 
 Number = Annotated[int, Field(ge=-1, le=NUMBER_MAX)]
-"""Of a round, a revision, a ring: it counts up; -1: of none."""
+"""Number of a round, a revision or a ring, which counts up; -1: of none."""
 
 ProtocolNumber = Annotated[int, Field(ge=0, le=2**31)]
 """Number of the protocol that a build speaks (`molink.control.versions`)."""
@@ -61,7 +61,7 @@ Token = Annotated[str, Field(max_length=64, pattern=r"^[!-~]*$")]
 """A secret or a number that was drawn; it is compared, not read."""
 
 Word = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,20}$")]
-"""Of this protocol: a link, a port, a kind of path."""
+"""A word of this protocol: a link, a port, a kind of path."""
 
 Address = Annotated[str, Field(max_length=300, pattern=r"^[A-Za-z0-9.\-:\[\]]+:\d{1,5}$")]
 """host:port."""
@@ -149,9 +149,9 @@ class ModelSize(Message):
     code_bytes: Annotated[int, Field(ge=0, le=2**50)] = 0
     """The part of it that is codes of quantized weights, which no format of numbers changes."""
     element_bytes: Literal[2, 4] = 2
-    """Of a number as it is stored."""
+    """Bytes of a number of the weights as it is stored."""
     computed_bytes: Literal[2, 4] | None = None
-    """Of a number as every stage holds it; None: as each device likes it best."""
+    """Bytes of a number as every stage holds it; None: as each device likes it best."""
 
     def held_bytes(self, device_element_bytes: int) -> int:
         """One layer in a device that by itself computes in numbers of so many bytes."""

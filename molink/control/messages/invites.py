@@ -70,7 +70,7 @@ class Invite:
     """Invite of one cluster: where to join, with which secret, and the key of the right place."""
 
     url: str
-    """Of the coordinator's port for agents, https, without a slash at its end."""
+    """URL of the coordinator's port for agents: https, without a slash at its end."""
     invite_id: str
     """16 hexadecimal digits; not secret, it names the invite in lists."""
     secret: InviteSecret

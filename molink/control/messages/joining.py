@@ -34,7 +34,7 @@ Challenge = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 UnixTime = Annotated[float, Field(ge=0, le=1e11)]
 BrokerPassword = Annotated[str, Field(min_length=1, max_length=100, repr=False)]
-"""Of somebody else's broker it is what its operator chose."""
+"""Password at the broker; for an external broker, what its operator chose."""
 
 Secret = Annotated[str, Field(min_length=16, max_length=100, repr=False)]
 
@@ -81,7 +81,7 @@ class JoinAnswer(Confidential):
     broker_tls: ServerTrust | None
     """None: plain MQTT, which only somebody else's broker speaks."""
     agents_tls: ServerTrust
-    """Of the coordinator's port for agents, where weights are fetched."""
+    """Trust in the coordinator's port for agents, where weights are fetched."""
     username: Annotated[Name, Field(max_length=60)]
     password: BrokerPassword
     weights_token: Secret
@@ -109,7 +109,7 @@ class OpenedRequest:
     key: bytes
     """The node's public key."""
     pc_key: bytes | None = None
-    """Of the PC that vouches for it; None: nobody does."""
+    """Public key of the PC that vouches for the node; None: nobody does."""
 
 
 def seal_vouched(

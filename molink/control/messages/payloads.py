@@ -49,14 +49,14 @@ class Device(Message):
     index: Annotated[int, Field(ge=0, le=63)] = 0
     name: ShortText
     memory_bytes: Bytes
-    """Of the device."""
+    """All memory of the device."""
     free_bytes: Bytes
-    """That its owner lends of it now: the least of what is free and of the cap."""
+    """Memory that the owner lends now: the least of what is free and of the cap."""
     cap_bytes: Bytes | None = None
-    """The owner's; what holds a stage today must fit into it, too."""
+    """Cap that the owner has set; what holds a stage today must fit into it, too."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     element_bytes: Literal[2, 4] = 2
-    """Of a weight or a key in the number format that this device computes in by itself."""
+    """Bytes of a weight or a key in the number format that this device computes in by itself."""
 
 
 class StepCost(Message):
@@ -75,11 +75,11 @@ class FormatCost(Message):
     the model: with its shape they come to step times before it was ever timed there."""
 
     format: ShortText
-    """As `molink.checkpoint.model_shape.WeightFormat`; others are not counted with."""
+    """Name of a `molink.checkpoint.model_shape.WeightFormat`; others are not counted with."""
     read_s: Seconds
-    """Of one row."""
+    """Time of the products with one row."""
     row_s: Seconds
-    """Of each of many rows."""
+    """Time that each of many rows takes."""
 
 
 class Profile(Message):
@@ -123,7 +123,7 @@ class ProbeOrder(Message):
     round: Number
     """Counts up: a node measures once for each."""
     model: ModelName
-    """Of which a layer's step times are wanted."""
+    """Model of which a layer's step times are wanted."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The model's config.json: all that timing a layer of random weights needs."""
     peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
@@ -248,22 +248,23 @@ class StageFact(Message):
     """Progress of a node with an assignment."""
 
     revision: Number
-    """Of the assignment."""
+    """Revision of the assignment that this fact is about."""
     kind: Literal["downloading", "loading", "loaded", "ready", "failed", "stopped"]
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
     line: Annotated[StageLoaded | Unreadable | None, Embedded(LOADED, none={})] = Field(
         default_factory=lambda: None
     )
-    """Of "loaded"."""
+    """What the stage tells of itself once it is "loaded"."""
     message: Sentence = ""
     user_fault: bool = False
-    """Of "failed": whether what was asked for cannot be, as opposed to this node."""
+    """Whether a stage "failed" because what was asked for cannot be, as opposed to this node."""
     about: Annotated[str, Field(pattern=r"^([a-z2-7]{16}|coordinator)?$")] = ""
-    """Of "failed": whom its lost link led to, a node id or "coordinator"; empty: it was no link."""
+    """Other end of the lost link by which it "failed": a node id or "coordinator"; empty: no
+    link."""
     missing: Annotated[tuple[Number, ...], Field(max_length=RESUMED_MAX)] = ()
-    """Of "ready": requests of `GoOn.resume` that the stage cannot go on with."""
+    """Requests of `GoOn.resume` that a stage that is "ready" cannot go on with."""
     cached: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
-    """Of "ready": runs of cached blocks that may stay."""
+    """Runs of cached blocks that may stay on a stage that is "ready"."""
 
 
 class NodeHealth(Message):
@@ -297,11 +298,11 @@ class ShadowOrder(Message):
 
     revision: Number
     epoch: Number
-    """Of the ring; in any other it is void."""
+    """Epoch of the ring in which the order holds; in any other it is void."""
     protocol: ProtocolNumber = UNTOLD
-    """That the ring speaks, and so the shadow."""
+    """Protocol that the ring speaks, and so the shadow."""
     link: StageLink | None = None
-    """To the shadow; None: there is none any more."""
+    """Link to the shadow; None: there is no shadow any more."""
 
 
 class CoordinatorPresence(Message):

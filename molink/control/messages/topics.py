@@ -117,7 +117,7 @@ class Received:
     node_id: str
     """The node that it is about, which sent it where nodes write; empty for the coordinator's."""
     message: BaseModel
-    """Of the class `topic.message`."""
+    """The payload, an instance of `topic.message`."""
     retained: bool = False
     """Sent earlier, perhaps long ago: it is no heartbeat."""
     arrived_s: float = 0.0

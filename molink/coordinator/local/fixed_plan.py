@@ -36,7 +36,7 @@ DECODE_TOKENS_PER_S_MIN = 5.0
 """What one decode stream needs: slower than people read, an answer is no use."""
 
 NO_PORT = 0
-"""Of an address in a profile: a local node has no peer service, its stage's ports are its own."""
+"""Port in the profile of a local node, which has no peer service: its stage's ports are its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RingPlan:
     """Ring of local nodes that the operator asked for."""
 
     path: str
-    """Of the model, as every stage finds it: a directory, or a hub id."""
+    """Path of the model, as every stage finds it: a directory, or a hub id."""
     works: tuple[AssignedWork, ...]
     nodes: int
     """Count of stages and standbys."""
@@ -54,7 +54,7 @@ class RingPlan:
     """Where the stages' event logs go, with a stage's number behind the name."""
     log_format: str = "text"
     cache_room: CacheRoom | None = None
-    """Of this PC, for cached KV; None: there is none."""
+    """Room that this PC has for cached KV; None: there is none."""
 
     def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
@@ -110,7 +110,7 @@ class FixedPlanner:
     """Planner whose only ring is what the operator asked for."""
 
     node_ids: tuple[str, ...]
-    """Of the nodes that host the stages."""
+    """Ids of the nodes that host the stages."""
     works: tuple[AssignedWork, ...]
     standbys: int = 0
     """Nodes beside them, which may have taken their places while the ring serves."""

@@ -42,7 +42,7 @@ class _Launcher:
     plan: RingPlan
     index: int
     warm: WarmStage
-    """Of all stages that run here."""
+    """The warm stage process that all stages of this PC share."""
 
     async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         return self.plan.path

@@ -50,7 +50,7 @@ INVITE_S = 60.0
 """Its nodes are admitted in the same moment."""
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
-"""Of a stage that fails: no other node can take its layers, so it is tried again soon."""
+"""Waits before a failed stage is tried again: soon, as no other node can take its layers."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Where what a node reports of itself differs from what others measure, and what is believed then.
+"""Discrepancies between what a node reports and what others measure, and what is believed.
 
 A node may lie, by mistake or not, and a plan that believes it puts a ring behind its slowness. So
 its reports are compared with what others measure: a receiver counts what a sender's line carries,

@@ -1,4 +1,4 @@
-"""Who is there, and what each node reports of itself: the control plane's messages, kept by node.
+"""Book of nodes and what each reports of itself: the control plane's messages, kept by node.
 
 Nothing here decides: the hub writes, the manager of rings reads, and `changed` wakes it. Times are
 arguments, in seconds on a clock that never jumps.

@@ -1,4 +1,4 @@
-"""Which nodes each node measures the paths to, and when: neighbours that may form a ring.
+"""Probing of the paths between nodes: each measures those to neighbours that may form a ring.
 
 All pairs of a small cluster, of a large one so many for each node, spread evenly, so that one
 round costs a node some seconds of its line and no more. Of a change only the paths are measured

@@ -1,4 +1,4 @@
-"""How much slower a member of a ring is than its plan counts with: its steps, and its link.
+"""Slowdown of a ring's member against what its plan counts with: its steps, and its link.
 
 A node reports step times before it serves, and its neighbours measure its line. What it does while
 it serves is held against both. A link is measured by its own pacer, which learns a lower rate only

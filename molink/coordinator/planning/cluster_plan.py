@@ -1,4 +1,4 @@
-"""What a plan holds, who makes it, and the cache from which the manager takes it.
+"""Plan of a cluster, its planners, and the cache from which the manager takes plans.
 
 Is it time to plan? Nodes that start together are planned for together, once the paths between
 them are measured.

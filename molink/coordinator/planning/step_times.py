@@ -1,4 +1,4 @@
-"""Which step times a plan counts with for a node.
+"""Step times of a node that a plan counts with.
 
 A node that has timed a layer of the model is planned by that. One that has not yet, because the
 coordinator serves another model than when it joined, has told how it multiplies with weights of

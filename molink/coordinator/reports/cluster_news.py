@@ -1,4 +1,4 @@
-"""What changes in a cluster, for its ledger of events: who came, what each PC does, what serves.
+"""Changes of a cluster for its ledger of events: who came, what each PC does, what serves.
 
 Made from the cluster's report, which all that a node's state follows from has gone into: what a
 node reports, what it is told, and what is known of its silence.

@@ -1,4 +1,4 @@
-"""What each node has given: time, tokens x layers, bytes. One SQLite file beside the registry.
+"""Ledger of what each node gave: time, tokens x layers, bytes; an SQLite file beside the registry.
 
 Figures are sums over all starts of the coordinator; a node's reports count up from the start of its
 stage, so differences between two reports are added, and a report that is less than the one before
@@ -30,7 +30,7 @@ from molink.stage_protocol.health import StageHealth
 LEDGER_FILE = "ledger.sqlite"
 
 LINE_SLACK = 2.0
-"""Of what a line is believed to carry: a probe of a second may find it busy."""
+"""Factor over what a line is believed to carry: a probe of a second may find it busy."""
 
 LOCAL_MBPS = 100_000.0
 """Between processes of one PC."""
@@ -65,9 +65,9 @@ class Ledger:
 
     _db: sqlite3.Connection
     _sums: dict[str, Contribution] = field(default_factory=dict)
-    """As they are written."""
+    """Sums of what nodes gave, by node id, as they are written."""
     _added: list[tuple[str, Contribution]] = field(default_factory=list)
-    """And not yet written."""
+    """Contributions that were added and are not written yet."""
     _sent_before: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -135,7 +135,8 @@ class Accounting:
     book: NodeBook
     service: ClusterService
     _tokens_before: dict[int, int] = field(default_factory=dict)
-    """Of each ring by its number, tokens handed to users until the last time: over all epochs."""
+    """Tokens that each ring had handed to users at the last look, over all epochs, by its
+    number."""
     _at: float = field(default_factory=time.monotonic)
     _counted_at: dict[str, float] = field(default_factory=dict)
     """When each node's bytes were counted last."""

@@ -1,4 +1,4 @@
-"""What the API serves: whichever rings there are, as one `GenerationService`.
+"""Service of a cluster for the API: whichever rings there are, as one `GenerationService`.
 
 A request goes to the ring that is forecast to begin its answer soonest, or as the operator has it
 (`molink_scheduler.routing`); one whose forecasts miss its targets is refused at once. It belongs to

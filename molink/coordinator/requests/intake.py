@@ -1,4 +1,4 @@
-"""Which ring takes a newcomer, by what the operator wants, and when none does.
+"""Intake of requests: the ring that takes a newcomer, by the operator's policy, or a refusal.
 
 The decisions are in `molink_scheduler.routing` and `molink_scheduler.waiting_line`; here they meet
 the rings that serve.

@@ -1,4 +1,4 @@
-"""How much of its prompts a ring had cached, since its start and of late.
+"""Hit rate of a ring's prompt cache, since its start and of late.
 
 A share of tokens, not of requests: a hit of one block of a long prompt saves next to nothing. Of
 each request only its first admission counts; one that is preempted, or computed anew after a loss,
@@ -13,7 +13,7 @@ from molink.report.cluster import CachedBelow, CacheReport
 from molink.stage_protocol.health import CacheTiersHealth, StageHealth
 
 RECENT_REQUESTS = 100
-"""Of which the recent hit rate is: one of them is 1 %, and a changed crowd shows within minutes."""
+"""Requests behind the recent hit rate: one of them is 1 %, and a changed crowd shows in minutes."""
 
 
 @dataclass(slots=True)

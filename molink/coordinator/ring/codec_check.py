@@ -1,4 +1,4 @@
-"""Which codec suits a model and a ring, found out with the model's own text.
+"""Choice of the codec that suits a model and a ring, measured with the model's own text.
 
 Does the model tolerate a codec? It first writes short texts from random first tokens. Then every
 prefix of them is a prompt of its own, once with raw activations and once with the codec; the next

@@ -61,7 +61,7 @@ class RingClientLinks:
     )
     _links: ProcessLinks = field(init=False)
     _head_key: str | None = None
-    """That its link was opened with."""
+    """Public key with which the link to the head was opened."""
 
     @classmethod
     def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":

@@ -35,8 +35,8 @@ from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_scheduler.waiting_line import Wait, WaitingLine
 
 UNREAD_EVENTS_MAX = 256
-"""Of one answer, that its reader has not taken, beside what its connection holds: some seconds of
-any answer, and 0.1 MB. At so many its sequence gives its place on the ring to others."""
+"""Most events of one answer that its reader has not taken, beside what its connection holds: some
+seconds of any answer, and 0.1 MB. At so many its sequence gives its place to others."""
 
 TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
 """Between two tokens of a sequence, and until the first, before another ring is tried: who was
@@ -44,7 +44,7 @@ preempted waits for room, and who came last for all before, so this is only for 
 or holds back."""
 
 UNREAD_CHARS_MAX = 2**16
-"""Of their text, which is far less than so much for any usual tokenizer."""
+"""Most characters in such events; with any usual tokenizer they have far fewer."""
 
 HOLDS_MAX = 8
 """How often: each time its context is computed again, which others pay for."""
@@ -74,15 +74,15 @@ class Served:
     """What a ring has brought its users, by the coordinator's own count."""
 
     tokens: int
-    """Since the start."""
+    """Tokens that users have got since the ring's start."""
     decoding: int
     """Sequences that have had a token and wait for more."""
     prompt_tokens: int
-    """Of the longest prompt whose first token is waited for; 0: none is."""
+    """Length of the longest prompt whose first token is waited for; 0: none is."""
     round_s: float
     """Smoothed time between two tokens of a sequence; 0: not known yet."""
     held_tokens: int = 0
-    """Of all sequences together, of which the ring holds KV."""
+    """Tokens of all sequences together of which the ring holds KV."""
     interrupted: int = 0
     """Sequences that have had a token, and none since they lost a stage or their ring."""
 
@@ -111,11 +111,11 @@ class LiveSequence:
     sampling: SamplingParams
     text: TextStream | None
     tokens: int
-    """Of prompt and answer together, at most."""
+    """Most tokens of prompt and answer together."""
     output: list[int]
-    """Generated so far, on rings before too."""
+    """Tokens generated so far, on rings before this one too."""
     known_tokens: int
-    """That the ring computes before the first that it generates."""
+    """Tokens that the ring computes before the first that it generates."""
     moved_at: float
     """When it was submitted, or its latest token came."""
     patience: float
@@ -131,22 +131,22 @@ class LiveSequence:
     held_tokens: int = 0
     """Its first tokens, of which every stage of the ring holds KV."""
     losses: int = 0
-    """Of stages, since it came here."""
+    """Count of stages that this ring has lost since the sequence came to it."""
     wait: Wait | None = None
     """Its place in the ring's line, while it waits for its first token there."""
     place: int = 0
-    """Among prompts that wait on the ring (`prompt_order`)..."""
+    """Its place among prompts that wait on the ring (`prompt_order`)."""
     place_uncached: int = 0
-    """...and if nothing of it were cached."""
+    """Place that it would have among waiting prompts if nothing of it were cached."""
     met: RingState | None = None
     """The ring as it was when it was sent there; None: it was not yet."""
     is_held: bool = False
     """Whether the ring computes nothing of it until its reader has read on."""
     holds: int = 0
-    """How often that was so."""
+    """How often the sequence was held for its reader."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
     _unread_chars: int = 0
-    """Of the text of events that wait."""
+    """Characters in the text of events that wait for their reader."""
 
     def __post_init__(self) -> None:
         if self.timeline is not None:

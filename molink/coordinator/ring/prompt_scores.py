@@ -33,7 +33,7 @@ class PromptScores:
 
     prompt: Sequence[int]
     count: int
-    """Of the likeliest tokens that are wanted for each."""
+    """Number of likeliest tokens that are wanted for each token of the prompt."""
     _found: dict[int, PromptLogprob] = field(default_factory=dict)
     """By position."""
 

@@ -23,7 +23,8 @@ from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_scheduler.waiting_line import WaitingLine
 
 ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
-"""Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
+"""Weight of the newest time between two tokens in their mean, and the longest time that counts:
+longer ones are pauses of a preempted sequence."""
 
 
 @dataclass(slots=True)
@@ -34,7 +35,8 @@ class RingProspects:
     pace: PaceEstimator = field(default_factory=PaceEstimator)
     admission: RingAdmission = field(default_factory=RingAdmission)
     order: PromptOrder = field(default_factory=PromptOrder)
-    """As the head has it, which gives its own places by what is cached there."""
+    """Order of waiting prompts as the head has it, which gives its own places by what is cached
+    there."""
     mirror: PrefixMirror | None = None
     """None: the ring caches nothing."""
     round_s: float = 0.0
@@ -45,7 +47,7 @@ class RingProspects:
     watch: LineWatch = field(default_factory=LineWatch)
     """Over requests that are left lying."""
     _tail_reports: int = 0
-    """That the tail had sent at the last look."""
+    """Count of the reports that the tail had sent at the last look."""
 
     @classmethod
     def of(cls, terms: RingTerms) -> "RingProspects":

@@ -39,7 +39,8 @@ AGENT_SILENT_S = 2.5
 """Without a heartbeat for so long an agent is as silent as its stage, and can load nothing."""
 
 DOWNLOAD_SHARE = 0.5
-"""Of the time until a stage is loaded; how long each part takes is not known beforehand."""
+"""Share that the download is taken to have in the time until a stage is loaded; how long each part
+takes is not known beforehand."""
 
 
 class NodeCommands(Protocol):
@@ -67,20 +68,20 @@ class AgentStage:
     commands: NodeCommands
     loaded: StageLoaded | None = None
     pid: int | None = None
-    """Of its process, where that runs on this machine."""
+    """Id of the stage's process, where that runs on this machine."""
     has_joined: bool = False
     failure: StageFailure | None = None
     """Why its ring has ended, if it is the one to blame."""
     is_stuck: bool = False
-    """Whether it does nothing, or says nothing, any more: it counts as lost..."""
+    """Whether the stage does nothing, or says nothing, any more: it counts as lost."""
     is_given_up: bool = False
-    """...and whether nothing is to be loaded there again: its agent is as silent, or both lie."""
+    """Whether nothing is to be loaded on the node again: its agent is as silent, or both lie."""
     shadowed: Mapping[int, int] = field(default_factory=dict)
-    """Of how many tokens of each request it holds KV although it is new to the ring."""
+    """Tokens of each request of which the stage holds KV although it is new to the ring."""
     next_id: str = ""
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
-    """Of the agent that the stage was assigned to."""
+    """Incarnation of the agent that the stage was assigned to."""
     limits: LoadLimits = field(default_factory=LoadLimits)
     clock: Callable[[], float] = time.monotonic
     pc_downloading_at: Callable[[], float] = lambda: 0.0
@@ -350,7 +351,7 @@ class JoinTerms:
     upload_mbps: float | None = None
     """Cap of every node; None: none, or each its own."""
     emulated: LinkShape | None = None
-    """Of each link as it begins; None: links are real."""
+    """Shape of each emulated link as it begins; None: links are real."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from molink.stage_protocol.health import StageHealth
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 
 RISE_MIN = 0.01
-"""Of a fraction within its deadline: who is slower takes longer than the hour that a ring's members
-have to load."""
+"""Least rise of a loading fraction within its deadline: who is slower takes longer than the hour
+that a ring's members have to load."""
 
 REPORT_AGE_MAX_S = 10.0
 """A stage reports twice a second, also while it is within a step."""
@@ -64,7 +64,7 @@ class LoadLimits:
     """A file of several GB on an old disk takes less, as do starting torch and checking what is
     already there."""
     lagging_s: float = 10.0
-    """Of one member without which the others could serve, when all of them have loaded."""
+    """Longest wait for one member without which the others, all loaded, could serve."""
 
 
 @dataclass(slots=True)
@@ -75,10 +75,10 @@ class LoadWatch:
     began_at: float
     _kind: str = ""
     _fraction: float = 0.0
-    """As it was when it last counted as progress..."""
+    """Fraction when it last counted as progress."""
     _progressed_at: float = field(init=False)
     _latest: tuple[str, float] = ("", 0.0)
-    """...and as it is now."""
+    """Kind and fraction as last reported."""
     _rose_at: float = field(init=False)
     """However little."""
     _first: tuple[float, float] = (0.0, math.inf)

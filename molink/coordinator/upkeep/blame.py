@@ -30,18 +30,18 @@ from dataclasses import dataclass, field
 from molink.coordinator.ring.stage_watch import StageFailure
 
 REST_FIRST_S, REST_MAX_S = 60.0, 3600.0
-"""Of a node whose stage has failed; doubles with each failure. Only the node can know that its disk
-is full, so it is tried again."""
+"""First and longest rest of a node whose stage has failed; each failure doubles it. Only the node
+can know that its disk is full, so it is tried again."""
 
 SUSPECT_SHARE = 0.25
-"""Of such a rest for a node that is only suspected: at first half of those are innocent, and where
-two PCs serve alone, nobody serves meanwhile."""
+"""Share of such a rest for a node that is only suspected: at first half of those are innocent, and
+where two PCs serve alone, nobody serves meanwhile."""
 
 INNOCENT_RESTS_MAX = 2
 """Rests of others that one bad node among three or more can bring about, until it is forgiven."""
 
 HOUR_S = 3600.0
-"""Of service without a failure: one is forgiven."""
+"""Service without a failure after which one failure is forgiven."""
 
 EXCUSED_MAX = 12
 """Ends within an hour that a node may announce: each costs users some seconds all the same."""
@@ -59,16 +59,16 @@ class _Record:
     """What is held against one node."""
 
     failures: int = 0
-    """That it rested for."""
+    """Failures that the node rested for."""
     suspicions: int = 0
-    """Of these: because of a neighbour's complaint, or its own."""
+    """Failures that rest on a neighbour's complaint, or on the node's own."""
     rest_s: float = 0.0
     until: float = 0.0
     """How long its rest is, and when it ends."""
     is_suspected: bool = False
     """Whether it rests on suspicion."""
     latest: StageFailure | None = None
-    """Of its own."""
+    """Latest failure of the node's own stage."""
     reason: str = ""
     served_s: float = 0.0
     """Since its last failure, or the last hour that was forgiven."""

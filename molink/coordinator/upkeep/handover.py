@@ -64,7 +64,7 @@ class Handover:
     _replaced: set[int] = field(default_factory=set)
     """Numbers of the rings that are being replaced."""
     _late: dict[int, "_Late"] = field(default_factory=dict)
-    """Of each ring that loads."""
+    """Members that still load, by the number of their ring."""
 
     @property
     def under_way(self) -> bool:

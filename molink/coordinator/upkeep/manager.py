@@ -59,7 +59,7 @@ RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
 at once. Doubles until a ring has served for a while."""
 
 STEADY_S = 60.0
-"""Of service: what ends a ring after it is another matter than what ended the one before."""
+"""Service after which a ring is steady: what ends it then is not what ended the one before."""
 
 
 @dataclass(slots=True)
@@ -95,11 +95,11 @@ class ClusterManager:
     _fruitless: object = None
     """What a plan was made for that brought no ring: the same again would bring none either."""
     _slow: frozenset[str] = frozenset()
-    """Nodes that do far less than was planned with..."""
+    """Nodes that do far less than was planned with."""
     _unreplaced: frozenset[str] = frozenset()
-    """...the members of rings among them whose place nobody takes..."""
+    """Slow members of rings whose place nobody takes."""
     _known_slow: frozenset[str] = frozenset()
-    """...and who of these was known when all nodes were last planned for."""
+    """Slow nodes that were known when all nodes were last planned for."""
     _restless: RestlessNodes = field(default_factory=RestlessNodes)
     _plans: PlanCache = field(init=False)
     _handover: Handover = field(init=False)

@@ -22,7 +22,7 @@ from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.recovery.members import Room
 
 ADDRESSES_MAX = 16
-"""Of a link, as messages allow."""
+"""Most addresses of a link, as messages allow."""
 
 
 BUILD_TIMEOUT_S = 3600.0

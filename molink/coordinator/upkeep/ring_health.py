@@ -1,4 +1,4 @@
-"""What the manager learns of rings: slow nodes, and what is waited for.
+"""Health of rings as the manager judges it: slow nodes, and what is waited for.
 
 Times are arguments, in seconds on a clock that never jumps.
 """
@@ -40,7 +40,7 @@ class SlowdownMonitor:
     _checked_at: float = 0.0
     _seen_at: dict[str, float] = field(default_factory=dict)
     _looks: Counter[str] = field(default_factory=Counter)
-    """That found a node slow which does not count as slow yet, in a row."""
+    """Looks in a row that found a node slow which does not count as slow yet, by node id."""
 
     def slow_nodes(
         self, rings: Sequence[RingSupervisor], nodes: Sequence[Node], now: float

@@ -52,7 +52,7 @@ class ForecastPace:
 
     round_s: float = 3.0
     prompt_token_s: float = 0.25
-    """Of a prompt's time to its first token, for each of its tokens."""
+    """Time to a first token that each token of a prompt adds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class RingSupervisor:
     stages: Sequence[AgentStage]
     endpoint: RingEndpoint
     codec: str
-    """As `--wire`."""
+    """Codec of the ring's links, as `--wire` names it."""
     service: ClusterService
     stand_by: Callable[[Node, int], Awaitable[None]]
     """Has a node hold nothing, if its last assignment was for this epoch."""
@@ -85,7 +85,7 @@ class RingSupervisor:
     not."""
     keeper: RingKeeper
     kept: KeptRing | None = None
-    """As an earlier coordinator has left it; None: it is built."""
+    """The ring as an earlier coordinator has left it; None: it is built."""
     state: RingState = RingState.LOADING
     has_served: bool = False
     served_s: float = 0.0
@@ -94,7 +94,7 @@ class RingSupervisor:
     """Why it has failed; None unless it has."""
     clock: Callable[[], float] = time.monotonic
     fractions: dict[int, float] = field(default_factory=dict)
-    """Of each stage's loading."""
+    """Fraction of its loading that each stage has done, by its index."""
     _planned_at: float = field(init=False)
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: ServingRing | None = None

@@ -11,7 +11,7 @@ class ManagerSettings:
 
     min_nodes: int = 1
     codec: str = "raw"
-    """As `--wire`."""
+    """Codec of a ring's links, as `--wire` names it."""
     standbys: int = 0
     """Free nodes that are to hold the layers of others."""
     shadow: bool = True

@@ -29,7 +29,7 @@ class Standbys:
     """Keeper of the standbys, who also finds who fills a hole."""
 
     wanted: int
-    """As `--standby`."""
+    """Count of standbys that the operator wants (`--standby`)."""
     planner: Planner
     assigner: Assigner
     free: Callable[[], Sequence[Node]]

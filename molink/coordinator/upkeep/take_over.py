@@ -37,7 +37,7 @@ class KeptStage:
 
     node_id: str
     incarnation: str
-    """Of its agent."""
+    """Incarnation of the stage's agent."""
     assigned: Assignment
     """The last that its node was sent."""
     loaded: StageLoaded
@@ -71,7 +71,7 @@ class KeptRing:
 
     number: int
     settings: str
-    """Of the operator, that all its stages were loaded with."""
+    """Settings of the operator that all stages of the ring were loaded with."""
     terms: RingTerms
     requests_link: StageLink
     codec: CodecDecision
@@ -112,7 +112,7 @@ class RingKeeper:
     settings: str = ""
     """Rings that were loaded with others are not taken over."""
     requests: dict[int, list[GenerationRequest]] = field(default_factory=dict)
-    """That rings of an earlier coordinator compute, by the ring's number."""
+    """Requests that rings of an earlier coordinator compute, by the ring's number."""
 
     @classmethod
     def of(

@@ -1,1 +1,1 @@
-"""What the dashboard knows: observations, their history, and what stands out in them. Pure."""
+"""Model of the dashboard: observations, their history, and what stands out in them. Pure."""

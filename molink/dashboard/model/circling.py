@@ -1,4 +1,4 @@
-"""Where the micro-batches of a ring are: a share of them at each stage, the rest on its links.
+"""Micro-batches of a ring as they circle: a share at each stage, the rest on its links.
 
 Each stage tells how many micro-batches it held in the last half second, waiting or computed, and
 the head how many circled, as means. What no stage held was on the way, and is shared among the

@@ -1,4 +1,4 @@
-"""What an operator should look at first: the few sentences at the top of the screen.
+"""Findings for an operator to look at first: the few sentences at the top of the screen.
 
 A slow PC is found by comparison. Its decode step is compared with what was usual while we looked,
 and with the time that it measured when it joined, for who begins to look when it is slow already.

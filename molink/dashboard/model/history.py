@@ -1,4 +1,4 @@
-"""What was observed over the last minutes: series, and the figures that one look cannot give.
+"""History of the last minutes: series, and the figures that one look cannot give.
 
 Rates come from differences between looks: tokens of the requests, bytes of the links. A stage's
 usual step time is learned here as well, so that one which has become slower is seen even where it

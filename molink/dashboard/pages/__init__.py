@@ -1,1 +1,1 @@
-"""What the dashboard shows: lines of styled text made from the model. Pure, without a terminal."""
+"""Pages of the dashboard: lines of styled text made from the model. Pure, without a terminal."""

@@ -1,4 +1,4 @@
-"""What the middle of the screen shows: a view, or a page over it (details, keys, an invite)."""
+"""Content of the screen's middle: a view, or a page over it (details, keys, an invite)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which layers of a stage keep something, and whether they do in every step.
+"""Calls of a stage's layers that keep something, checked in every step.
 
 A layer that keeps state elsewhere would come out wrong without any error. So every step notes which
 layers called attention or a mixer; a layer that calls neither is refused, and so is a step whose

@@ -1,4 +1,4 @@
-"""What each layer reads of the token itself, on a stage that has some of the layers.
+"""Inputs that each layer reads of the token itself, on a stage that has some of the layers.
 
 In models with per-layer embeddings (Gemma 4 E2B and E4B) a layer gets, beside its rows, a part of a
 wide table that is looked up by the token, plus a projection of the token's embedding. All of that

@@ -1,1 +1,1 @@
-"""What a PC is measured by before it is given layers; each is a program of its own."""
+"""Probes that measure a PC before it is given layers; each is a program of its own."""

@@ -1,4 +1,4 @@
-"""Which words may come next in a sequence that must match a grammar: masks of the vocabulary.
+"""Grammar masks: the words of the vocabulary that may come next in a sequence that must match.
 
 The tail knows a token as soon as it has drawn it, and needs the mask of the next one a round later.
 So the mask is computed in a thread meanwhile: while the sequence goes around the ring and through

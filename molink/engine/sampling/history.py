@@ -1,4 +1,4 @@
-"""What the tail knows of one sequence: how to sample it, and which tokens it has had."""
+"""History of one sequence at the tail: how to sample it, and which tokens it has had."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

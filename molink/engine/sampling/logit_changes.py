@@ -1,4 +1,4 @@
-"""What changes logits before a draw: grammars, biases, stop tokens that come too soon, penalties.
+"""Changes of logits before a draw: grammars, biases, stop tokens that come too soon, penalties.
 
 All of them touch few words of a row, so the rows of a step are seen as one long row, of which the
 touched words are gathered, changed and put back: some operations for the whole step, however many

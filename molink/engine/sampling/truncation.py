@@ -1,4 +1,4 @@
-"""Which words stay possible: min_p, top_k and top_p as one threshold for each row.
+"""Truncation of the vocabulary: min_p, top_k and top_p as one threshold for each row.
 
 All three keep the likeliest words, so what they keep together is all words at least as likely as
 the last one kept. Words that tie with it are kept too: 16-bit logits tie often, and a cut that

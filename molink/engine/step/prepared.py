@@ -1,4 +1,4 @@
-"""What a stage tells of its layers once they are there."""
+"""Facts that a stage tells of its layers once they are there."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""What warming up, making room and recording ask of a stage, so that they need not know how it
-computes.
+"""Interface that warming up, making room and recording ask of a stage, however it computes.
 
 Shapes: T rows of a batch, R rows of a recorded step, D hidden size.
 """

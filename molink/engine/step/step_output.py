@@ -1,4 +1,4 @@
-"""What one step of a stage gives."""
+"""Output of one step of a stage."""
 
 from dataclasses import dataclass
 

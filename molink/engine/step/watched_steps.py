@@ -1,4 +1,4 @@
-"""What is watched of a stage's steps: how long a card takes, and the rows that others compare."""
+"""Watch over a stage's steps: how long a card takes, and the rows that others compare."""
 
 import time
 from collections.abc import Sequence

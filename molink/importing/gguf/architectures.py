@@ -1,4 +1,4 @@
-"""What a GGUF file calls the layers of a model, and what the library calls them.
+"""Architectures of GGUF files: their names of a model's layers, and the library's.
 
 A file names the parts of a layer by what they do (`blk.3.ffn_up`), the library by where they are in
 its class. Some are also stored otherwise: see `changes`. Names of the format's own package are

@@ -1,4 +1,4 @@
-"""How tensors of a GGUF file become those that a class of the library loads.
+"""Changes of a GGUF file's tensors into those that a class of the library loads.
 
 Most keep their bytes. Rows, which blocks never cross, are moved whole: q and k in the order of
 another rotary embedding, heads of values in turns, two matrices that the class holds as one. Small

@@ -1,4 +1,4 @@
-"""How vocabularies of byte pairs cut text into words before their merges, by `tokenizer.ggml.pre`.
+"""Patterns by which byte-pair vocabularies cut text before merges, by `tokenizer.ggml.pre`.
 
 Each name stands for one or several patterns: the first cuts the text, each further one cuts what is
 left between the cuts. They are written as the original tokenizers have them. A name that is not

@@ -1,4 +1,4 @@
-"""What a stage does with its KV blocks when its cache changes: keep, drop, put away, bring back.
+"""Changes of a stage's cache of KV blocks: keep, drop, put away, bring back.
 
 The head says what, by numbers; its engine knows where the blocks of each number are. Here they are
 handed from one to the other: from the engine to the store below the device's memory, and back.

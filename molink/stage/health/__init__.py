@@ -1,1 +1,1 @@
-"""What a stage tells of itself while it serves."""
+"""Health reports of a stage while it serves."""

@@ -1,4 +1,4 @@
-"""What a stage's engine adds to its health reports."""
+"""Health figures that a stage's engine adds to its reports."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a ring's head tells of itself beside what every stage does."""
+"""Health figures of a ring's head, beside those that every stage reports."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a stage reports of itself while it serves, and when.
+"""Sender of a stage's health reports while it serves.
 
 The loop reports twice a second. While it is within one long step a thread of its own repeats the
 last report, with the time for which computing has not moved on: so a coordinator can tell a long

@@ -1,5 +1,5 @@
-"""What a stage has computed lately, for its health reports: prompts on the head, sketches of
-rows if wanted, and how many micro-batches were here.
+"""Recent work of a stage, for its health reports: prompts on the head, sketches of rows if wanted,
+and how many micro-batches were here.
 
 A report may be lost on its way, so each tells of the last seconds. Times are on the stage's own
 clock.

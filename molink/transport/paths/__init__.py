@@ -1,1 +1,1 @@
-"""Which way a link takes to a node: straight, or through the relay."""
+"""Paths of links to nodes: straight, or through the relay."""

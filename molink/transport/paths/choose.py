@@ -1,4 +1,4 @@
-"""Which path a link takes, and when it moves to another one.
+"""Choice of a link's path, and its moves from one path to another.
 
 Direct is better: no third party's line, no detour. So the link is direct when an address answers,
 goes through the relay when none does, and then tries the direct addresses again, less and less

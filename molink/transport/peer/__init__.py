@@ -1,1 +1,2 @@
-"""What every node offers its neighbours besides its stage: to be measured, within limits."""
+"""Peer service that every node offers its neighbours besides its stage: to be measured, within
+limits."""

@@ -1,4 +1,4 @@
-"""How one node measures the path to another.
+"""Protocol by which one node measures the path to another.
 
     the service: Hello(nonce)
     the node:    Measure(its id, a nonce of its own, proof)

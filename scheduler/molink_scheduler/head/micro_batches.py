@@ -1,4 +1,4 @@
-"""How many decode micro-batches circle the ring, and how large the next one may be.
+"""Number of decode micro-batches that circle the ring, and the most rows of the next one.
 
 A running request belongs to no fixed group. Whenever the head's device is free and fewer than
 `count` micro-batches are under way, the requests that are ready depart together, at most their even

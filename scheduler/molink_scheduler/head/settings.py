@@ -1,4 +1,4 @@
-"""What the operator or the cost model chose: for a whole ring, and for its head."""
+"""Settings of a whole ring and of its head, chosen by the operator or the cost model."""
 
 from dataclasses import dataclass
 

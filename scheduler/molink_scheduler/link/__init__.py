@@ -1,1 +1,1 @@
-"""What crosses a link next, in which pieces, and how fast."""
+"""Links between stages: the order of what crosses them, in chunks, at a paced rate."""

@@ -51,7 +51,7 @@ DROP_QUEUE_BYTES = 16 * 1024
 """The same on a slow link: what a few small chunks queue there by themselves."""
 
 DROP_LASTS_S = 0.1
-"""...for so long: a stall of the far end is over by then."""
+"""Time that such queueing must last: a stall of the far end is over by then."""
 
 LATENESS_SHARE = 1 / 32
 """Weight of one chunk in the smoothed lateness."""
@@ -63,10 +63,11 @@ LATENESS_S_CAP = 0.020
 """A stall counts as no more than this, or one would be felt for a hundred chunks."""
 
 ARRIVAL_SPAN_S = 0.1
-"""Acknowledgements are timed over at least this long, so that a burst of them is no rate..."""
+"""Shortest span over which acknowledgements are timed, so that a burst of them is no rate."""
 
 ARRIVAL_ACKS_MIN = 3
-"""...and over at least two gaps, because large chunks of a fast link trickle once it is slow."""
+"""Fewest acknowledgements that are timed, two gaps: large chunks of a fast link trickle once it is
+slow."""
 
 HEADROOM_S = 0.002
 """Bytes that came back this much sooner than the believed rate allows say that the link has more:
@@ -140,7 +141,7 @@ class LinkEstimator:
     jitter_s: float = field(init=False, default=0.0)
     """How much lateness of acknowledgements the window makes up for."""
     queueing_delay_s: float = field(init=False, default=0.0)
-    """As the newest acknowledgement saw it."""
+    """Queueing delay that the newest acknowledgement saw."""
     capacity_bytes_per_s: float = field(init=False)
     """The rate when last nothing queued: what the link can do when it is ours alone."""
     foreign: ForeignUpload = field(init=False, default_factory=ForeignUpload)

@@ -48,8 +48,8 @@ class LinkMemory:
 
 
 CAUTIOUS = LinkMemory(rate_bytes_per_s=1e6, rtt_s=0.1)
-"""Of a peer never met: 8 Mbps, a slow home uplink. Only the size of the first chunks hangs on it,
-what may be in flight starts from less."""
+"""Memory of the link to a peer never met: 8 Mbps, a slow home uplink. Only the size of the first
+chunks hangs on it, what may be in flight starts from less."""
 
 
 class Departure(NamedTuple):
@@ -58,13 +58,14 @@ class Departure(NamedTuple):
     size_bytes: int
     sent_at: float
     in_flight_bytes: int
-    """Ours at that moment, the chunk included."""
+    """Our bytes in flight at that moment, the chunk included."""
     delivered_bytes: int
-    """Acknowledged in total at that moment..."""
+    """Bytes acknowledged in total at that moment."""
     delivered_at: float
-    """...and when the newest of it was."""
+    """When the newest of the acknowledged bytes was acknowledged."""
     delivered_sent_at: float
-    """When that chunk had left: bytes are never counted as coming back faster than they left."""
+    """When the newest acknowledged chunk had left: bytes are never counted as coming back faster
+    than they left."""
     rate_bytes_per_s: float
     """Believed at that moment: against it, not against its neighbours, a chunk came back soon."""
     app_limited: bool
@@ -76,7 +77,7 @@ class Repeat(NamedTuple):
 
     sequence: int
     size_bytes: int
-    """As it was sent, its header among them."""
+    """Size of the chunk as it was sent, its header included."""
     urgent: bool
 
 
@@ -89,10 +90,10 @@ class LinkReport:
     """Since the start."""
     bytes_sent: int
     decode_waiting: int
-    """Transfers of which something has not left..."""
+    """Decode transfers of which something has not left."""
     prefill_waiting: int
     decode_queued_bytes: int
-    """...and the bytes of them that have not."""
+    """Bytes of decode transfers that have not left."""
     prefill_queued_bytes: int
     chunk_bytes: int
     rate_mbps: float

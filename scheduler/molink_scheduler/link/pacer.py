@@ -25,10 +25,11 @@ from molink_scheduler.link.window import LinkWindow
 __all__ = ["LinkPacer"]
 
 URGENT_CHUNKS = 2.0
-"""How much urgent data may be in flight although the window is full, in chunks..."""
+"""How much urgent data may be in flight although the window is full, in chunks."""
 
 URGENT_BYTES_MIN = 16 * 1024
-"""...and at least: a decode step of two rows of a 4,096-wide model at 16 bits."""
+"""Urgent bytes that may be in flight at least: a decode step of two rows of a 4,096-wide model at
+16 bits."""
 
 PACE_SLACK_S = 0.004
 """A sender that woke late may make up for so much."""
@@ -37,12 +38,12 @@ PAUSE_S = 0.002
 """A window open for longer without a send is the sender's pause; less is the event loop's."""
 
 STALL_S_MIN = 1.0
-"""Without an acknowledgement for so long..."""
+"""Shortest wait for an acknowledgement after which a link counts as stalled."""
 
 STALL_ROUNDS = 4.0
-"""...and so many round trips, queueing included, one more chunk may go, and each further one after
-twice the wait: late acknowledgements must not stop a link. Where the path is dead there is another
-connection (`LinkSilence`) before a third chunk."""
+"""Round trips, queueing included, that such a wait also lasts at least. One more chunk may go then,
+and each further one after twice the wait: late acknowledgements must not stop a link. Where the
+path is dead there is another connection (`LinkSilence`) before a third chunk."""
 
 
 @dataclass(slots=True)

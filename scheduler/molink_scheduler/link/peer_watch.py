@@ -48,9 +48,9 @@ class PeerWatch:
     _arrived_at: float | None = field(init=False, default=None)
     """When the last frame came, or silence began to count; None: nothing has come yet."""
     _pause_s: float = field(init=False, default=0.0)
-    """The longest of late..."""
+    """Longest pause of late between two frames."""
     _paused_at: float = field(init=False, default=-math.inf)
-    """...and when it ended."""
+    """When the longest pause of late ended."""
     _looked_at: float = field(init=False, default=-math.inf)
     _is_silent: bool = field(init=False, default=False)
 

@@ -1,4 +1,4 @@
-"""What leaves on a link now: the pacer says whether and how much, the queue which piece.
+"""Sender of one link: the pacer says whether and how much leaves now, the queue which piece.
 
 The two know nothing of each other; asking them in the right order is a decision too, and the live
 link and the simulator must make it alike. So it is made here, once. After every event of the link
@@ -34,10 +34,11 @@ from molink_scheduler.link.transmission import Chunk, LinkView, Transfer, Transm
 __all__ = ["LinkSender", "PrefillPause"]
 
 PAUSE_SHARE_MAX = 0.2
-"""Of the link's time, at most: steps that follow each other closely would stop prefill for good."""
+"""Largest share of pauses in the link's time: steps that follow each other closely would stop
+prefill for good."""
 
 PAUSE_S_MAX = 0.03
-"""Of one step, and of what may be saved up: a queue that is longer is not ours."""
+"""Longest pause for one step, and most that may be saved up: a longer queue is not ours."""
 
 PAUSE_S_MIN = 0.002
 """With less left it is not worth to begin."""

@@ -32,11 +32,12 @@ SILENT_ROUNDS = 4.0
 an access point that is changed stays within it."""
 
 SILENT_S_MIN = 2.0
-"""...but at least: TCP repeats a lost packet three or four times within two seconds, and a stall of
-a home Wi-Fi is over by then."""
+"""Shortest silence that counts: TCP repeats a lost packet three or four times within two seconds,
+and a stall of a home Wi-Fi is over by then."""
 
 SILENT_S_MAX = 10.0
-"""...and at most: the largest chunk of a link that has fallen to a tenth of a Mbps takes half."""
+"""Longest silence that is waited for: the largest chunk of a link that has fallen to a tenth of a
+Mbps takes half."""
 
 RECONNECT_S = 4.0
 """Between two tries: a relayed connection with its handshake answers within three."""

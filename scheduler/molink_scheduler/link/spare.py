@@ -38,7 +38,7 @@ class SpareTurn:
     _free_at: float = field(init=False, default=-math.inf)
     """When all that has left is off the line."""
     _others_bytes: int = field(init=False)
-    """That others had sent at the last look."""
+    """Bytes that the other links had sent at the last look."""
 
     def __post_init__(self) -> None:
         self._others_bytes = self._sum()

@@ -27,32 +27,32 @@ PROBE_S = 0.004
 """Queue that a probe adds where the link has no more: half a chunk."""
 
 CYCLE_ROUNDS = 8
-"""Probe, drain, then six rounds of cruising (BBR's cycle)..."""
+"""Rounds of a cycle: probe, drain, then six rounds of cruising (BBR's cycle)."""
 
 CYCLE_S_MAX = 0.8
-"""...but on a long link more often, or a rise would be learned after seconds."""
+"""Longest cycle: without it a long link would learn of a rise only after seconds."""
 
 ROUND_S_MIN = 0.02
 """Phases on a short link last so long, or the cycle would be all probe."""
 
 RAMP_PER_S = 64.0
-"""A ramp grows the window by this factor each second: 1 to 200 Mbps in 1.3 s..."""
+"""Factor by which a ramp grows the window each second: 1 to 200 Mbps in 1.3 s."""
 
 RAMP_ROUND_S = 0.012
-"""...or, where that is more, by this much queue each round..."""
+"""Queue by which a ramp grows the window each round, where that is more."""
 
 RAMP_ROUND_MAX = 2.0
-"""...and at most twofold a round, as TCP does."""
+"""Largest factor by which a ramp grows the window in a round, as TCP does."""
 
 RAMP_LEAD = 2.5
 """A ramp's window is at most so many times what has been seen delivered in a round."""
 
 RAMP_QUEUE_S = 0.010
-"""Queueing, beyond the lateness that is usual, that stops a ramp..."""
+"""Queueing, beyond the lateness that is usual, that stops a ramp."""
 
 RAMP_QUEUE_ROUNDS = 0.5
-"""...and ends it when every chunk saw it for so many round trips: a stage that computed for a while
-is over by then, and a prompt acknowledgement lets the ramp go on."""
+"""Round trips after which a ramp ends if every chunk saw such queueing: a stage that computed for a
+while is over by then, and a prompt acknowledgement lets the ramp go on."""
 
 START_WINDOW_BYTES = 16 * 1024
 """In flight at first to a peer never met: TCP's initial window; 130 ms at 1 Mbps."""

@@ -1,4 +1,5 @@
-"""Which nodes in which order hold which layers, in one or several rings. See docs/placement.md."""
+"""Placement: nodes in their order and the layers they hold, in one or several rings. See
+docs/placement.md."""
 
 from molink_scheduler.placement.change import ChangeCost, Decision, change_cost, worth_changing
 from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast

@@ -1,4 +1,4 @@
-"""What a placement is computed from: what each node lends, the links, the goal.
+"""Facts that a placement is computed from: what each node lends, the links, the goal.
 
 Nodes say these numbers of themselves, and a node may lie. So whatever is built here lies within
 what a PC or a link can be: no rate is zero, no time infinite, nothing is NaN, and the arithmetic

@@ -1,4 +1,4 @@
-"""What makes one ring better than another.
+"""Objective of a placement: the score that makes one ring better than another.
 
 A search compares rings by a `Score`: users first, then a cost. As many users as possible within the
 bound on the time per token is what a cluster is for, and then the shortest time to first token.

@@ -1,1 +1,1 @@
-"""What a stage's core was told, kept and written so that it can be played again."""
+"""Recording of what a stage's core was told, written so that it can be played again."""

@@ -1,1 +1,1 @@
-"""Which ring serves a request, and whether one should: forecasts, routing, admission by targets."""
+"""Routing of requests to rings: forecasts, choice of a ring, admission by targets."""

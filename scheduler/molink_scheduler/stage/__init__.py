@@ -1,1 +1,1 @@
-"""What a stage does with what it is sent: order, pieces, checks."""
+"""Core of a stage, which orders, joins and checks what the stage is sent."""

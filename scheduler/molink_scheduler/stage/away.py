@@ -1,5 +1,4 @@
-"""What a stage has been told of cached blocks below its device's memory, and of those that come
-back.
+"""Record of cached blocks below a stage's device memory, and of those that come back.
 
 Part of a stage's book (`book`): here is which number is in which tier, and who has answered about
 a fetch. A fetch is passed on when both the stage's own reader and all stages before have answered.

@@ -1,4 +1,4 @@
-"""What a stage does next: every decision of its loop, for the live stage and for the simulated one.
+"""Core of a stage: every decision of its loop, for the live stage and for the simulated one.
 
 A stage takes what has arrived, releases what is over, computes the next batch, stamps it, sends it
 on, and learns from the time that this took. A driver owns threads and tensors, or virtual time; it

@@ -1,4 +1,4 @@
-"""Which layers of an extended stage still lack a request's KV, and from what they are fed.
+"""Layers of an extended stage that still lack a request's KV, and the rows they are fed from.
 
 A ring that has lost a stage which no other node can hold goes on with one place less: a neighbour
 loads the lost layers beside its own. What it held stays. Where the lost layers are *behind* its

@@ -1,1 +1,1 @@
-"""How long steps and rounds take, learned and forecast."""
+"""Times of steps and rounds, learned and forecast."""

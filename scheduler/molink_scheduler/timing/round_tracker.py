@@ -1,5 +1,4 @@
-"""What the head learns from every decode round: step times of all stages, and what the links
-cost.
+"""Tracker of decode rounds: step times of all stages, and what the links cost, for the head.
 
 Each stage stamps a decode batch with its step time and the rate of its outgoing link. When the
 batch is back, what is left of its trip after compute and wire time is delay: propagation,

@@ -1,4 +1,4 @@
-"""What a ring of home PCs is to a trace, and what a node of the paper's cluster is.
+"""Clusters that a trace is played on: a ring of home PCs, and the nodes of the paper.
 
 The paper's prefill nodes (Mooncake, FAST'25) have eight A800 each and a dummy model of the shape of
 Llama-2-70B. Their prefill counts as its equations do, `l (a n^2 d + b n d^2)` operations with a = 4

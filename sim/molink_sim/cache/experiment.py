@@ -1,4 +1,5 @@
-"""What `molink sim cache` shows: rows of one table, each a plain mapping that goes to JSON too."""
+"""Experiment of `molink sim cache`: rows of one table, each a plain mapping that goes to JSON
+too."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

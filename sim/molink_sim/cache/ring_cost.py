@@ -1,4 +1,4 @@
-"""What prompts and answers cost a ring, with no step of them simulated.
+"""Costs of prompts and answers on a ring, with no step of them simulated.
 
 Prompts: every span passes every stage and every link, one behind the other, so a prompt holds up
 the next one for as long as the slowest stage or the slowest link needs for all of its spans. Its

@@ -1,4 +1,4 @@
-"""Who asks for what that was asked before: Mooncake's traces with the hashes of their blocks.
+"""Traces of repeated prompts: Mooncake's, with the hashes of their blocks.
 
 Each line of a trace names its prompt's blocks of 512 tokens by whole numbers; two prompts share a
 beginning exactly as far as their numbers are alike. A number is one token of one block for the

@@ -1,4 +1,4 @@
-"""What must hold of every run, one invariant to a file."""
+"""Invariants that must hold of every run, one to a file."""
 
 from molink_sim.checkers.bounded_queues import BoundedQueues
 from molink_sim.checkers.bytes_conserved import BytesConserved

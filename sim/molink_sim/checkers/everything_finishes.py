@@ -1,4 +1,4 @@
-"""When the faults have stopped, everything finishes, and the world is at rest."""
+"""Liveness: once the faults have stopped, everything finishes, and the world is at rest."""
 
 from molink_sim.checkers.checker import Checker
 from molink_sim.outcome import RequestOutcome

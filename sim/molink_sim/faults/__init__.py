@@ -1,4 +1,4 @@
-"""What goes wrong; each fault is described by a `FaultSpec` of the scenario.
+"""Faults of a simulation; each is described by a `FaultSpec` of the scenario.
 
 The core never learns that a fault is simulated: it sees late bytes, slow steps, copies of messages,
 or nothing more at all.

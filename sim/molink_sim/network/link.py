@@ -1,4 +1,4 @@
-"""What a stage sees of the link that leaves it, whatever decides what it carries next."""
+"""Interface of the link that leaves a stage, whatever decides what it carries next."""
 
 from typing import Any, NamedTuple, Protocol
 

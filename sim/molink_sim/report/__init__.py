@@ -1,4 +1,4 @@
-"""What a run came to, for people and for programs.
+"""Reports of a run, for people and for programs.
 
 `summary` makes numbers of an outcome, `tables`, `curves`, `gantt` and `micro_batches` show them,
 `page` binds tables and pictures into one HTML file that needs nothing else. A `Sweep` is many runs

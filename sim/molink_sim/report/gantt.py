@@ -1,4 +1,4 @@
-"""Who computed and who sent at each moment: stages and links as lanes, from head to tail.
+"""Gantt chart of computing and sending: stages and links as lanes, from head to tail.
 
 This is the picture that shows why a number is what it is: a prefill that holds back a decode round
 is a long bar before a short one, a link without overlap is a staircase.

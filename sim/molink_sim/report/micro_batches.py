@@ -1,4 +1,4 @@
-"""Where extra micro-batches stop paying, as a heat map and as curves.
+"""Heat map and curves of where extra micro-batches stop paying.
 
 A ring of three stages is busy with three micro-batches only if links cost no time; while one
 travels, another could be computed. How many that takes depends on how long a round is against the

@@ -1,4 +1,4 @@
-"""What a stage computes on: a device of its own, or the cores of a PC that several stages share.
+"""Devices that stages compute on: one of their own, or the cores of a PC that several share.
 
 A shared device keeps a time of its own, *compute time*: it passes as fast as real time while one
 stage computes, and slower the more compute at once. Steps are planned in it. So a step that others

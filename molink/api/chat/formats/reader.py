@@ -1,4 +1,4 @@
-"""What all readers of formats share: held text, steps over it, and calls with ids.
+"""Base of all readers of formats: held text, steps over it, and calls with ids.
 
 A reader is a small state machine. `_step` is its state: it consumes what it can of `_held` and
 tells whether something changed; `push` repeats steps until one waits for more text. What a step

@@ -1,4 +1,4 @@
-"""What the JSON of a request to `/v1/responses` may hold.
+"""Schemas of the JSON of a request to `/v1/responses`.
 
 A conversation is a list of items here: messages, calls of tools and their results, and what the
 model reasoned. Tools that OpenAI runs, and items of these, are left out and named: agents send them

@@ -30,7 +30,7 @@ SLOWER_MIN = 3.0
 who works at the PC, which its stage tells."""
 
 FELT_S = 0.1
-"""That a token must be late for it at least: threads of a busy PC wait as long for each other."""
+"""Least delay of a token that counts as slow: threads of a busy PC wait as long for each other."""
 
 WINDOW_S, GAPS_MIN = 60.0, 10
 """For which a ring must be slow, and times between two tokens that must have been measured."""

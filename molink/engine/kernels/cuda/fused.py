@@ -1,4 +1,4 @@
-"""What stands between a layer's products, one Triton launch for each of `fused_math`'s operators.
+"""Fused Triton kernels between a layer's products, one launch for each of `fused_math`'s operators.
 
 Importing this imports Triton, which comes with torch's CUDA builds only; `fused_choice` asks
 whether it can be used.

@@ -1,4 +1,4 @@
-"""What the fused kernels of a card compute, written out in torch: their values, and their oracle.
+"""Operators of a card's fused kernels, written out in torch: their values, and their oracle.
 
 A layer between its products is a dozen small operations: norms, the rotation of queries and keys,
 the write into the KV pool, a gate. On a card each is a launch, which costs the host more than the
