@@ -21,6 +21,9 @@ from tests.end_to_end.forked.server import STAGES, server_of
 
 STREAMS, TOKENS = 8, 100
 LONG = GenerationRequest((5,) * 70, SamplingParams(4, temperature=0.0))
+SPAN_TOKENS = 128
+"""Longest span: no prompt is cut. Pieces cut just in time have 16 rows where the machine is busy,
+as many as a batch of all streams, and those are not spoilt."""
 LOUD = 96
 """Token whose numbers grow beyond fp16 in the third layer, on the second stage."""
 
@@ -65,7 +68,9 @@ def stream(number: int) -> GenerationRequest:
 
 async def streams_beside(model, bad: GenerationRequest):
     """What eight streams are answered alone, then beside bad requests; the events and rings."""
-    settings = settings_of(ServeSettings, model=str(model), nodes=3, dtype="float16")
+    settings = settings_of(
+        ServeSettings, model=str(model), nodes=3, dtype="float16", span_tokens=SPAN_TOKENS
+    )
     async with start_local(settings) as cluster, asyncio.timeout(120):
         service = cluster.service
         await service.until_ready()
