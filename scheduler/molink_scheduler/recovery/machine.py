@@ -66,7 +66,8 @@ def recover(state: RingRecovery, event: Event, now: float) -> Step:
     """What follows from an event. `now`: seconds, of any clock that does not go back."""
     if state.phase is Phase.ENDED:
         return state, ()
-    if state.due_at is not None and now >= state.due_at:
+    is_late = state.due_at is not None and now >= state.due_at
+    if is_late and not isinstance(event, WentOn):  # Requests that flow are not stopped for it.
         return _given_up(state, TOO_LATE)
     match event:
         case StagesLost(losses, with_coordinator):

@@ -189,6 +189,14 @@ def test_a_ring_that_does_not_go_on_in_time_ends(event):
     assert tell(state, event, WentOn(), TimePassed()) == (state, ()), "it has ended"
 
 
+def test_a_ring_whose_requests_flow_again_at_the_last_moment_serves_and_can_recover_again():
+    state, _ = tell(a_ring(3), lost(1), FillerFound(1), PlaceLoaded(1, 1, ROOM))
+    state, _ = tell(state, RequestsListed(1, ()), *(PlaceReady(1, place) for place in range(3)))
+    state, told = tell(state, WentOn(), now=100.0 + RECOVER_WITHIN_S)
+    assert told == (Serve(RECOVER_WITHIN_S, 0.0),) and state.phase is Phase.SERVING
+    assert tell(state, lost(2), now=200.0)[1][0].place == 2
+
+
 @pytest.mark.parametrize(
     "ring, room, lacks",
     [({}, Room(4095), "tokens"), ({"state_slots": 4}, Room(4096, state_slots=3), "states")],
