@@ -87,7 +87,7 @@ async def _serve(settings: UpSettings, watching: Watching, shown: "StatusLine") 
 
 
 def _ports(settings: UpSettings) -> tuple[int, int]:
-    """Of the API and of what agents ask. Raises UserError for one that somebody else has."""
+    """Ports of the API and of what agents ask. Raises UserError for one that somebody else has."""
     from molink.api.server import check_port_free, free_ports
 
     for option, wanted in settings.ports():

@@ -134,7 +134,7 @@ class ApiSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which model is served, how its answers are read, and how it is computed."""
+    """Settings of the model: its name, how its answers are read, how it is computed."""
 
     model: str
     served_model_names: tuple[str, ...] = setting(

@@ -133,7 +133,7 @@ class NodeFile:
         return Network({(a.name, b.name): self._link(a, b) for a, b in permutations(self.nodes, 2)})
 
     def _link(self, sender: ListedNode, receiver: ListedNode) -> LinkFacts:
-        """As fast as both lines, and what was measured between them, let it be."""
+        """The link between two nodes: as fast as both lines, and what was measured, allow."""
         pair = self.pairs.get(frozenset((sender.name, receiver.name)), _Pair())
         measured_mbps = math.inf if pair.rate_mbps is None else pair.rate_mbps
         one_way_ms = pair.one_way_ms

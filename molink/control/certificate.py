@@ -65,7 +65,7 @@ def api_certificate(data_dir: Path, names: Collection[str]) -> TlsFiles:
 
 
 def _general_name(name: str) -> x509.GeneralName | None:
-    """As certificates hold it; None for a name that is none there."""
+    """The host as certificates hold it; None for a name that is none there."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

@@ -91,7 +91,7 @@ class KeyPair:
 
     @property
     def public_z85(self) -> str:
-        """As ZeroMQ and our messages write it."""
+        """The public key as ZeroMQ and our messages write it."""
         return key_to_z85(self.public)
 
     @property

@@ -35,7 +35,7 @@ from molink_scheduler.resume import Resume
 
 
 class Stop(Message):
-    """Command: hold nothing."""
+    """Command: end the stage, if there is one, and hold nothing."""
 
     kind: Literal["stop"] = "stop"
 

@@ -154,7 +154,7 @@ def _unpacked(payload: str) -> bytes:
 
 
 def _decoded(payload: str) -> bytes:
-    """As far as whole bytes go; a last character that stands for no byte is left out."""
+    """Whole bytes of the payload; a last character that stands for no byte is left out."""
     if not PAYLOAD.fullmatch(payload):
         raise _altered()
     whole = payload[:-1] if len(payload) % 4 == 1 else payload

@@ -36,7 +36,7 @@ class StageSilent:
 
 @dataclass(frozen=True, slots=True)
 class FillerFound:
-    """Answer to `FindFiller`."""
+    """Nodes that can take the lost stage's place that `FindFiller` asked for."""
 
     place: int
     standby: Filler | None = None
@@ -47,7 +47,7 @@ class FillerFound:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourFound:
-    """Answer to `FindNeighbour`."""
+    """Neighbour that can take the hole's layers that `FindNeighbour` asked for, if any."""
 
     place: int | None
     """Place that can take the layers; None: none can."""
@@ -65,7 +65,7 @@ class PlaceLoaded:
 
 @dataclass(frozen=True, slots=True)
 class RequestsListed:
-    """Answer to `ListRequests`."""
+    """Requests that could go on in the epoch, as `ListRequests` asked."""
 
     attempt: int
     requests: Positions
@@ -86,7 +86,7 @@ class PlaceReady:
 
 @dataclass(frozen=True, slots=True)
 class WentOn:
-    """Requests flow again."""
+    """The ring serves: requests flow again, as `ResumeRequests` said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class EndRing:
-    """End the ring."""
+    """End the ring: it cannot go on, and its requests go to another one."""
 
     why: str
     """A sentence."""
