@@ -13,7 +13,6 @@ from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.resume import Resume
-from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
@@ -48,9 +47,8 @@ def _source(
         settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
         directory = before.book.directory if isinstance(before, HeadScheduler) else None
         return HeadScheduler(settings, resume, frozenset(kept.missing), directory)
-    away = AwayBook.of(join.ring.tiers)
     ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
-    book = StageBook(ledger, layers.limits, away, join.ring.state_snapshots)
+    book = StageBook.of(join.ring, ledger, layers.limits)
     book.resume(resume, frozenset() if before is None else kept.cached)
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX

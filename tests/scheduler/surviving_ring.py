@@ -6,8 +6,8 @@ Until all are in the next epoch survivors go on with the one before, as far as t
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.events import CacheChanged, RequestCancelled
+from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.recovery.events import (
     Event,
@@ -211,7 +211,7 @@ class SurvivingRing(ToyRing):
         for request_id in going_on.missing:
             self.to_head(RequestCancelled(request_id))
         if going_on.cached is not None:
-            self.to_head(CacheChanged(CacheChange(retain=going_on.cached)))
+            self.to_head(CacheChanged(RetainBlocks(going_on.cached)))
         self.submit_all(resumed)
         self.tell(WentOn())
 

@@ -53,8 +53,8 @@ from molink.wire.frames import (
     Submit,
     TokenSample,
 )
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
+from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.resume import Positions, requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
 
@@ -214,7 +214,7 @@ class RingClient:
 
     def keep_cached(self, runs: Positions) -> None:
         """Have the ring, before it goes on, keep these cached blocks of those that stages hold."""
-        self.links.send(ChangeCache(CacheChange(retain=() if self._is_clear_due else runs)))
+        self.links.send(ChangeCache(RetainBlocks(() if self._is_clear_due else runs)))
 
     def go_on(
         self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str

@@ -17,8 +17,8 @@ Pure.
 import math
 from dataclasses import dataclass, field, replace
 
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.kv.changes import FetchBlocks, Runs
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, PromptPace
 
 FETCH_FACTOR = 3.0
@@ -78,9 +78,9 @@ class Fetches:
         """Whether blocks are on their way for a request."""
         return any(one.sequence is sequence for one in self.under_way.values())
 
-    def begin(self, fetch: Fetch, runs: tuple[tuple[int, int], ...]) -> CacheChange:
+    def begin(self, fetch: Fetch, runs: Runs) -> FetchBlocks:
         """Blocks in these runs begin to come back: what stages are told."""
-        change = CacheChange(fetch=runs, fetch_id=self._next_id)
+        change = FetchBlocks(self._next_id, runs)
         due_at = fetch.begun_at + self._patience_s(fetch)
         self.under_way[self._next_id] = replace(fetch, due_at=due_at)
         self._next_id += 1

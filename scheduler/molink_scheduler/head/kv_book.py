@@ -21,12 +21,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 
-from molink_scheduler.batch import CacheChange, Fetched, KeptBlocks, KeptState, Span
+from molink_scheduler.batch import KeptState, Span
 from molink_scheduler.head.fetches import Fetch, Fetches
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, cut_runs, join_runs, named_runs
+from molink_scheduler.kv.changes import (
+    CacheChange,
+    DropBlocks,
+    FetchBlocks,
+    Fetched,
+    KeepBlocks,
+    KeptBlocks,
+    LowerBlocks,
+    RetainBlocks,
+    Runs,
+)
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import CachedPrefix, common_blocks
 from molink_scheduler.kv.snapshots import SnapshotDirectory
@@ -70,7 +81,7 @@ class KvBook:
     _moves: list[tuple[int, list[range]]] = field(init=False, default_factory=list)
     """Blocks that go to a lower tier, and stages are not told of yet, in order: the tier, or
     DEVICE for those that are dropped, and their numbers."""
-    _begun: list[CacheChange] = field(init=False, default_factory=list)
+    _begun: list[FetchBlocks] = field(init=False, default_factory=list)
     """Fetches that stages are not told of yet."""
 
     @classmethod
@@ -93,19 +104,18 @@ class KvBook:
         """Directory of the cached blocks that may stay in the next epoch."""
         return self.tree if self.before is None else self.before
 
-    def retain(self, change: CacheChange) -> CacheChange | None:
+    def retain(self, change: RetainBlocks) -> RetainBlocks | None:
         """Cache what all survivors have kept from the epoch before, as far as there is room beside
         the requests that go on: what all stages are told. None: it was said before."""
         if self.before is None:
             return None
-        tree, self.before = self.before.retained(change.retains), None
+        tree, self.before = self.before.retained(change.__contains__), None
         tree.drop(max(0, tree.blocks - self.ledger.blocks_free))
         while len(runs := cached_runs(chain.from_iterable(tree.all_numbers()))) == CACHE_RUNS_MAX:
-            named = CacheChange(retain=runs[:-1])
-            tree = tree.retained(named.retains)
+            tree = tree.retained(RetainBlocks(runs[:-1]).__contains__)
         self.tree = tree
         self.ledger.bring_back(tree.blocks)
-        return CacheChange(retain=runs)
+        return RetainBlocks(runs)
 
     @property
     def blocks_available(self) -> int:
@@ -238,7 +248,7 @@ class KvBook:
         self.ledger.keep(sequence.request_id, len(numbers))
         before, count = blocks - len(numbers), len(numbers)
         kept = KeptBlocks(sequence.request_id, before, numbers.start, count)
-        return [CacheChange((kept,))]
+        return [KeepBlocks((kept,))]
 
     def release(self, sequence: Sequence) -> list[CacheChange]:
         """Take back what a request holds; what of it is computed stays cached."""
@@ -377,11 +387,9 @@ class KvBook:
         return common if self.snapshots is None else self.snapshots.coming_blocks(other, common)
 
 
-def _moved(tier: int, runs: tuple[tuple[int, int], ...]) -> CacheChange:
+def _moved(tier: int, runs: Runs) -> CacheChange:
     """Runs of blocks that go to a lower tier; DEVICE: nowhere."""
-    if tier == HOST:
-        return CacheChange(to_host=runs)
-    return CacheChange(to_file=runs) if tier == FILE else CacheChange(drop=runs)
+    return DropBlocks(runs) if tier == DEVICE else LowerBlocks(tier, runs)
 
 
 def _common_blocks(sequence: Sequence, other: Sequence) -> int:

@@ -52,6 +52,7 @@ from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.request import Request
@@ -161,7 +162,7 @@ class HeadScheduler:
                 objection = self.book.fetched(fetched, now)
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
-            case CacheChanged(change) if change.retain is not None:
+            case CacheChanged(RetainBlocks() as change):
                 retained = self.book.retain(change)
                 if retained is not None:
                     return [SendCacheChange(retained)]

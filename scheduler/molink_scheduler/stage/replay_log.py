@@ -12,10 +12,18 @@ Pure: rows are bytes.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
-from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, Span
+from molink_scheduler.batch import PREFILL, Admission, Batch, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
+from molink_scheduler.kv.changes import (
+    CacheChange,
+    DropBlocks,
+    FetchBlocks,
+    KeepBlocks,
+    LowerBlocks,
+    RetainBlocks,
+)
 from molink_scheduler.resume import Positions, Resume, cached_runs
 
 
@@ -80,15 +88,22 @@ class ReplayLog:
 
     def change_cache(self, change: CacheChange) -> None:
         """Keep the rows of blocks that are cached, for requests that will begin with them."""
-        for kept in change.keep:
-            for place, number in enumerate(kept.numbers, kept.first_block):
-                self._keep_block(kept.request_id, place * BLOCK_TOKENS, number)
-        for number in change.dropped:
-            self._drop_block(number)
-        if change.retain is not None:
-            for number in [*self._cached, *self._owed]:
-                if not change.retains(number):
+        match change:
+            case KeepBlocks(kept):
+                for one in kept:
+                    for place, number in enumerate(one.numbers, one.first_block):
+                        self._keep_block(one.request_id, place * BLOCK_TOKENS, number)
+            case DropBlocks():
+                for number in change.numbers:
                     self._drop_block(number)
+            case RetainBlocks():
+                for number in self.cached_numbers():
+                    if number not in change:
+                        self._drop_block(number)
+            case LowerBlocks() | FetchBlocks():
+                pass  # The rows of a block are here wherever the block is.
+            case _:
+                assert_never(change)
 
     def _adopt(self, admission: Admission) -> None:
         """Keep the rows of cached blocks that a replaced stage has computed for a request."""

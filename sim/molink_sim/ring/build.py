@@ -13,6 +13,7 @@ from molink_scheduler.head.settings import (
     HeadSettings,
     RingTerms,
 )
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits
@@ -260,7 +261,9 @@ class RingMaker:
     def _queue(self, stage: StageSpec, resume: Resume) -> WorkSource:
         if self.system.prefill_blocks_decode:
             return FifoStageQueue()
-        book = StageBook(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots), ANY_MODEL)
+        book = StageBook(
+            BlockTable(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots)), ANY_MODEL
+        )
         book.resume(resume)
         rows_max, hybrid = self.system.span_tokens or SPAN_TOKENS, stage.state_slots is not None
         replayed_max = None if resume.next_fresh else self.system.span_tokens or REPLAY_ROWS_MAX

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.head.kv_book import KvBook
+from molink_scheduler.kv.changes import DropBlocks
 
 SYSTEM = tuple(range(1, 65))
 """Four blocks that all users begin with."""
@@ -175,7 +176,7 @@ def test_an_answer_that_grows_in_a_full_ring_takes_few_messages(
 
     def noted(book):
         changes = take_changes(book)
-        dropped.extend(len([*change.dropped]) for change in changes if change.drop)
+        dropped.extend(len([*one.numbers]) for one in changes if isinstance(one, DropBlocks))
         return changes
 
     for number in range(17):

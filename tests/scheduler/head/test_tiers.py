@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.head.fetches import FETCH_FACTOR, FETCH_WAIT_MIN_S, Fetch, Fetches
 from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.kv.changes import FetchBlocks, Fetched
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, PromptPace
 from molink_scheduler.recording.values import decode
 from molink_scheduler.recording.writing import encode
@@ -208,7 +208,7 @@ def test_a_fetch_is_waited_for_as_long_as_is_forecast(make_request):
     def due_at(expected_s):
         fetch = Fetch(Sequence(make_request(1, 40, 2)), 0, 2, 2, 10.0, expected_s)
         change = fetches.begin(fetch, ((7, 2),))
-        assert change == CacheChange(fetch=((7, 2),), fetch_id=change.fetch_id)
+        assert change == FetchBlocks(change.fetch_id, ((7, 2),))
         return fetches.under_way[change.fetch_id].due_at
 
     fetches = Fetches(CacheTiers(8))

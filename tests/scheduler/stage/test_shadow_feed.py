@@ -4,6 +4,7 @@ import pytest
 
 from molink_scheduler.batch import Admission, Batch, Release, Span
 from molink_scheduler.events import BatchArrived, Refuse, ReleaseArrived, SendRelease
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.book import StageBook
@@ -69,7 +70,7 @@ def test_what_has_lost_its_log_is_released():
 
 @pytest.fixture
 def shadow() -> ShadowQueue:
-    return ShadowQueue.for_steps_of(8, StageBook(KvLedger(4), ModelLimits(100, 100)))
+    return ShadowQueue.for_steps_of(8, StageBook(BlockTable(KvLedger(4)), ModelLimits(100, 100)))
 
 
 def rows(message: int, end: int, *, replay: bool = True) -> BatchArrived:
