@@ -45,7 +45,7 @@ def _source(
         row_bytes = layers.hidden_size * ELEMENT_BYTES[layers.dtype]
         row_bytes += TOKEN_ID.itemsize * layers.takes_token_ids
         settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
-        directory = before.book.directory if isinstance(before, HeadScheduler) else None
+        directory = before.book.cache.directory if isinstance(before, HeadScheduler) else None
         return HeadScheduler(settings, resume, frozenset(kept.missing), directory)
     ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
     book = StageBook.of(join.ring, ledger, layers.limits)

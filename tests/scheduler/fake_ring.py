@@ -303,15 +303,14 @@ class FakeRing:
     def assert_caches_agree(self) -> None:
         """All stages hold as many cached blocks as the head's directory says."""
         book = self.head.book
-        cached = 0 if book.tree is None else book.tree.blocks
+        cached = book.cache.tree.blocks
         assert book.ledger.blocks_cached == cached
         assert book.ledger.blocks_free + cached == book.ledger.blocks_total
         for stage in self.stages:
             assert stage.kv.blocks_free + cached == stage.kv.blocks_total
-        if book.snapshots is not None:
-            places = book.snapshots.directory
+        if (places := book.cache.states) is not None:
             assert places.count + len(places._free) == places.capacity
-        away = 0 if book.tree is None else sum(book.tree.blocks_in[1:])
+        away = sum(book.cache.tree.blocks_in[1:])
         assert not book.fetches.under_way
         for stage in self.stages:
             assert len(stage.away) == away

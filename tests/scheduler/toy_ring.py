@@ -137,7 +137,7 @@ class ToyRing:
                 tiers=self.tiers,
             )
             stays = before is not None and resume.chains_stay
-            directory = before.core.source.book.directory if stays else None
+            directory = before.core.source.book.cache.directory if stays else None
             settings = HeadSettings(terms, limits=LIMITS)
             source = HeadScheduler(settings, resume, missing, directory)
             if self.tiers is not None:
@@ -326,8 +326,8 @@ class ToyRing:
 
     def assert_books_agree(self, stage: ToyStage) -> None:
         """All stages hold what the head has cached, but for what a fresh one lacks."""
-        tree = self.stages[0].core.source.book.tree
-        numbers = set() if tree is None else set(itertools.chain.from_iterable(tree.all_numbers()))
+        tree = self.stages[0].core.source.book.cache.tree
+        numbers = set(itertools.chain.from_iterable(tree.all_numbers()))
         source = stage.core.source
         ledger = source.kv if stage.index == 0 else source.book.kv
         lacking = set() if stage.index == 0 else source.book.table.owed(numbers)

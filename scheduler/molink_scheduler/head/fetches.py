@@ -78,13 +78,15 @@ class Fetches:
         """Whether blocks are on their way for a request."""
         return any(one.sequence is sequence for one in self.under_way.values())
 
-    def begin(self, fetch: Fetch, runs: Runs) -> FetchBlocks:
-        """Blocks in these runs begin to come back: what stages are told."""
-        change = FetchBlocks(self._next_id, runs)
+    def next_change(self, runs: Runs) -> FetchBlocks:
+        """What stages are told of the next fetch."""
+        return FetchBlocks(self._next_id, runs)
+
+    def begin(self, change: FetchBlocks, fetch: Fetch) -> None:
+        """A fetch begins, of which stages are told so."""
         due_at = fetch.begun_at + self._patience_s(fetch)
-        self.under_way[self._next_id] = replace(fetch, due_at=due_at)
-        self._next_id += 1
-        return change
+        self.under_way[change.fetch_id] = replace(fetch, due_at=due_at)
+        self._next_id = change.fetch_id + 1
 
     def _patience_s(self, fetch: Fetch) -> float:
         """How long a fetch is waited for; one thread of each stage reads those before it first."""

@@ -163,7 +163,7 @@ class HeadScheduler:
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
             case CacheChanged(RetainBlocks() as change):
-                retained = self.book.retain(change)
+                retained = self.book.cache.retain(change)
                 if retained is not None:
                     return [SendCacheChange(retained)]
                 return [Refuse("what stays cached from the epoch before was said already")]
@@ -204,7 +204,7 @@ class HeadScheduler:
 
     def _drops(self) -> list[BookOrder]:
         """Orders for blocks that leave the cache, or device memory, now, or come back."""
-        return [SendCacheChange(change) for change in self.book.take_changes()]
+        return [SendCacheChange(change) for change in self.book.cache.take_changes()]
 
     # -- events ---------------------------------------------------------------------------------
 
