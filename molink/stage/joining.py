@@ -8,6 +8,7 @@ from molink.stage.entering import resume_of
 from molink.stage_protocol.messages import EnterRing, FollowRing
 from molink.wire.elements import ELEMENT_BYTES
 from molink.wire.frames import TOKEN_ID
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings
@@ -45,8 +46,8 @@ def _source(
         row_bytes = layers.hidden_size * ELEMENT_BYTES[layers.dtype]
         row_bytes += TOKEN_ID.itemsize * layers.takes_token_ids
         settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
-        directory = before.book.cache.directory if isinstance(before, HeadScheduler) else None
-        return HeadScheduler(settings, resume, frozenset(kept.missing), directory)
+        cache = before.book.cache if isinstance(before, HeadScheduler) else None
+        return HeadScheduler(settings, KeptRequests(resume, frozenset(kept.missing)), cache)
     ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
     book = StageBook.of(join.ring, ledger, layers.limits)
     book.resume(resume, frozenset() if before is None else kept.cached)

@@ -32,7 +32,6 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
-from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import KvBlocks, blocks_for
 from molink_scheduler.kv.changes import CacheChange, FetchBlocks, LowerBlocks
 from molink_scheduler.kv.ledger import KvLedger
@@ -40,7 +39,6 @@ from molink_scheduler.kv.tiers import FILE, HOST, CacheTiers
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
-from molink_scheduler.stage.kept_states import KeptStates
 from molink_scheduler.stage.queue import StageQueue
 from tests.scheduler.fake_stage import AlwaysSlow, FakeStage, NothingGrows
 
@@ -114,9 +112,7 @@ class FakeRing:
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
         ledger = KvLedger(blocks, self.state_slots)
-        book = StageBook(
-            BlockTable.of(ledger, self.tiers), ANY_MODEL, KeptStates(self.state_snapshots)
-        )
+        book = StageBook.of(self.head.settings.ring, ledger, ANY_MODEL)
         cut_tokens = self.head.settings.ring.cut_tokens
         queue = StageQueue.for_steps_of(self.stage_rows, book, cut_tokens)
         core = StageCore(queue if index else self.head, index == self.stage_count - 1)

@@ -29,6 +29,7 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.kv.block_table import OWED, BlockTable
@@ -137,9 +138,9 @@ class ToyRing:
                 tiers=self.tiers,
             )
             stays = before is not None and resume.chains_stay
-            directory = before.core.source.book.cache.directory if stays else None
+            directory = before.core.source.book.cache if stays else None
             settings = HeadSettings(terms, limits=LIMITS)
-            source = HeadScheduler(settings, resume, missing, directory)
+            source = HeadScheduler(settings, KeptRequests(resume, missing), directory)
             if self.tiers is not None:
                 source.book.fetches.pace = AlwaysSlow()
         else:

@@ -29,7 +29,7 @@ def with_head(health: StageHealth, source: WorkSource, now: float) -> StageHealt
 def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:
     """Health of the cache's tiers; None where nothing is cached below the devices' memory."""
     fetches, tree = book.fetches, book.cache.tree
-    if not (book.cache.is_on and fetches.tiers.has_room):
+    if not (book.cache.is_on and book.cache.tiers.has_room):
         return None
     return CacheTiersHealth(
         host_tokens=BLOCK_TOKENS * tree.blocks_in[HOST],

@@ -13,25 +13,26 @@ Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 from molink_scheduler.batch import KeptState, Span
-from molink_scheduler.head.fetches import Fetch, Fetches
+from molink_scheduler.head.fetches import Fetches, prompt_of
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import NoSnapshots, Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, named_runs
-from molink_scheduler.kv.changes import CacheChange, Fetched, KeepBlocks, KeptBlocks
+from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import CachedPrefix, common_blocks
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.kv.snapshots import SnapshotDirectory
-from molink_scheduler.kv.tiered_tree import TieredTree
-from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers, answer_s, blocks_worth_fetching
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.token_ids import TOKEN_BYTES
 
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
+
+NO_SNAPSHOTS = NoSnapshots()
 
 
 @dataclass(slots=True)
@@ -41,27 +42,39 @@ class KvBook:
     ledger: KvLedger
     cache: RingCache
     """Table of what is cached."""
-    fetches: Fetches = field(default_factory=lambda: Fetches(CacheTiers()))
+    fetches: Fetches
     """Fetches of blocks from lower tiers."""
-    snapshots: Snapshots | NoSnapshots = field(default_factory=NoSnapshots)
+    snapshots: Snapshots | NoSnapshots
     """Snapshots of layers that keep states."""
     refills: bool = False
     """Whether a fresh stage may lack cached blocks. It is sent those that a batch's newcomer begins
     with before that batch, so two such newcomers do not share one."""
 
     @classmethod
-    def of(cls, ring: RingTerms, before: TieredTree | None = None) -> "KvBook":
-        """Book of a ring in which nothing is held or cached, and `before` may stay."""
+    def of(
+        cls, ring: RingTerms, before: RingCache | None = None, *, chains_stay: bool = False
+    ) -> "KvBook":
+        """Book of a ring in which nothing is held or cached. `chains_stay`: what was cached
+        `before`, in the ring's epoch before, may stay."""
         ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
-        tiers = ring.tiers or CacheTiers()
-        fetches = Fetches(tiers)
-        if not (ring.prefix_cache and ring.caches_states):
-            return cls(ledger, RingCache(ledger, tiers, is_on=False), fetches)
-        if ring.state_slots is not None:
+        is_on = ring.prefix_cache and ring.caches_states
+        has_states = ring.state_slots is not None
+        if is_on and has_states:
             states = SnapshotDirectory(ring.state_snapshots)
-            return cls(ledger, RingCache(ledger, tiers, states=states), fetches, Snapshots(states))
-        cache = RingCache(ledger, tiers, before=before)
-        return cls(ledger, cache, fetches, refills=before is not None)
+            return cls._with(RingCache.of(ledger, ring.tiers, states), Snapshots(states))
+        if is_on and chains_stay:
+            return cls._with(RingCache.after(before, ledger, ring.tiers), refills=True)
+        return cls._with(RingCache.of(ledger, ring.tiers, is_on=is_on))
+
+    @classmethod
+    def _with(
+        cls,
+        cache: RingCache,
+        snapshots: Snapshots | NoSnapshots = NO_SNAPSHOTS,
+        *,
+        refills: bool = False,
+    ) -> "KvBook":
+        return cls(cache.ledger, cache, Fetches(cache), snapshots, refills)
 
     @property
     def blocks_available(self) -> int:
@@ -73,7 +86,7 @@ class KvBook:
         compute, and all of a prompt whose own tokens are to be scored."""
         if not _may_begin_cached(sequence):
             return None
-        found = self.cache.match(*_prompt_of(sequence))
+        found = self.cache.match(*prompt_of(sequence))
         return found if found.blocks else None
 
     def fits(self, sequence: Sequence, headroom_blocks: int) -> bool:
@@ -111,7 +124,7 @@ class KvBook:
         """Blocks behind which a prompt parts from what is cached, and from prompts under way."""
         others = [one for one in under_way if one is not sequence]
         beside = [one for one in others if one.group == sequence.group and one.is_cached]
-        yield self.cache.tree.find(*_prompt_of(sequence)).blocks
+        yield self.cache.tree.find(*prompt_of(sequence)).blocks
         for other in beside:
             yield _common_blocks(sequence, other)
 
@@ -175,67 +188,20 @@ class KvBook:
         self.fetches.answers.request_ended()
         return changes
 
-    # -- what comes back ------------------------------------------------------------------------
-
     def begin_fetch(self, sequence: Sequence, now: float) -> bool:
         """Begin to bring back the blocks of a request that would be admitted now, if some are away
         and that is sooner than computing them."""
-        if sequence.was_fetched or self.fetches.is_full:
+        if sequence.was_fetched or self.fetches.is_full or not _may_begin_cached(sequence):
             return False
         near = self.prefix(sequence) or CachedPrefix()
-        wanted, from_file = self._worth_fetching(sequence)
-        if not wanted or wanted > self.ledger.blocks_free + self.cache.blocks_beside(near):
-            return False
-        salt, packed, _ = _prompt_of(sequence)
-        prefix, numbers = self.cache.fetchable(salt, packed, near.blocks, wanted)
-        blocks = sum(map(len, numbers))
-        expected_s = answer_s(from_file, self.fetches.tiers, self.fetches.pace.trip_s or 0.0)
-        from_file = max(0, from_file - wanted + blocks)
-        change = self.fetches.next_change(named_runs(numbers))
-        node = self.cache.fetch(prefix, change, sequence.owner)
-        sequence.was_fetched = True
-        self.fetches.begin(change, Fetch(sequence, node, blocks, from_file, now, expected_s))
-        return True
-
-    def fetched(self, fetched: Fetched, now: float) -> str | None:
-        """So many blocks of a fetch are sure on every stage; why that cannot be, None: it can."""
-        fetch = self.fetches.awaited(fetched.fetch_id)
-        if fetch is None or fetched.blocks > fetch.blocks:
-            return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
-        if self.fetches.late.pop(fetched.fetch_id, None) is None:
-            self._end_fetch(fetched, now)
-        return None
-
-    def give_up_fetches(self, now: float) -> bool:
-        """Have those that are overdue computed instead; whether there were any."""
-        under_way = self.fetches.under_way
-        overdue = [one for one, fetch in under_way.items() if fetch.due_at <= now]
-        for fetch_id in overdue:
-            self.fetches.late[fetch_id] = under_way[fetch_id]
-            self._end_fetch(Fetched(fetch_id, 0), now)
-        return bool(overdue)
-
-    def _end_fetch(self, fetched: Fetched, now: float) -> None:
-        """End a fetch: so many of its blocks are cached in device memory, the others no more."""
-        fetch = self.fetches.end(fetched.fetch_id, fetched.blocks, now)
-        self.cache.arrived(fetch.node, fetched.blocks, fetch.blocks)
-
-    def _worth_fetching(self, sequence: Sequence) -> tuple[int, int]:
-        """Blocks behind a request's cached beginning that had better be brought back, and how many
-        of them are in the file."""
-        if not _may_begin_cached(sequence):
-            return 0, 0
-        host, file = self.cache.away(*_prompt_of(sequence))
-        fetches = self.fetches
-        found = blocks_worth_fetching(host, file, fetches.tiers, fetches.pace, fetches.answers)
-        return found, max(0, found - host)
+        return self.fetches.begin(sequence, near, now)
 
     # -- the same at once -----------------------------------------------------------------------
 
     def awaits(self, sequence: Sequence, under_way: Iterable[Sequence]) -> bool:
         """Whether a prompt under way is about to be cached further than the request's beginning
         is now."""
-        if not self.cache.is_on or sequence.request.sampling.prompt_logprobs is not None:
+        if not self.cache.is_on or _needs_own_rows(sequence):
             return False
         prefix = self.prefix(sequence)
         coming = [one.sequence for one in self.fetches.under_way.values()]
@@ -251,14 +217,12 @@ class KvBook:
 
 
 def _may_begin_cached(sequence: Sequence) -> bool:
-    """Whether a request holds nothing, and none of its prompt's tokens are to be scored."""
-    return sequence.request.sampling.prompt_logprobs is None and not sequence.kept_tokens
+    return not (_needs_own_rows(sequence) or sequence.kept_tokens)
 
 
-def _prompt_of(sequence: Sequence) -> tuple[str, bytes, int]:
-    """Salt and tokens by which a request is cached, and the most blocks that it may begin with."""
-    blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
-    return sequence.request.cache_salt, sequence.packed, blocks_max
+def _needs_own_rows(sequence: Sequence) -> bool:
+    """Whether all of its prompt is to be computed, as each token's probability is asked for."""
+    return sequence.request.sampling.prompt_logprobs is not None
 
 
 def _common_blocks(sequence: Sequence, other: Sequence) -> int:

@@ -61,15 +61,33 @@ class RingCache:
     _begun: list[FetchBlocks] = field(init=False, default_factory=list)
     """Fetches that stages are not told of yet."""
 
+    @classmethod
+    def of(
+        cls,
+        ledger: KvLedger,
+        tiers: CacheTiers | None,
+        states: SnapshotDirectory | None = None,
+        *,
+        is_on: bool = True,
+    ) -> "RingCache":
+        """Table of a ring in which nothing is cached yet."""
+        return cls(ledger, tiers or CacheTiers(), is_on, states)
+
+    @classmethod
+    def after(
+        cls, before: "RingCache | None", ledger: KvLedger, tiers: CacheTiers | None
+    ) -> "RingCache":
+        """Table of a ring that goes on in its next epoch; what was cached `before` may stay."""
+        chains = None if before is None else before._chains
+        return cls(ledger, tiers or CacheTiers(), before=chains or TieredTree())
+
     def __post_init__(self) -> None:
         if self.before is not None:
             self.tree = self.before.retained(_none)  # No number is given twice.
 
     @property
-    def directory(self) -> TieredTree | None:
-        """Chains that may stay in the next epoch; None: there is no cache."""
-        if not self.is_on:
-            return None
+    def _chains(self) -> TieredTree:
+        """Chains that may stay in the next epoch."""
         return self.tree if self.before is None else self.before
 
     @property

@@ -17,6 +17,7 @@ from molink_scheduler import batch, events, prompt_order, request, resume
 from molink_scheduler.head import (
     decode_batcher,
     fetches,
+    kept_requests,
     kv_book,
     kv_forecast,
     micro_batch_choice,
@@ -65,7 +66,15 @@ _MODULES: tuple[ModuleType, ...] = (
         tiers,
     ),
     *(book, core, held_request, kept_states, queue, shadow_queue, round_tracker, steps),
-    *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
+    *(
+        decode_batcher,
+        fetches,
+        kept_requests,
+        kv_book,
+        kv_forecast,
+        micro_batch_choice,
+        micro_batches,
+    ),
     *(prompt_queue, scheduler, sequence, settings, snapshots, head_snapshots),
     *(recovery_events, instructions, members, state),
 )

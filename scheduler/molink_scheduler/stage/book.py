@@ -59,7 +59,8 @@ class StageBook:
     @classmethod
     def of(cls, ring: RingTerms, kv: KvLedger, limits: ModelLimits) -> "StageBook":
         """Book of a stage that joins a ring of such terms, with its own count of blocks."""
-        return cls(BlockTable.of(kv, ring.tiers), limits, KeptStates(ring.state_snapshots))
+        room = None if kv.state_slots is None else ring.state_snapshots
+        return cls(BlockTable.of(kv, ring.tiers), limits, KeptStates(room))
 
     @property
     def kv(self) -> KvLedger:
@@ -207,8 +208,6 @@ class StageBook:
             return (
                 f"request {admission.request_id} is to begin with blocks that are not cached here"
             )
-        if self.kv.state_slots is None and admission.snapshot is None:
-            return None
         return self.states.begun_objection(admission)
 
     def _keep_objection(self, keep: Collection[KeptBlocks]) -> str | None:

@@ -16,8 +16,8 @@ from molink_scheduler.batch import Admission, Batch
 class KeptStates:
     """Snapshots of one stage."""
 
-    room: int = 0
-    """Number of snapshots that there is room for."""
+    room: int | None = None
+    """Number of snapshots that there is room for; None: layers keep no states."""
     _made: set[int] = field(init=False, default_factory=set)
 
     def kept(self, batch: Batch) -> None:
@@ -27,6 +27,8 @@ class KeptStates:
     def begun_objection(self, admission: Admission) -> str | None:
         """Why the states with which a request is to begin are not those of a snapshot that is
         here."""
+        if self.room is None and admission.snapshot is None:
+            return None
         if not admission.cached:
             return f"request {admission.request_id} is to begin with states and no cached blocks"
         if admission.snapshot in self._made:
@@ -39,7 +41,7 @@ class KeptStates:
             return None
         ends = {span.request_id: span.end for span in batch.spans}
         for kept in batch.snapshots:
-            if kept.snapshot >= self.room:
+            if kept.snapshot >= (self.room or 0):
                 return f"there is no room for a snapshot {kept.snapshot} of states"
             if ends.pop(kept.request_id, None) != kept.tokens:
                 return f"states of request {kept.request_id} are to be kept where no span ends"

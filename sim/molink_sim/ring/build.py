@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import (
@@ -246,7 +247,9 @@ class RingMaker:
             span_tokens=system.span_tokens and min(system.span_tokens, SPAN_TOKENS_MAX),
             state_slots=_state_slots(spec),
         )
-        scheduler = HeadScheduler(HeadSettings(terms, spec.row_bytes), resume, missing)
+        scheduler = HeadScheduler(
+            HeadSettings(terms, spec.row_bytes), KeptRequests(resume, missing)
+        )
         scheduler.codec = system.codec
         return scheduler
 
