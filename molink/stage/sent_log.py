@@ -15,7 +15,8 @@ from molink.wire.elements import ELEMENT_BYTES, Elements, TensorHeader, as_eleme
 from molink.wire.frames import Activations
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.resume import Positions, Resume
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 
 
 @dataclass(slots=True)

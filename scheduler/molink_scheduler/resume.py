@@ -18,6 +18,7 @@ Pure: values, and what follows from them.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from molink_scheduler.batch import Admission
 from molink_scheduler.kv.blocks import blocks_for, named_runs, number_runs
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 
@@ -71,6 +72,11 @@ class Resume:
     def replays(self) -> bool:
         """Whether this stage sends the rows that it once sent before a request's first new one."""
         return self.next_fresh and not self.fresh
+
+    def feeds_next(self, admission: Admission) -> bool:
+        """Whether the stage behind this one is sent rows of a request again before its batch."""
+        begins = bool(admission.kept_tokens or (self.chains_stay and admission.cached))
+        return self.replays and begins
 
     def missing(
         self, computed: Mapping[int, int], has_rows: Callable[[int, int], bool]

@@ -18,7 +18,8 @@ from molink_scheduler.kv.changes import KeepBlocks, KeptBlocks, LowerBlocks, Ret
 from molink_scheduler.kv.tiers import HOST
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from tests.engine.tiny_models import LAYERS, generate, save_tiny
 
 PROMPT = [5, 17, 23, 8, 40, 2, 9, 11, 4, 33, 21, 7, 6, 19, 3, 28, 14, 30]

@@ -200,7 +200,7 @@ class SurvivingRing(ToyRing):
         if not resume.chains_stay or resume.fresh:
             return ()
         numbers = stage.layers.parts()[0].cached
-        has_rows = stage.log.cached_numbers()
+        has_rows = stage.log.blocks.numbers()
         return cached_runs(has_rows.intersection(numbers) if resume.replays else numbers)
 
     def go_on(self, going_on: ResumeRequests) -> None:

@@ -22,7 +22,8 @@ from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.extension import Extension
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from molink_scheduler.stage.shadow_feed import ShadowFeed
 
 VOCABULARY = 50_000

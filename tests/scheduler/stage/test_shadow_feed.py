@@ -8,7 +8,8 @@ from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.book import StageBook
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from molink_scheduler.stage.shadow_feed import LEFT_AFTER_S, ShadowFeed
 from molink_scheduler.stage.shadow_queue import ShadowQueue
 
