@@ -12,6 +12,7 @@ from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
@@ -49,7 +50,8 @@ def _source(
         cache = before.book.cache if isinstance(before, HeadScheduler) else None
         return HeadScheduler(settings, KeptRequests(resume, frozenset(kept.missing)), cache)
     ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
-    book = StageBook.of(join.ring, ledger, layers.limits)
+    table = BlockTable.of(ledger, join.ring.tiers)
+    book = StageBook.of(table, layers.limits, join.ring.state_snapshots)
     book.resume(resume, frozenset() if before is None else kept.cached)
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX

@@ -57,7 +57,7 @@ class SentLog:
     def offered(self, resume: Resume, kept: RowsKept) -> Positions:
         """Cached blocks of the epoch before that can stay here: where the next stage is fresh, only
         those whose rows it can be sent."""
-        return self.log.offered(resume, kept.cached)
+        return resume.offered(kept.cached, self.log.blocks.numbers())
 
     def message(self, batch: Batch, sent: Sequence[SentRows]) -> Activations:
         """The message of a batch whose spans have these rows."""

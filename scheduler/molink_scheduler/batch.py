@@ -103,6 +103,11 @@ class Admission:
             check_runs(self.cached)
 
     @property
+    def begins(self) -> bool:
+        """Whether it begins with what stages hold of others."""
+        return bool(self.cached) or self.snapshot is not None
+
+    @property
     def cached_numbers(self) -> Iterable[int]:
         """Numbers of its cached blocks, its first one first."""
         return numbers_of(self.cached)

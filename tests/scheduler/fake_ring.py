@@ -32,6 +32,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import KvBlocks, blocks_for
 from molink_scheduler.kv.changes import CacheChange, FetchBlocks, LowerBlocks
 from molink_scheduler.kv.ledger import KvLedger
@@ -112,7 +113,7 @@ class FakeRing:
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
         ledger = KvLedger(blocks, self.state_slots)
-        book = StageBook.of(self.head.settings.ring, ledger, ANY_MODEL)
+        book = StageBook.of(BlockTable.of(ledger, self.tiers), ANY_MODEL, self.state_snapshots)
         cut_tokens = self.head.settings.ring.cut_tokens
         queue = StageQueue.for_steps_of(self.stage_rows, book, cut_tokens)
         core = StageCore(queue if index else self.head, index == self.stage_count - 1)

@@ -36,7 +36,7 @@ from molink_scheduler.recovery.instructions import (
 from molink_scheduler.recovery.machine import recover
 from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
 from molink_scheduler.recovery.state import RingRecovery
-from molink_scheduler.resume import Resume, cached_runs, requests_to_resume
+from molink_scheduler.resume import Resume, requests_to_resume
 from tests.scheduler.toy_ring import ToyRing
 from tests.scheduler.toy_stage import ToyLayers, ToyStage
 
@@ -200,8 +200,7 @@ class SurvivingRing(ToyRing):
         if not resume.chains_stay or resume.fresh:
             return ()
         numbers = stage.layers.parts()[0].cached
-        has_rows = stage.log.blocks.numbers()
-        return cached_runs(has_rows.intersection(numbers) if resume.replays else numbers)
+        return resume.offered(frozenset(numbers), stage.log.blocks.numbers())
 
     def go_on(self, going_on: ResumeRequests) -> None:
         resumed = going_on.listed - going_on.missing

@@ -26,7 +26,6 @@ from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import CachedPrefix, common_blocks
 from molink_scheduler.kv.ring_cache import RingCache
-from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.token_ids import TOKEN_BYTES
 
@@ -57,24 +56,15 @@ class KvBook:
         """Book of a ring in which nothing is held or cached. `chains_stay`: what was cached
         `before`, in the ring's epoch before, may stay."""
         ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
-        is_on = ring.prefix_cache and ring.caches_states
-        has_states = ring.state_slots is not None
-        if is_on and has_states:
-            states = SnapshotDirectory(ring.state_snapshots)
-            return cls._with(RingCache.of(ledger, ring.tiers, states), Snapshots(states))
-        if is_on and chains_stay:
-            return cls._with(RingCache.after(before, ledger, ring.tiers), refills=True)
-        return cls._with(RingCache.of(ledger, ring.tiers, is_on=is_on))
-
-    @classmethod
-    def _with(
-        cls,
-        cache: RingCache,
-        snapshots: Snapshots | NoSnapshots = NO_SNAPSHOTS,
-        *,
-        refills: bool = False,
-    ) -> "KvBook":
-        return cls(cache.ledger, cache, Fetches(cache), snapshots, refills)
+        cache = RingCache.of(
+            ledger,
+            ring.tiers,
+            RingCache.chains_of(before) if chains_stay else None,
+            is_on=ring.prefix_cache and ring.caches_states,
+            states_max=None if ring.state_slots is None else ring.state_snapshots,
+        )
+        snapshots = NO_SNAPSHOTS if cache.states is None else Snapshots(cache.states)
+        return cls(ledger, cache, Fetches(cache), snapshots, refills=cache.before is not None)
 
     @property
     def blocks_available(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
+from molink_scheduler.kv.blocks import named_runs, number_runs
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, FILE, HOST
 
 Runs = tuple[tuple[int, int], ...]
@@ -24,6 +25,12 @@ BLOCKS_MAX = 2**53
 def numbers_of(runs: Runs) -> Iterable[int]:
     """Numbers of the blocks in some runs."""
     return chain.from_iterable(range(first, first + blocks) for first, blocks in runs)
+
+
+def cached_runs(numbers: Iterable[int]) -> Runs:
+    """Numbers of cached blocks as runs (first number, blocks), the lowest first; of more than one
+    message names the others are left out."""
+    return named_runs(number_runs(sorted(numbers))[:CACHE_RUNS_MAX])
 
 
 def check_runs(runs: Runs) -> None:

@@ -25,13 +25,13 @@ from molink_scheduler.kv.changes import (
     LowerBlocks,
     RetainBlocks,
     Runs,
+    cached_runs,
 )
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, DEVICE, FILE, HOST, CacheTiers
-from molink_scheduler.resume import cached_runs
 
 ROOM_AHEAD = 1 / 64
 """Least share of a full ring that is made free at once: else each block that an answer grows by is
@@ -66,29 +66,28 @@ class RingCache:
         cls,
         ledger: KvLedger,
         tiers: CacheTiers | None,
-        states: SnapshotDirectory | None = None,
+        before: TieredTree | None = None,
         *,
         is_on: bool = True,
+        states_max: int | None = None,
     ) -> "RingCache":
-        """Table of a ring in which nothing is cached yet."""
-        return cls(ledger, tiers or CacheTiers(), is_on, states)
+        """Table of a ring in which nothing is cached yet. `before`: chains that may stay;
+        `states_max`: snapshots that there is room for, where layers keep states."""
+        if not is_on or states_max is not None:
+            before = None
+        states = None if states_max is None or not is_on else SnapshotDirectory(states_max)
+        return cls(ledger, tiers or CacheTiers(), is_on, states, before)
 
-    @classmethod
-    def after(
-        cls, before: "RingCache | None", ledger: KvLedger, tiers: CacheTiers | None
-    ) -> "RingCache":
-        """Table of a ring that goes on in its next epoch; what was cached `before` may stay."""
-        chains = None if before is None else before._chains
-        return cls(ledger, tiers or CacheTiers(), before=chains or TieredTree())
+    @staticmethod
+    def chains_of(cache: "RingCache | None") -> TieredTree:
+        """Chains of a ring that may stay in its next epoch; None: of a head that knows of none."""
+        if cache is None:
+            return TieredTree()
+        return cache.tree if cache.before is None else cache.before
 
     def __post_init__(self) -> None:
         if self.before is not None:
             self.tree = self.before.retained(_none)  # No number is given twice.
-
-    @property
-    def _chains(self) -> TieredTree:
-        """Chains that may stay in the next epoch."""
-        return self.tree if self.before is None else self.before
 
     @property
     def blocks_droppable(self) -> int:

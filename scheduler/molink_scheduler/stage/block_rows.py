@@ -7,11 +7,11 @@ that the others still hold. What is *owed* to one stays until it is sent, or dro
 Pure: rows are bytes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from molink_scheduler.batch import Admission
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
 from molink_scheduler.stage.sent_rows import SentRows, joined_rows
 
 
@@ -71,12 +71,29 @@ class BlockRows:
         found = [one.moved(place * BLOCK_TOKENS) for place, one in enumerate(rows) if one]
         return found if len(found) == len(rows) else []
 
-    def owed_places(self, admission: Admission) -> list[int]:
-        """Places, among the blocks that a request begins with, of those that are owed."""
-        numbers = admission.cached_numbers
-        return [place for place, number in enumerate(numbers) if number in self._owed]
+    def lacking(self, admission: Admission) -> list[tuple[int, int]]:
+        """Places and numbers of the blocks that a request begins with whose rows are not here."""
+        numbers = enumerate(admission.cached_numbers)
+        return [(place, number) for place, number in numbers if number not in self]
 
-    def take_owed(self, numbers: Sequence[int], first_block: int) -> SentRows:
+    def take_owed(
+        self, admission: Admission, blocks_max: int
+    ) -> Iterator[tuple[SentRows, tuple[Admission, ...]]]:
+        """Rows of the blocks that a request begins with and the neighbour lacks, at most so many
+        blocks at a time. With the first the request is admitted, behind the blocks that the
+        neighbour has."""
+        numbers = list(admission.cached_numbers)
+        places = [place for place, number in enumerate(numbers) if number in self._owed]
+        if not places:
+            return
+        held = named_runs(number_runs(numbers[: places[0]]))
+        begun: tuple[Admission, ...] = (replace(admission, cached=held),)
+        for first in range(places[0], places[-1] + 1, blocks_max):
+            stop = min(first + blocks_max, places[-1] + 1)
+            yield self._take(numbers[first:stop], first), begun
+            begun = ()
+
+    def _take(self, numbers: Sequence[int], first_block: int) -> SentRows:
         """Rows of blocks that are sent now, the first of them a request's `first_block`-th."""
         rows = [self._owed.pop(number) for number in numbers]
         self._kept.update(zip(numbers, rows, strict=True))

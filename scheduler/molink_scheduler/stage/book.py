@@ -27,7 +27,6 @@ from molink_scheduler.batch import (
     Batch,
     Release,
 )
-from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
@@ -57,10 +56,10 @@ class StageBook:
     _is_fresh: bool = field(init=False, default=False)
 
     @classmethod
-    def of(cls, ring: RingTerms, kv: KvLedger, limits: ModelLimits) -> "StageBook":
-        """Book of a stage that joins a ring of such terms, with its own count of blocks."""
-        room = None if kv.state_slots is None else ring.state_snapshots
-        return cls(BlockTable.of(kv, ring.tiers), limits, KeptStates(room))
+    def of(cls, table: BlockTable, limits: ModelLimits, states_max: int) -> "StageBook":
+        """Book of a stage in a ring that has room for so many states, where layers keep some."""
+        room = None if table.kv.state_slots is None else states_max
+        return cls(table, limits, KeptStates(room))
 
     @property
     def kv(self) -> KvLedger:
@@ -174,8 +173,7 @@ class StageBook:
                 refilled |= self.table.owed(admission.cached_numbers)
             if kept and (held is None or not held.is_kept_up_to(kept)):
                 return f"{kept} tokens of request {admission.request_id} were not kept"
-            begins = admission.cached or admission.snapshot is not None
-            if begins and (objection := self._begun_objection(admission, refilled)) is not None:
+            if (objection := self._begun_objection(admission, refilled)) is not None:
                 return objection
             if not self._is_possible(admission):
                 return f"request {admission.request_id} is none of this model's"
@@ -201,6 +199,8 @@ class StageBook:
         return f"request {admission.request_id} is admitted twice"
 
     def _begun_objection(self, admission: Admission, refilled: Collection[int]) -> str | None:
+        if not admission.begins:
+            return None
         blocks, known = admission.cached_blocks, self.table.count(DEVICE) + len(refilled)
         if blocks * BLOCK_TOKENS >= admission.tokens_expected or blocks > known:
             return f"request {admission.request_id} is to begin with {blocks} cached blocks"

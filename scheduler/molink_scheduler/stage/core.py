@@ -132,7 +132,8 @@ class StageCore:
             batch = batch.stamped(StageStamp(step_s, link_bytes_per_s))
         if self.is_tail:
             return SendTokens(batch)
-        fed = tuple(one for one in batch.admissions if self.resume.feeds_next(one))
+        feeds = self.resume.feeds_next
+        fed = tuple(one for one in batch.admissions if feeds(one.kept_tokens, begins=one.begins))
         return SendRows(batch, self.source.clock.result_due_at(now), fed)
 
     def finished(self, run: RunBatch, elapsed_s: float, now: float) -> None:

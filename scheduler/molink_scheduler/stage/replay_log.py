@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, assert_never
 
 from molink_scheduler.batch import PREFILL, Admission, Batch, Span
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.changes import (
     CacheChange,
     DropBlocks,
@@ -24,7 +24,7 @@ from molink_scheduler.kv.changes import (
     LowerBlocks,
     RetainBlocks,
 )
-from molink_scheduler.resume import Positions, Resume, cached_runs
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.block_rows import BlockRows
 from molink_scheduler.stage.sent_rows import SentRows, joined_rows
 
@@ -89,13 +89,8 @@ class ReplayLog:
     def _adopt(self, admission: Admission) -> None:
         """Keep the rows of cached blocks that a replaced stage has computed for a request."""
         if admission.request_id in self._sent and not admission.kept_tokens:
-            for place, number in enumerate(admission.cached_numbers):
-                if number not in self.blocks:
-                    self._keep_block(admission.request_id, place, number)
-
-    def offered(self, resume: Resume, cached: frozenset[int]) -> Positions:
-        """Of a stage's cached blocks those that can stay in the next epoch."""
-        return cached_runs(cached & self.blocks.numbers() if resume.replays else cached)
+            for place, number in self.blocks.lacking(admission):
+                self._keep_block(admission.request_id, place, number)
 
     def _keep_block(self, request_id: int, place: int, number: int) -> None:
         start, end = place * BLOCK_TOKENS, (place + 1) * BLOCK_TOKENS
@@ -171,17 +166,8 @@ class ReplayLog:
     ) -> Iterator[tuple[Batch, SentRows]]:
         """The rows of the cached blocks that it begins with and the neighbour lacks: behind those
         that it has, as rows of the request itself, which then keeps them for the cache."""
-        if not (places := self.blocks.owed_places(admission)):
-            return
-        numbers = list(admission.cached_numbers)
-        held = named_runs(number_runs(numbers[: places[0]]))
-        admissions: tuple[Admission, ...] = (replace(admission, cached=held),)
-        blocks_max = max(1, rows_max // BLOCK_TOKENS)
-        for first in range(places[0], places[-1] + 1, blocks_max):
-            stop = min(first + blocks_max, places[-1] + 1)
-            sent = self.blocks.take_owed(numbers[first:stop], first)
-            yield _replayed(batch, admission, sent, admissions), sent
-            admissions = ()
+        for sent, begun in self.blocks.take_owed(admission, max(1, rows_max // BLOCK_TOKENS)):
+            yield _replayed(batch, admission, sent, begun), sent
 
     def go_on(self, resume: Resume) -> None:
         """Keep the rows of the requests that go on, and surely those that are to be sent again."""
