@@ -76,7 +76,7 @@ gpu: venv
 
 # Hours; FUZZ names decoders and options: make fuzz FUZZ="wire-message --runs 10000"
 fuzz: venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]" -e ./sim
 	$(BIN)/python -m tests.fuzz.guided $(FUZZ)
 
 # Pins what MoLink runs with, by hash; after a change of dependencies or of constraints.txt.
