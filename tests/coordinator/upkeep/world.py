@@ -175,9 +175,9 @@ class FakeClient:
         self.adopted.append(request)
         self.listed += ((request.log.before.place.request_id, request.log.before.held_tokens),)
 
-    def go_on(self, ring, listed, missing, reason):
+    def go_on(self, ring, going_on, reason):
         self.ring = ring
-        self.went_on.append((ring.epoch, listed, missing))
+        self.went_on.append((ring.epoch, going_on.listed, going_on.missing))
 
     async def choose_codec(self, wanted):
         pass
