@@ -14,14 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.nodes.slowdown import AS_REPORTED
-from molink.coordinator.planning.cluster_plan import (
-    ClusterPlan,
-    PlanCache,
-    PlannedRing,
-    Planner,
-    Readiness,
-    RestlessNodes,
-)
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
+from molink.coordinator.planning.readiness import Readiness, RestlessNodes
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.ring.stage_watch import StageFailure

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, open_checkpoint
-from molink.checkpoint.gguf.header import TAKE_INSTEAD, GgufArray, GgufHeader
+from molink.checkpoint.gguf.header import GgufHeader
 from molink.checkpoint.gguf.split_files import read_gguf_parts
+from molink.checkpoint.gguf.walk import TAKE_INSTEAD, GgufArray
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import Progress, files_identity, write_checkpoint
 from molink.importing.gguf.architectures import Architecture

@@ -11,12 +11,8 @@ from molink.control.messages.payloads import (
     StageLink,
 )
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.planning.cluster_plan import (
-    ClusterPlan,
-    PlannedRing,
-    PlannedStage,
-    Readiness,
-)
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.cache_use import CacheUse
