@@ -142,7 +142,7 @@ def held_behind(
     by it, so both go on from one position."""
     found: dict[int, Positions] = {}
     for place in sorted(fresh):
-        run = [place, *_around(place, fresh)]
+        run = [place, *_fresh_around(place, fresh)]
         found[place] = tuple(
             (request_id, least)
             for request_id, tokens in listed.items()
@@ -151,7 +151,7 @@ def held_behind(
     return found
 
 
-def _around(place: int, fresh: Collection[int]) -> list[int]:
+def _fresh_around(place: int, fresh: Collection[int]) -> list[int]:
     """The fresh places next to this one without a gap."""
     found = list[int]()
     for step in (-1, 1):

@@ -68,7 +68,7 @@ def import_(
     from molink.importing.planned import gguf_of
 
     source = gguf_of(source) if weights is None else source
-    folder = out or _beside(source, weights)
+    folder = out or _default_folder(source, weights)
     if source == Path("demo") and not source.exists():
         source = DEMO_MODEL_DIR
     _check(source, weights, group, config)
@@ -112,7 +112,7 @@ def _check_place(folder: Path) -> None:
     check_place(folder)
 
 
-def _beside(source: Path, weights: "WeightBits | None") -> Path:
+def _default_folder(source: Path, weights: "WeightBits | None") -> Path:
     from molink.checkpoint.gguf.split_files import PART_NAME
 
     source = source.absolute()

@@ -123,12 +123,12 @@ class RingClient:
             raise
 
     async def until_idle(self) -> None:
-        """Until no sequence runs or waits."""
+        """Wait until no sequence runs or waits."""
         await self._idle.wait()
 
     @property
     def outstanding_tokens(self) -> int:
-        """Of all sequences: prompts and all that they may generate."""
+        """Tokens of all sequences: prompts and all that they may generate."""
         return sum(live.tokens for live in self._live.values())
 
     def served(self) -> Served:
@@ -244,7 +244,7 @@ class RingClient:
             self.clear_cache()
 
     def _number_anew(self, live: LiveSequence) -> None:
-        """For the ring it is a new request, of which nothing is held."""
+        """Make it a new request for the ring, of which nothing is held."""
         del self._live[live.request_id]
         self.prospects.left(live, time.monotonic(), has_ended=False)
         before = live.request_id
