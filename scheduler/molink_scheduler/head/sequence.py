@@ -124,8 +124,7 @@ class Sequence:
 
     @property
     def is_fed_again(self) -> bool:
-        """Whether the last that left of it are rows by which the next stage is fed again, and nothing
-        has followed yet."""
+        """Whether rows by which the next stage is fed again were the last to leave of it."""
         return self.admitted and self.is_kept and self.planned_tokens > 0
 
     @property
