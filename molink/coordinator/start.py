@@ -29,9 +29,9 @@ from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, r
 from molink.coordinator.nodes.access import Suspensions
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
+from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame
@@ -161,7 +161,7 @@ def _best_plan(
 
 
 def _certificate(settings: UpSettings) -> TlsFiles:
-    """Of the broker and of the port for agents."""
+    """Certificate of the broker and of the port for agents."""
     if not settings.tls_cert:
         return own_certificate(settings.data_dir)
     return operators_certificate(
@@ -194,7 +194,7 @@ def _planner(settings: UpSettings, model: ServedModel) -> ModelPlanner:
 
 
 def _host_for_agents(settings: UpSettings, broker: Broker) -> str:
-    """Where agents reach the broker: an external one at its own host, ours where we are."""
+    """Host at which agents reach the broker: an external one at its own, ours where we are."""
     return broker.address.host if "://" in settings.broker else settings.public_host
 
 

@@ -353,7 +353,7 @@ def _require(is_as_told: bool) -> None:
 
 
 def _far_end(command: Command | Unreadable, link: str) -> str:
-    """To whom a link leads that the stage has lost: the id of its neighbour, or "coordinator"."""
+    """Far end of a link that the stage has lost: the id of its neighbour, or "coordinator"."""
     if not isinstance(command, Join | GoOn):
         return ""
     lost = command.next_link if link == "next" else command.coordinator_link

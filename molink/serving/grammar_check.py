@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen
 
 from molink.errors import UserError
+from molink.json_object import JsonObject
 from molink.wire.schema import Rules, Schema
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
@@ -123,12 +124,12 @@ def _grammar(question: GrammarQuestion) -> str:
             words = [json.dumps(word, ensure_ascii=False) for word in json.loads(question.text)]
             return LLMatcher.grammar_from_lark("start: " + " | ".join(words))
         case "tags":
-            return LLMatcher.grammar_from_lark(_of_tags(json.loads(question.text)))
+            return LLMatcher.grammar_from_lark(_tags_lark(json.loads(question.text)))
         case kind:
             return grammar_from(kind, question.text)
 
 
-def _of_tags(given: Any) -> str:
+def _tags_lark(given: Any) -> str:
     """Lark of text in which each trigger begins one of the tags. Raises UserError."""
     from llguidance import StructTag
 
@@ -166,7 +167,7 @@ def _with_patterns(schema: Any) -> Any:
     return found
 
 
-def _check_names(schema: dict[str, Any]) -> None:
+def _check_names(schema: JsonObject) -> None:
     """Raise UserError where only names that come twice could make enough properties."""
     least, listed = schema.get("minProperties"), schema.get("required", [])
     if isinstance(least, int) and isinstance(listed, list) and least > len(listed) + 1:

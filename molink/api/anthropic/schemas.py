@@ -33,6 +33,7 @@ from molink.api.schemas import (
     StopTexts,
     type_tag,
 )
+from molink.json_object import JsonObject
 
 _FILES = {
     "path": {"type": "string"},
@@ -46,7 +47,7 @@ _FILES = {
 _RENAMES = {"old_path": {"type": "string"}, "new_path": {"type": "string"}}
 
 
-def _of_files(*more: str, **properties: Any) -> Mapping[str, Any]:
+def _file_schema(*more: str, **properties: Any) -> Mapping[str, Any]:
     commands = ["view", "create", "str_replace", "insert", *more]
     command = {"command": {"type": "string", "enum": commands}}
     return {"type": "object", "properties": command | properties, "required": ["command"]}
@@ -60,10 +61,10 @@ CLIENT_TOOLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             "properties": {"command": {"type": "string"}, "restart": {"type": "boolean"}},
         },
     ),
-    "text_editor": ("View, make and edit text files.", _of_files("undo_edit", **_FILES)),
+    "text_editor": ("View, make and edit text files.", _file_schema("undo_edit", **_FILES)),
     "memory": (
         "Keep notes in files below /memories, which last beyond this conversation.",
-        _of_files("delete", "rename", **_FILES, **_RENAMES),
+        _file_schema("delete", "rename", **_FILES, **_RENAMES),
     ),
 }
 """Description and argument schema of each tool type, the date of its name left off."""
@@ -126,7 +127,7 @@ class CustomTool(Part):
     type: str | None = None
     name: str
     description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: JsonObject | None = None
     """JSON schema of its arguments; default: it takes none."""
     strict: bool | None = None
 
@@ -175,7 +176,7 @@ class OutputFormat(Part):
     """Form of the answer's text: JSON of a schema."""
 
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
 
 
 class OutputConfig(Part):
@@ -201,7 +202,7 @@ class CountTokensBody(SamplingBody):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """Former name of `output_config.format`."""
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, as vLLM's server takes them."""
 
 

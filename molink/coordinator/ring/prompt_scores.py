@@ -7,10 +7,11 @@ from molink.serving.token_events import PromptLogprob
 from molink.wire.frames import PromptScore, TokenSample
 from molink_scheduler.request import LOGPROBS_MAX, Request
 
+Said = TokenSample | PromptScore
+"""What a tail says of one token."""
 
-def untrue(
-    said: TokenSample | PromptScore, next_request_id: int, vocabulary_size: int
-) -> str | None:
+
+def untrue(said: Said, next_request_id: int, vocabulary_size: int) -> str | None:
     """Why what a tail says of a token cannot be true of any request; None: it can."""
     if not 0 < said.request_id < next_request_id:
         return "a token of a request that nobody has made"
@@ -61,5 +62,5 @@ class PromptScores:
         return None
 
     def all(self) -> tuple[PromptLogprob, ...]:
-        """Of the prompt's second token and of those behind it."""
+        """Scores of the prompt's second token and of those behind it."""
         return tuple(self._found[position] for position in range(1, len(self.prompt)))

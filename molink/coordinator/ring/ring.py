@@ -63,7 +63,7 @@ class AgentStage:
     node: Node
     assignment: Assignment
     """Its order to load, or to extend what its process holds; without a revision."""
-    neighbours: tuple[str, str]
+    accepted_keys: tuple[str, str]
     """Whose links it accepts, public keys in Z85: the previous stage's, then the coordinator's."""
     commands: NodeCommands
     loaded: StageLoaded | None = None
@@ -137,15 +137,15 @@ class AgentStage:
 
     async def admit(self) -> None:
         """Have its node accept the links of its neighbours, and of nobody else."""
-        await self.commands.allow_links(self.node, self.neighbours)
+        await self.commands.allow_links(self.node, self.accepted_keys)
 
     async def hold(self) -> None:
         """Have a survivor wait for how its ring goes on, longer than it would for a neighbour."""
         await self.commands.assign(self.node, self._ordered(Hold(work=self.work)))
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
-        """Until the layers are there. Raises StageError when they cannot be, UserError when its
-        node reports that what was asked for cannot be."""
+        """Wait until the layers are there. Raises StageError when they cannot be, UserError when
+        its node reports that what was asked for cannot be."""
         await self.admit()
         await self.commands.assign(self.node, self.assignment)
         self._loading = LoadWatch(self.limits, self.clock())
@@ -200,7 +200,7 @@ class AgentStage:
 
     @property
     def seen(self) -> StageSeen:
-        """When it reported last, and whom it misses by that report; once it has joined."""
+        """Time of its last report, and whom it misses by that; once it has joined."""
         assert self._reports is not None, "only a stage that has joined is watched"
         progress = self.health.progress if self.health is not None else StageProgress()
         misses = progress.previous_silent_s, progress.next_silent_s
@@ -238,8 +238,8 @@ class AgentStage:
         return StageError(reason)
 
     async def watch(self, previous: "AgentStage") -> None:
-        """Until the stage is gone, stands still, or has refused what the `previous` one sent; then
-        raises StageError."""
+        """Wait until the stage is gone, stands still, or has refused what the `previous` one sent;
+        then raise StageError."""
         assert self._reports is not None, "only a stage that has joined is watched"
         stale = self.health  # Perhaps of the stage before.
         while True:
@@ -273,7 +273,7 @@ class AgentStage:
                     await self.node.changed.wait()
 
     def _patience_s(self, fact: StageFact | None) -> float | None:
-        """For how long to wait for news of a stage that loads; None: as long as it takes. Raises
+        """Seconds to wait for news of a stage that loads; None: as long as it takes. Raises
         StageError when there was no progress for too long."""
         watch, now = self._loading, self.clock()
         if watch is None or self.loaded is not None or self.node.is_local:
@@ -369,7 +369,7 @@ class Ring:
         return self.stages[0].epoch
 
     async def watch(self) -> None:
-        """Until a stage is gone, or has been sent what it refuses; then raises StageError.
+        """Wait until a stage is gone, or was sent what it refuses; then raise StageError.
 
         What is refused was to bring rows or tokens, for which users would wait in vain. A ring's
         links lose and double nothing, so somebody lies: whoever sent it, or whoever says so."""

@@ -14,14 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.nodes.slowdown import AS_REPORTED
-from molink.coordinator.planning.cluster_plan import (
-    ClusterPlan,
-    PlanCache,
-    PlannedRing,
-    Planner,
-    Readiness,
-    RestlessNodes,
-)
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
+from molink.coordinator.planning.readiness import Readiness, RestlessNodes
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.ring.stage_watch import StageFailure
@@ -33,7 +27,6 @@ from molink.coordinator.upkeep.ring_building import RingEndpoint
 from molink.coordinator.upkeep.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.upkeep.settings import ManagerSettings
-from molink.coordinator.upkeep.shadows import Shadows
 from molink.coordinator.upkeep.slow.replacement import SlowReplacement
 from molink.coordinator.upkeep.slow.slow_rings import SlowRings
 from molink.coordinator.upkeep.standbys import Standbys
@@ -115,12 +108,12 @@ class ClusterManager:
         )
         self._standbys = Standbys(
             self.settings.standbys,
+            self.settings.shadow,
             self.planner,
             self.assigner,
             lambda: [one for one in self.free(time.monotonic()) if one.slowdown == AS_REPORTED],
             self._failed,
             self.tasks,
-            Shadows(self.settings.shadow, self.assigner.commands, self.tasks),
         )
         self._slowdowns = SlowdownMonitor(self.planner)
         slow_rings = SlowRings(self._plans, self.blame, self.service)
@@ -141,7 +134,7 @@ class ClusterManager:
         return node is not None and node.outdated != ""
 
     async def run(self) -> None:
-        """Until cancelled. Raises why the first ring does not stand, where it must."""
+        """Run until cancelled. Raises why the first ring does not stand, where it must."""
         while True:
             self.book.changed.clear()
             began = time.monotonic()
@@ -195,7 +188,7 @@ class ClusterManager:
 
     @property
     def nodes_wanted(self) -> int:
-        """To begin with as many as the operator asked for; after a loss those that are left."""
+        """Count of nodes to wait for: as the operator asked, after a loss those that are left."""
         return 1 if self._next_ring else self.settings.min_nodes
 
     @property
@@ -224,7 +217,7 @@ class ClusterManager:
                 self.blame.served((stage.node.node_id for stage in ring.stages), elapsed_s, now)
 
     def _note_restless(self, nodes: Sequence[Node], now: float) -> None:
-        """Who changes all the time is left out: no plan would hold. What it does while it rests
+        """Leave out who changes all the time: no plan would hold. What it does while it rests
         harms nobody, and is taken in then: after an hour it would all count as new."""
         for node_id in self._restless.update(nodes, now):
             if self.blame.is_resting(node_id, now):
@@ -261,7 +254,7 @@ class ClusterManager:
             self.blame.left(node.node_id, stage.name, now, announced=left)
 
     def _back_off(self, ring: RingSupervisor, error: MolinkError, now: float) -> None:
-        """Where nobody is to blame, whatever it was may happen again at once."""
+        """Put off the next ring where nobody is to blame: it may happen again at once."""
         if self.settings.first_must_stand and ring.number == 0 and not ring.has_served:
             self._fatal = error
         if ring.served_s >= STEADY_S:
