@@ -7,7 +7,7 @@ and in the stages that it starts, whose records a program reads from the same st
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 from molink.printable import PrintableFormatter, printable_line
 from molink.serving.timeline import ARRIVAL
@@ -40,7 +40,7 @@ class _JsonFormatter(logging.Formatter):
     """Formatter of JSON objects: time, level, logger, message, and `fields` of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        said: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,

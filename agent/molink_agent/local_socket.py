@@ -6,13 +6,14 @@ permission to do what the owner may do.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from molink.control.private_file import private_socket
 from molink.errors import MolinkError, UserError
+from molink.json_object import JsonObject
 
 SOCKET_NAME = "agent.sock"
 
@@ -22,7 +23,7 @@ LINE_BYTES_MAX = 2**16
 ANSWER_TIMEOUT_S = 60.0
 """Pausing waits for what runs; it answers before that."""
 
-Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+Answer = Callable[[JsonObject], Awaitable[Mapping[str, object]]]
 
 
 @asynccontextmanager
@@ -56,7 +57,7 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-async def _answered(answer: Answer, question: Any) -> dict[str, Any]:
+async def _answered(answer: Answer, question: Any) -> Mapping[str, object]:
     if not isinstance(question, dict):
         return {"error": "a question is a JSON object"}
     try:
@@ -75,7 +76,7 @@ async def agent_runs(data_dir: Path) -> bool:
     return True
 
 
-async def ask_agent(data_dir: Path, question: dict[str, Any]) -> dict[str, Any]:
+async def ask_agent(data_dir: Path, question: JsonObject) -> JsonObject:
     """The running agent's answer. Raises UserError when none runs or when it says no."""
     path = data_dir / SOCKET_NAME
     try:
@@ -89,7 +90,7 @@ async def ask_agent(data_dir: Path, question: dict[str, Any]) -> dict[str, Any]:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             line = await reader.readline()
-        answer: dict[str, Any] = json.loads(line)
+        answer: JsonObject = json.loads(line)
     except (TimeoutError, ValueError, ConnectionError):
         raise UserError("The agent did not answer: see `molink agent logs`.") from None
     finally:

@@ -6,13 +6,78 @@ several devices are lent, with the device before it. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from molink.json_object import JsonObject
 from molink.terminal.amounts import duration_text, progress_text
 from molink_agent.limits.limits import OwnerLimits, plain_limits
 from molink_scheduler.units import GB, MB, gb_text
 
-Status = Mapping[str, Any]
+
+class LoadedPart(TypedDict):
+    """How far a stage's loading is."""
+
+    kind: str
+    fraction: float
+    message: str
+    total_bytes: NotRequired[int]
+    """Bytes of a download that is under way."""
+    bytes_per_s: NotRequired[float]
+
+
+class LentDevice(TypedDict):
+    """Device as the coordinator was told of it."""
+
+    device: str
+    lent_bytes: int
+    total_bytes: int
+
+
+class DeviceStatus(TypedDict):
+    """Status of one device, and of the node as which it serves."""
+
+    id: str
+    name: str
+    device: str | None
+    connected: bool
+    state: str
+    refused: str
+    """Why the node is not let in; empty: it is, or nobody was asked."""
+    reason: str
+    layers: list[int] | None
+    """[first, behind the last]."""
+    model: str | None
+    loaded: LoadedPart | None
+    """None before the stage was given anything."""
+    lends: list[LentDevice]
+    shortage: str
+    """Why the device is of no use; empty: it is of some."""
+    paths: dict[str, str]
+    """Path of each link that the ring needs: "direct" or "relay"."""
+    kv_tokens_used: int
+    busy_share: float
+    swap_fallback: str | None
+
+
+class AgentStatus(DeviceStatus):
+    """Status of a PC. What stands beside `devices` of a device is of the first; `shortage` only
+    where no device is of any use."""
+
+    cluster: str
+    until: str | None
+    upload_mbps: float
+    limits: JsonObject
+    limits_problem: str
+    devices: list[DeviceStatus]
+
+
+class ShownStatus(AgentStatus, total=False):
+    """Status as `molink agent status` shows it, with what the PC has given."""
+
+    given: JsonObject | None
+    """Totals in the coordinator's words; None: it does not answer."""
+    last_night: JsonObject | None
+
 
 DOING = {
     "joining": "measuring what this PC can do for the model, a minute at most",
@@ -40,7 +105,7 @@ class StatusNews:
         self._quarters: dict[str, int] = {}
         """Quarters of each device's download that were passed."""
 
-    def update(self, status: Status) -> list[str]:
+    def update(self, status: AgentStatus) -> list[str]:
         """Sentences that were not shown last time."""
         lines = {"connection": _connection(status, "connection" in self._shown)}
         for device in _devices(status):
@@ -51,7 +116,7 @@ class StatusNews:
         self._shown |= {topic: line for topic, line in lines.items() if line or topic in seen}
         return new + [line for device in _devices(status) for line in self._quarter(device, status)]
 
-    def _quarter(self, device: Status, status: Status) -> list[str]:
+    def _quarter(self, device: DeviceStatus, status: AgentStatus) -> list[str]:
         """A line at each quarter of a download, which may take an hour."""
         loaded, node = device["loaded"], str(device.get("id"))
         if loaded is None or loaded.get("total_bytes", 0) < QUARTERS_BYTES_MIN:
@@ -64,7 +129,7 @@ class StatusNews:
             return []
         return [_mark(device, status) + _device_sentence(device)]
 
-    def _device_sentences(self, device: Status, mark: str) -> dict[str, str]:
+    def _device_sentences(self, device: DeviceStatus, mark: str) -> dict[str, str]:
         """Sentences of one device by topic; a device is known by its node's id."""
         doing, trouble = (f"{topic} of {device.get('id')}" for topic in ("doing", "trouble"))
         shown = self._shown.get(doing, "")
@@ -75,13 +140,13 @@ class StatusNews:
         }
 
 
-def now_sentence(status: Status) -> str:
+def now_sentence(status: AgentStatus) -> str:
     """The state now, with the progress of what is loading; of several devices one after the
     other."""
     return "; ".join(_mark(one, status) + _device_sentence(one) for one in _devices(status))
 
 
-def status_lines(status: Status) -> Iterator[str]:
+def status_lines(status: ShownStatus) -> Iterator[str]:
     """`molink agent status`: a headline, then one thing in each line, for each of several
     devices."""
     yield f"{status['name']} ({status['id']}) in {status['cluster']}"
@@ -93,13 +158,13 @@ def status_lines(status: Status) -> Iterator[str]:
     yield f"limits:  {_limits(status['limits'])}"
     if status["limits_problem"]:
         yield f"         {status['limits_problem']}"
-    if status.get("given") is not None:
-        yield f"given:   {given_text(status['given'])}"
-    if status.get("last_night") is not None:
-        yield f"         last night {given_text(status['last_night'])}"
+    if (given := status.get("given")) is not None:
+        yield f"given:   {given_text(given)}"
+    if (night := status.get("last_night")) is not None:
+        yield f"         last night {given_text(night)}"
 
 
-def _device_sentence(device: Status) -> str:
+def _device_sentence(device: DeviceStatus) -> str:
     if not _is_reported(device):
         return f"{device['state']}: not connected to the coordinator now; it tries again by itself"
     loaded = device["loaded"]
@@ -110,7 +175,7 @@ def _device_sentence(device: Status) -> str:
     return f"{_doing(device)}{busy}"
 
 
-def _how_far(loaded: Mapping[str, Any]) -> str:
+def _how_far(loaded: LoadedPart) -> str:
     fraction, total = loaded["fraction"], loaded.get("total_bytes")
     if not total:
         return f"{fraction:.0%}"
@@ -118,24 +183,24 @@ def _how_far(loaded: Mapping[str, Any]) -> str:
     return f"{fraction:.0%}, {amounts}"
 
 
-def _devices(status: Status) -> Sequence[Status]:
+def _devices(status: AgentStatus) -> Sequence[DeviceStatus]:
     """Statuses of the devices; the status itself where it is of one device."""
     return status.get("devices") or (status,)
 
 
-def _is_reported(device: Status) -> bool:
+def _is_reported(device: DeviceStatus) -> bool:
     """Whether its state is the coordinator's too; a device that is not let in has no other."""
     return bool(device["connected"] or device.get("refused"))
 
 
-def _mark(device: Status, status: Status) -> str:
+def _mark(device: DeviceStatus, status: AgentStatus) -> str:
     """Beginning that tells of which device a line is; empty where there is only one."""
     if len(_devices(status)) < 2:
         return ""
     return f"{device['device'] or device['name']}: "
 
 
-def _held(device: Status) -> str:
+def _held(device: DeviceStatus) -> str:
     """Layers as people count them: both ends are held."""
     if device["layers"] is None:
         return "no layers"
@@ -143,25 +208,26 @@ def _held(device: Status) -> str:
     return f"layers {start} to {end - 1} of {device['model']}"
 
 
-def _connection(status: Status, was_connected: bool) -> str:
+def _connection(status: AgentStatus, was_connected: bool) -> str:
     if status["connected"]:
         return f"connected to {status['cluster']}"
     lost = "the coordinator is out of reach; it is tried again, nothing has to be done"
     return lost if was_connected else ""
 
 
-def _doing(device: Status) -> str:
+def _doing(device: DeviceStatus) -> str:
     usual = DOING[device["state"]].format(held=_held(device), device=device["device"])
     return f"{device['state']}: {device['reason'] or usual}"
 
 
-def _trouble(device: Status) -> str:
+def _trouble(device: DeviceStatus) -> str:
     loaded = device["loaded"]
-    failed = loaded is not None and loaded["kind"] == "failed"
-    return f"the stage has failed: {loaded['message']}" if failed else ""
+    if loaded is None or loaded["kind"] != "failed":
+        return ""
+    return f"the stage has failed: {loaded['message']}"
 
 
-def _device_lines(device: Status, margin: str) -> Iterator[str]:
+def _device_lines(device: DeviceStatus, margin: str) -> Iterator[str]:
     yield f"{margin}state:   {_device_sentence(device)}"
     if device["paths"]:
         links = ", ".join(f"{name} {kind}" for name, kind in device["paths"].items())

@@ -13,7 +13,6 @@ Their content type must be JSON as of every post, so that no web page can send o
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
 
@@ -22,6 +21,7 @@ from molink.api.callers import caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError, unknown_field
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.errors import ControlError, UserError
+from molink.json_object import JsonObject
 from molink.report.orders import InviteMade, NodeOrdered
 from molink.report.plain import to_plain
 
@@ -103,7 +103,7 @@ class _Orders:
         return web.json_response(to_plain(self.admin.clear_caches(caller_of(request).name)))
 
 
-async def _carried_out(done: Awaitable[Done]) -> dict[str, Any]:
+async def _carried_out(done: Awaitable[Done]) -> JsonObject:
     try:
         return to_plain(await done)
     except UnknownNodeError as error:
@@ -114,7 +114,7 @@ async def _carried_out(done: Awaitable[Done]) -> dict[str, Any]:
         raise ApiError(str(error)) from None
 
 
-async def _body(request: web.Request, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+async def _body(request: web.Request, kinds: Mapping[str, tuple[type, ...]]) -> JsonObject:
     """The body's fields, all of them known and of their kind. Raises ApiError for others."""
     raw = b"".join([piece async for piece in body_pieces(request, ORDER_BYTES_MAX)])
     body = parse_json_object(raw) if raw.strip() else {}

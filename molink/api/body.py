@@ -29,6 +29,7 @@ from molink.api.headers.ignored_fields import note_ignored
 from molink.api.openai.refused_fields import OTHER_LENGTHS
 from molink.api.requests import check_model, in_worker
 from molink.api.schemas import Body
+from molink.json_object import JsonObject
 from molink.serving.model_card import ModelCard
 from molink.utf8 import utf8_text
 
@@ -156,7 +157,7 @@ def _checked(raw: bytearray, schema: type[Checked]) -> Checked:
         raise _first_mistake(error) from None
 
 
-def parse_json_object(raw: bytes | bytearray) -> dict[str, Any]:
+def parse_json_object(raw: bytes | bytearray) -> JsonObject:
     """The JSON object in `raw`."""
     _check_containers(raw)
     try:
@@ -189,7 +190,7 @@ def _check_containers(raw: bytes | bytearray) -> None:
         )
 
 
-def _check_depth(parsed: dict[str, Any]) -> None:
+def _check_depth(parsed: JsonObject) -> None:
     """Look how deep lists and objects stand within one another. Raises ApiError for too deep."""
     level: list[Any] = [parsed]
     for _ in range(DEPTH_MAX):
@@ -227,9 +228,7 @@ def _not_json(error: Exception) -> ApiError:
     return ApiError(f"The body is not valid JSON ({why}): send one JSON object.")
 
 
-def _drop_unsupported(
-    body: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]]
-) -> dict[str, Any]:
+def _drop_unsupported(body: JsonObject, unsupported: Mapping[str, tuple[Any, ...]]) -> JsonObject:
     """`body` without unsupported fields that carry their default, and with a length that has
     another server's name under ours. Raises ApiError for others."""
     kept = {}

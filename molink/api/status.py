@@ -1,7 +1,6 @@
 """Status endpoints (GET): the model served, whether it can serve now, and on which nodes."""
 
 from dataclasses import asdict
-from typing import Any
 
 from aiohttp import web
 
@@ -9,6 +8,7 @@ from molink.api.answers import json_text
 from molink.api.errors import NAME_CHARS_SHOWN, RETRY_AFTER_S, ApiError
 from molink.api.openapi.answers import ModelEntry
 from molink.api.requests import check_model
+from molink.json_object import JsonObject
 from molink.report.cluster import ClusterReport
 from molink.report.plain import to_plain
 from molink.serving.model_card import ModelCard
@@ -67,7 +67,7 @@ async def get_events(service: GenerationService, request: web.Request) -> web.Re
     return web.json_response(to_plain(service.events.report(int(after))), dumps=json_text)
 
 
-def cluster_body(report: ClusterReport) -> dict[str, Any]:
+def cluster_body(report: ClusterReport) -> JsonObject:
     """The body of GET /cluster: the first ring's figures stand at the top, too, as those of the
     only ring did once."""
     body = to_plain(report)

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from molink.bench.runner import PlannedRequest, RequestRecord, random_request, send
 from molink.client.api_client import ApiClient, ListedModel
 from molink.errors import UserError
+from molink.json_object import JsonObject
 from molink.workload.trace import TraceRequest
 
 PROGRAM = "molink.cli.main"
@@ -103,12 +103,12 @@ class ServedRing:
             raise UserError(f"a request failed, the run is void: {record.error}")
         return record
 
-    async def cluster(self) -> dict[str, Any]:
+    async def cluster(self) -> JsonObject:
         """The answer of GET /cluster."""
-        report: dict[str, Any] = await self.client.get("/cluster")
+        report: JsonObject = await self.client.get("/cluster")
         return report
 
-    async def settled_cluster(self) -> dict[str, Any]:
+    async def settled_cluster(self) -> JsonObject:
         """The answer of GET /cluster once every stage has reported what happened until now."""
         await asyncio.sleep(HEALTH_SETTLED_S)
         return await self.cluster()

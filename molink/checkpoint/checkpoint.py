@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from molink.checkpoint.model_folder import model_folder, read_object
 from molink.checkpoint.safetensors_header import read_header
 from molink.errors import CheckpointError
+from molink.json_object import JsonObject
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -62,11 +63,11 @@ class Checkpoint:
     cache: Path | None = None
     """Folder of files from the hub; None: the one where its client keeps them for everybody."""
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         """The JSON object in its config.json."""
         return self.small_file("config.json")
 
-    def small_file(self, name: str) -> dict[str, Any]:
+    def small_file(self, name: str) -> JsonObject:
         """The JSON object in one of its small files."""
         return read_object(self.directory / name, self.name)
 

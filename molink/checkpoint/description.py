@@ -17,6 +17,7 @@ from molink.checkpoint.model_config import COUNT_MAX, LAYERS_MAX, text_settings
 from molink.checkpoint.model_folder import check_writes_text
 from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.errors import CheckpointError, UnsupportedModelError
+from molink.json_object import JsonObject
 
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -95,7 +96,7 @@ def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
     return declared_quantization(checkpoint.name, config)
 
 
-def _old_gptq(checkpoint: Checkpoint) -> dict[str, Any]:
+def _old_gptq(checkpoint: Checkpoint) -> JsonObject:
     if not (checkpoint.directory / OLD_GPTQ_FILE).is_file():
         return {}
     scheme = checkpoint.small_file(OLD_GPTQ_FILE)
@@ -224,7 +225,7 @@ class ConfigFacts:
         return lengths
 
 
-def generation_config(checkpoint: Checkpoint) -> dict[str, Any]:
+def generation_config(checkpoint: Checkpoint) -> JsonObject:
     """Content of its generation_config.json; nothing where there is none. Raises CheckpointError
     when it cannot be read."""
     there = (checkpoint.directory / GENERATION_CONFIG).is_file()

@@ -16,9 +16,9 @@ from statistics import median
 
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from molink.checkpoint.description import read_declared
-from molink.checkpoint.held_weights import HeldWeight, held_weights
+from molink.checkpoint.held_weights import GGUF_GROUP, HeldWeight, held_weights
 from molink.checkpoint.kv_format import KvDtype
-from molink.checkpoint.model_config import GGUF_GROUP, KNOWN_CONFIGS, model_shape
+from molink.checkpoint.model_config import KNOWN_CONFIGS, model_shape
 from molink.checkpoint.model_shape import (
     ELEMENT_BYTES,
     PLAIN,

@@ -142,7 +142,7 @@ class _Sizes:
         return next((v for v in values if isinstance(v, int) and v > 0), 0)
 
 
-def _kimi_sizes(config: Config) -> dict[str, Any]:
+def _kimi_sizes(config: Config) -> Config:
     """Sizes that published Kimi-Linear checkpoints keep in an entry of its own."""
     parts = config.get("linear_attn_config")
     if not isinstance(parts, dict):

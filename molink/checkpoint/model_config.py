@@ -12,11 +12,11 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from molink.checkpoint.held_weights import weight_bits
 from molink.checkpoint.layers_together import SHARING, layers_together
 from molink.checkpoint.mixers import NO_STATE, layer_kinds, recurrent_parameters, state_size
-from molink.checkpoint.model_shape import PLAIN, ModelShape, WeightBits, WeightFormat
-from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
-from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
+from molink.checkpoint.model_shape import PLAIN, ModelShape
+from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UserError
 from molink.utf8 import utf8_text
 
@@ -55,15 +55,6 @@ DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 EXPERTS_ONLY = "mxfp4"
 """Method whose checkpoints quantize nothing but experts."""
-
-GGUF_GROUP = 32
-"""Numbers that share a scale in nearly all types of GGUF's blocks."""
-
-LARGE_GROUP, SMALL_GROUP = 64, 32
-"""Inputs that share a scale, from which products are timed as of 128, and as of 32."""
-
-WHOLE_ROW_GROUP = GROUPS_4BIT[0]
-"""Kernels for four bits know no longer group, so longer ones are held as several."""
 
 CONFIG_BYTES_MAX = 4_000_000
 """Largest config.json that is read; real ones have a few kilobytes."""
@@ -169,7 +160,7 @@ def shape_of_config(name: str, config: Config) -> ModelShape:
     intermediate = _intermediate(name, config, hidden, experts)
     declared = declared_quantization(name, config)
     layers = _layers(name, config)
-    weights = _weight_bits(declared, gcd(hidden, intermediate))
+    weights = weight_bits(declared, gcd(hidden, intermediate))
     token_inputs, token_vocabulary = _token_tables(name, config)
     return ModelShape(
         name=name,
@@ -334,33 +325,6 @@ def _shared_width(name: str, config: Config) -> int:
         experts = _count(name, config, "n_shared_experts")
         return experts * _count(name, config, "moe_intermediate_size")
     return 0
-
-
-def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
-    """Bits that a stage holds of each weight, by the quantization that the checkpoint declares;
-    `inputs` is a common divisor of the matrices' widths."""
-    match declared.method:
-        case None:
-            return PLAIN
-        case "mxfp4":
-            return WeightBits(4, 1 / MXFP4_GROUP, "mxfp4")
-        case "gguf":  # Names of tensors tell the types; this is the commonest, Q4_K.
-            return WeightBits(4, 2 / GGUF_GROUP, "int4_g32")
-        case "fp8":
-            return WeightBits(8, 1 / declared.block[1], "fp8")
-    bits = declared.bits or 4
-    if declared.group is None:  # A scale for a whole row.
-        numbers = 2 / WHOLE_ROW_GROUP if bits == 4 else 0.0
-        return WeightBits(bits, numbers, "int4_g128" if bits == 4 else "int8")
-    group = gcd(declared.group, inputs)
-    return WeightBits(bits, 2 / group, _format(bits, group))
-
-
-def _format(bits: int, group: int) -> WeightFormat:
-    """Format of integer codes, by the nearest group that products are timed with."""
-    if bits == 4:
-        return "int4_g128" if group >= LARGE_GROUP else "int4_g32"
-    return "int8" if group >= LARGE_GROUP else "int8_g32" if group >= SMALL_GROUP else "int8_g16"
 
 
 def _count(model: str, config: Config, *names: str, default: int | None = None) -> int:

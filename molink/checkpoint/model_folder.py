@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import CheckpointError, UnsupportedModelError
+from molink.json_object import JsonObject
 from molink.utf8 import utf8_text
 
 TEXT_SUFFIXES = (".json", ".jinja", ".txt")
@@ -86,7 +87,7 @@ def model_folder(given: Path, model: str) -> Path:
     return _without_boms(folder, names, marked) if marked else folder
 
 
-def read_object(path: Path, name: str) -> dict[str, Any]:
+def read_object(path: Path, name: str) -> JsonObject:
     """The JSON object in a file of the model `name`. Raises CheckpointError."""
     try:
         value = json.loads(utf8_text(path.read_bytes()))

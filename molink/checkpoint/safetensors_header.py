@@ -108,7 +108,7 @@ def parse_header(content: Any, data_start: int) -> SafetensorsHeader:
 
 def encode_header(tensors: Iterable[StoredTensor], metadata: Mapping[str, str]) -> bytes:
     """The beginning of a file that holds these tensors one behind the other."""
-    content: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    content: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
     for tensor in tensors:
         begin, end = end, end + tensor.stop - tensor.start

@@ -10,13 +10,14 @@ inside its file.
 """
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from molink.checkpoint.checkpoint import SMALL_FILES
 from molink.checkpoint.safetensors_header import SafetensorsHeader, parse_header
 from molink.checkpoint.shard_plan import WeightsLayout
+from molink.json_object import JsonObject
 
 BLOCK_BYTES = 8 * 2**20
 """Bytes that a damaged or unfinished piece costs at most: 7 s of a line of 10 Mbps. A model of 140
@@ -49,7 +50,7 @@ class FileEntry(BaseModel):
     sha256: Sha256
     blocks: tuple[Sha256, ...]
     """Checksum of each block in turn; the last block may be short."""
-    header: dict[str, Any] | None = None
+    header: JsonObject | None = None
     """JSON of the table of tensors, of a safetensors file."""
     data_start: Annotated[int, Field(ge=0)] = 0
     """Bytes before the data that the table speaks of."""

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import click
 
 from molink.cli.options import key_option
 from molink.errors import UserError
+from molink.json_object import JsonObject
 from molink.printable import printable
 from molink.terminal.command_line import quiet_option, shown_option
 from molink.utf8 import utf8_text
@@ -38,7 +39,6 @@ STAGE_ENVIRONMENT = {
 """How a stage process runs torch, which reads it when it is imported."""
 
 Command = Callable[..., Any]
-Event = dict[str, Any]
 Server = tuple[str, str | None]
 """Its URL, and a key if it wants one."""
 
@@ -144,7 +144,7 @@ def _typed_lines() -> Iterator[str]:
                 click.echo("\n/exit or Ctrl-D leaves.")
 
 
-def _answer(server: Server, body: dict[str, Any]) -> str:
+def _answer(server: Server, body: JsonObject) -> str:
     """Stream one answer; Ctrl-C keeps what has come until then."""
     pieces: list[str] = []
     try:
@@ -157,11 +157,11 @@ def _answer(server: Server, body: dict[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _delta_text(event: Event) -> str:
+def _delta_text(event: JsonObject) -> str:
     return _joined_deltas(event, "content")
 
 
-def _joined_deltas(event: Event, name: str) -> str:
+def _joined_deltas(event: JsonObject, name: str) -> str:
     deltas = (choice["delta"] for choice in event.get("choices", ()))
     return "".join(delta.get(name) or "" for delta in deltas)
 
@@ -169,8 +169,8 @@ def _joined_deltas(event: Event, name: str) -> str:
 async def _print_stream(
     server: Server,
     path: str,
-    body: dict[str, Any],
-    text_of: Callable[[Event], str],
+    body: JsonObject,
+    text_of: Callable[[JsonObject], str],
     pieces: list[str],
 ) -> None:
     """Write the text of an answer's events as they come, and keep it in `pieces`; what the model
@@ -190,7 +190,7 @@ async def _print_stream(
             click.echo(printable(pieces[-1]), nl=False)
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _given(options: Mapping[str, object]) -> dict[str, object]:
     """The options that were given on the command line."""
     return {name: value for name, value in options.items() if value not in (None, ())}
 

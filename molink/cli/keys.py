@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ from molink.errors import UserError
 from molink.terminal.command_line import SentenceGroup
 from molink.terminal.tables import (
     DATA_FOLDER,
+    Row,
     data_dir_option,
     duration_s,
     json_option,
@@ -157,7 +158,7 @@ def _store_with_keys(key: str, data_dir: str | None) -> Iterator["KeyStore"]:
         yield store
 
 
-def _fields(record: "KeyRecord", now: float) -> dict[str, Any]:
+def _fields(record: "KeyRecord", now: float) -> Row:
     key, usage = record.key, record.usage
     return {
         "id": key.key_id,

@@ -20,6 +20,7 @@ from molink.printable import printable_line
 from molink.terminal.command_line import SentenceGroup, shown_option
 from molink.terminal.tables import (
     DATA_FOLDER,
+    Row,
     data_dir_option,
     duration_s,
     json_option,
@@ -160,7 +161,7 @@ def _registry(data_dir: str | None, *, make: bool = False) -> Iterator["Registry
         registry.close()
 
 
-def _invite_fields(invite: "InviteRecord", now: float) -> dict[str, Any]:
+def _invite_fields(invite: "InviteRecord", now: float) -> Row:
     return {
         "id": invite.invite_id,
         "name": invite.name,
@@ -172,7 +173,7 @@ def _invite_fields(invite: "InviteRecord", now: float) -> dict[str, Any]:
     }
 
 
-def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> Row:
     now = live.get(node.node_id, {})
     return {
         "id": node.node_id,
@@ -190,7 +191,7 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> d
     }
 
 
-def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
+def _node_row(node: Mapping[str, Any]) -> Row:
     """Row for people: what a node does comes before where it is from."""
     layers = node["layers"]
     shown = {

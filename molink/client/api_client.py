@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from molink.errors import UserError
+from molink.json_object import JsonObject
 
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
@@ -131,9 +132,7 @@ class ApiClient:
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise self._lost(error) from error
 
-    async def stream(
-        self, path: str, body: Mapping[str, Any]
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:
         """The events of a streamed answer; `body` gets "stream": true."""
         try:
             async with self._session.post(
@@ -195,7 +194,7 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
     return bytes(raw)
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[JsonObject, None]:
     """Events up to [DONE]; UserError when one is an error or the stream ends early."""
     rest = b""
     async for piece in content.iter_any():
@@ -212,7 +211,7 @@ async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any
     raise UserError("the server ended its answer early: look into its log")
 
 
-def _event(line: bytes) -> dict[str, Any]:
+def _event(line: bytes) -> JsonObject:
     """The JSON object of one line. Raises ValueError when there is none in it."""
     try:
         event = json.loads(line.removeprefix(DATA))

@@ -130,7 +130,7 @@ def settings_of(group: type[Group], **values: Any) -> Group:
     return made
 
 
-def _made(group: Any, values: dict[str, Any]) -> Any:
+def _made(group: Any, values: dict[str, object]) -> Any:
     found = {}
     for one in fields(group):
         if one.name in values:

@@ -17,7 +17,8 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.nodes.hub import ControlHub
-from molink.coordinator.planning.cluster_plan import Planner, Readiness
+from molink.coordinator.planning.cluster_plan import Planner
+from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger

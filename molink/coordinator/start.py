@@ -29,9 +29,9 @@ from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, r
 from molink.coordinator.nodes.access import Suspensions
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
+from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame

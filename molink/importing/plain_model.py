@@ -38,6 +38,7 @@ from molink.importing.checkpoint_folder import (
 )
 from molink.importing.gguf.file import small_files_of
 from molink.importing.rounding import WORD_CODES, packed_words, round_to_4_bits, round_to_8_bits
+from molink.json_object import JsonObject
 
 WeightBits = Literal["int4", "int8"]
 
@@ -99,7 +100,7 @@ def import_plain(
 
 def rounded_model(
     source: Path, bits: WeightBits, group: int
-) -> tuple[list[NewTensors], dict[str, Any]]:
+) -> tuple[list[NewTensors], JsonObject]:
     """The tensors of the rounded model, none of them read yet, and its config. Raises UserError as
     `import_plain`."""
     model = _opened(source)
@@ -116,7 +117,7 @@ def rounded_model(
     return new, config
 
 
-def config_ties(config: dict[str, Any]) -> bool:
+def config_ties(config: JsonObject) -> bool:
     """Whether a plain config lets the head multiply by the embeddings; one of several models is
     left as it is."""
     return config.get("tie_word_embeddings") is True and "text_config" not in config
@@ -283,7 +284,7 @@ def _raw(tensor: torch.Tensor) -> bytes:
 # -- config ---------------------------------------------------------------------------------------
 
 
-def _scheme(bits: WeightBits, group: int) -> dict[str, Any]:
+def _scheme(bits: WeightBits, group: int) -> JsonObject:
     """Quantization config of the weights, in the words of compressed-tensors."""
     head = _group(["re:.*lm_head"], "int-quantized", num_bits=8, symmetric=True, strategy="channel")
     if bits == "int8":
@@ -301,5 +302,5 @@ def _scheme(bits: WeightBits, group: int) -> dict[str, Any]:
     }
 
 
-def _group(targets: list[str], form: str, **weights: Any) -> dict[str, Any]:
+def _group(targets: list[str], form: str, **weights: Any) -> JsonObject:
     return {"targets": targets, "format": form, "weights": {"type": "int", **weights}}

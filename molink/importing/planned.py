@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molink.checkpoint.gguf.header import MAGIC
 from molink.checkpoint.gguf.split_files import PART_NAME
+from molink.checkpoint.gguf.walk import MAGIC
 from molink.checkpoint.held_weights import held_weights
 from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layer_sizes import planned_of_weights

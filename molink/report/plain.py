@@ -17,6 +17,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from molink.json_object import JsonObject
 from molink.printable import printable_line
 
 Json = Mapping[str, Any]
@@ -43,9 +44,9 @@ def json_name(name: str) -> str:
     return JSON_NAMES.get(name, name)
 
 
-def to_plain(report: Any) -> dict[str, Any]:
+def to_plain(report: Any) -> JsonObject:
     """Fields of a report, in their order."""
-    plain: dict[str, Any] = _object_writer(type(report))(report)
+    plain: JsonObject = _object_writer(type(report))(report)
     return plain
 
 
@@ -62,8 +63,8 @@ def _new_object_writer(of: type) -> Write:
         for one in fields(of)
     ]
 
-    def write(report: Any) -> dict[str, Any]:
-        plain: dict[str, Any] = {}
+    def write(report: Any) -> JsonObject:
+        plain: JsonObject = {}
         for name, key, write_one, is_left_out in known:
             value = getattr(report, name)
             if value is not None:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen
 
 from molink.errors import UserError
+from molink.json_object import JsonObject
 from molink.wire.schema import Rules, Schema
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
@@ -166,7 +167,7 @@ def _with_patterns(schema: Any) -> Any:
     return found
 
 
-def _check_names(schema: dict[str, Any]) -> None:
+def _check_names(schema: JsonObject) -> None:
     """Raise UserError where only names that come twice could make enough properties."""
     least, listed = schema.get("minProperties"), schema.get("required", [])
     if isinstance(least, int) and isinstance(listed, list) and least > len(listed) + 1:

@@ -1,6 +1,6 @@
 """Card of a served model, as API users see it, and what serving needs of its tokenizer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class ChatTokenizer(Protocol):
 
     def apply_chat_template(
         self,
-        conversation: list[dict[str, Any]],
+        conversation: Sequence[Mapping[str, object]],
         *,
         add_generation_prompt: bool,
         tokenize: bool,

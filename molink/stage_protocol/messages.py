@@ -8,16 +8,18 @@ that no stage outlives the process that started it. Tokens and tensors never pas
 import json
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen, Predicate
 
 from molink.checkpoint.kv_format import KvDtype
 from molink.errors import FrameError
+from molink.json_object import JsonObject
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.health import FIGURE_MAX, StageHealth
 from molink.wire.curve_keys import CurveKeys, check_keys
-from molink.wire.schema import Inline, Kinds, Rules, Schema
+from molink.wire.kinds import Kinds
+from molink.wire.schema import Inline, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers
 from molink_scheduler.resume import RESUMED_MAX, Positions, Resume
@@ -274,7 +276,7 @@ def encode_line(value: Command | Fact) -> bytes:
 def decode_line(line: bytes) -> Command | Fact:
     """The command or fact of one line. Raises FrameError when it is none."""
     try:
-        fields: dict[str, Any] = json.loads(line)
+        fields: JsonObject = json.loads(line)
         kind = fields.pop("kind")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from None

@@ -3,9 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -19,6 +18,9 @@ UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 """30m, 24h, 7d."""
+
+Row = Mapping[str, object]
+"""Cells of a row by the names of their columns."""
 
 data_dir_option = click.option(
     "--data-dir",
@@ -43,7 +45,7 @@ def local_time(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s).astimezone().isoformat(" ", "minutes")
 
 
-def show_rows(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> None:
+def show_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
     """A table, or a list of objects for programs."""
     if as_json:
         click.echo(json.dumps(rows, indent=2))

@@ -109,7 +109,7 @@ class _Mirror(asyncio.DatagramProtocol):
             self._transport.sendto(self._answer(request, (addr[0], addr[1])), addr)
 
     def _answer(self, request: stun.Message, sender: tuple[str, int]) -> bytes:
-        attributes: dict[str, Any] = {"XOR-MAPPED-ADDRESS": sender}
+        attributes: dict[str, tuple[str, int]] = {"XOR-MAPPED-ADDRESS": sender}
         if self._other_port:
             attributes["OTHER-ADDRESS"] = (ANY_ADDRESS, self._other_port)
         return bytes(

@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
-from tests.end_to_end.forked import command, format_probe, stage, step_probe
+from tests.end_to_end.forked import format_probe, program, stage, step_probe
 from tests.end_to_end.forked.asking import ADDRESS
 from tests.end_to_end.forked.process import ForkedProcess
 from tests.end_to_end.forked.server import COMMANDS, STAGES, server_of
@@ -21,11 +22,24 @@ stage_manager.STAND_READY_AFTER_S = float("inf")
 """
 """Without the process that waits for the loss of a stage: few of these tests lose one."""
 
+WAITING = """
+from molink.node import stage_manager
+stage_manager.STAND_READY_AFTER_S = 0.5
+"""
+"""With it, and soon."""
+
 FORKED = f"""
 from molink.node import stage_handle
 stage_handle.STAGE_MODULE = {stage.__name__!r}
 """
 """With stages that are forked."""
+
+FORKED_BELOW = f"""
+import sys
+if not any(word.startswith("{stage.__package__}.") for word in sys.orig_argv):
+    exec({FORKED!r})
+"""
+"""What Python runs first in all programs, which are not forked, so that their stages are."""
 
 FORKED_AGENT = f"""
 import os, sys
@@ -63,8 +77,19 @@ for arguments in json.loads(sys.argv[1]):
 def command_line(*arguments: str, forks: bool = False) -> list[str]:
     """How an order to `molink` is started; `forks`: in a process that need not import."""
     if forks and CAN_FORK:
-        return [sys.executable, "-m", command.__name__, server_of(*COMMANDS), *arguments]
+        return _forked(server_of(*COMMANDS), "molink.cli.main", *arguments)
     return [sys.executable, "-m", "molink.cli.main", *arguments]
+
+
+def torch_program(module: str) -> list[str]:
+    """How a module is started whose `main` uses torch; its arguments follow. It need not import."""
+    if CAN_FORK:
+        return _forked(server_of(*STAGES), module)
+    return [sys.executable, "-m", module]
+
+
+def _forked(server: str, module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", program.__name__, server, module, *arguments]
 
 
 def started(
@@ -78,7 +103,7 @@ def started(
     """A `molink` that goes on, with pipes to its output; `waits`: with a process that waits for the
     loss of a stage; `forks`: it and its stages need not import; `changes`: Python that is run
     first."""
-    changes += "" if waits else ALONE
+    changes += WAITING if waits else ALONE
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
     if forks and CAN_FORK:
         environment[ADDRESS] = server_of(*STAGES)
@@ -89,6 +114,15 @@ def started(
         [sys.executable, "-c", changes + RUN, *arguments] if changes else command_line(*arguments)
     )
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+
+
+def forking_environment(folder: Path) -> dict[str, str]:
+    """Environment of a program that imports, and whose stages need not."""
+    if not CAN_FORK:
+        return {}
+    (folder / "sitecustomize.py").write_text(FORKED_BELOW)
+    path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
+    return {"PYTHONPATH": path, ADDRESS: server_of(*STAGES)}
 
 
 def refusals(lines: list[tuple[str, ...]]) -> list[str]:

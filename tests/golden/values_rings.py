@@ -282,7 +282,7 @@ def stage_on(place: int, stages: int) -> ToldNode:
         assignment=Assignment(
             revision=0, ring=1, epoch=7, stage=place, stages=stages, command=Load(work=work)
         ),
-        neighbours=(f"{(place - 1) % stages}" * 40, KEY),
+        accepted_keys=(f"{(place - 1) % stages}" * 40, KEY),
         commands=told,
     )
     return told

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,7 +80,7 @@ class PieceTokenizer:
 
     def apply_chat_template(
         self,
-        conversation: list[dict[str, Any]],
+        conversation: Sequence[Mapping[str, object]],
         *,
         add_generation_prompt: bool,
         tokenize: bool,

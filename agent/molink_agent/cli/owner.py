@@ -5,7 +5,7 @@ import json
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import click
 
@@ -15,7 +15,7 @@ from molink_agent.cli.options import data_dir_option, directory, joined_director
 from molink_agent.limits.limits import KEYS, UNSET
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
-from molink_agent.status_text import status_lines
+from molink_agent.status_text import ShownStatus, status_lines
 
 LOG_LINES = 50
 
@@ -33,11 +33,9 @@ def status(data_dir: str | None, as_json: bool) -> None:
     answer = _ask(data_dir, command="status")
     ledger = given_until_now(directory(data_dir), connected=answer["connected"])
     night = ledger.last_night(datetime.now())
-    given = {
-        "given": ledger.totals.model_dump() if ledger.totals is not None else None,
-        "last_night": night.model_dump(mode="json") if night is not None else None,
-    }
-    _show(answer | given, as_json=as_json)
+    answer["given"] = ledger.totals.model_dump() if ledger.totals is not None else None
+    answer["last_night"] = night.model_dump(mode="json") if night is not None else None
+    _show(answer, as_json=as_json)
 
 
 @click.command()
@@ -106,13 +104,13 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
     file = LimitsFile(directory(data_dir))
     file.set(key, value)
     runs = asyncio.run(agent_runs(directory(data_dir)))
-    answer = _ask(data_dir, command="look") if runs else {}
+    shortage = _ask(data_dir, command="look").get("shortage") if runs else ""
     when = "the agent knows" if runs else "it holds when the agent starts"
     is_unset = value.strip().lower() in UNSET
     done = f"{key} is taken back" if is_unset else f"{key} = {value} is saved"
     click.echo(f"{done} in {file.path}; {when}")
-    if answer.get("shortage"):
-        click.echo(printable_line(f"nothing is lent now: {answer['shortage']}"))
+    if shortage:
+        click.echo(printable_line(f"nothing is lent now: {shortage}"))
 
 
 @click.command()
@@ -159,9 +157,9 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _ask(data_dir: str | None, **question: str) -> dict[str, Any]:
+def _ask(data_dir: str | None, **question: str) -> ShownStatus:
     where = joined_directory(data_dir, "does it, or give --data-dir.")
-    return asyncio.run(ask_agent(where, question))
+    return cast(ShownStatus, asyncio.run(ask_agent(where, question)))
 
 
 async def _drained(data_dir: str | None, timeout_s: float) -> None:
@@ -179,7 +177,7 @@ async def _drained(data_dir: str | None, timeout_s: float) -> None:
         ) from None
 
 
-def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+def _show(answer: ShownStatus, *, as_json: bool) -> None:
     lines = [json.dumps(answer)] if as_json else status_lines(answer)
     for line in lines:
         click.echo(printable_line(line))

@@ -1,15 +1,15 @@
 """Status of a running agent for its owner: of the PC, and of each device."""
 
-from typing import Any
-
 from molink.control.messages.payloads import Profile
 from molink.errors import UserError
+from molink.json_object import JsonObject
 from molink_agent.daemon.agent import Agent
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.limits.limits import plain_limits
+from molink_agent.status_text import AgentStatus, DeviceStatus, LentDevice, LoadedPart
 
 
-async def answer_owner(agent: Agent, question: dict[str, Any]) -> dict[str, Any]:
+async def answer_owner(agent: Agent, question: JsonObject) -> AgentStatus:
     """Answer `molink agent status` and its siblings, which hold for all devices."""
     owner = agent.owner
     match question:
@@ -29,9 +29,8 @@ async def answer_owner(agent: Agent, question: dict[str, Any]) -> dict[str, Any]
     return status_of(agent)
 
 
-def status_of(agent: Agent) -> dict[str, Any]:
-    """The status for the owner. What stands beside `devices` of a device is of the first;
-    `shortage` only where no device is of any use."""
+def status_of(agent: Agent) -> AgentStatus:
+    """The status for the owner."""
     owner = agent.owner
     lending = [node for node in agent.nodes if node.device] or [agent.first]
     shortages = [node.reports.capacity.sentence for node in lending]
@@ -47,7 +46,7 @@ def status_of(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _device_status(node: DeviceNode) -> dict[str, Any]:
+def _device_status(node: DeviceNode) -> DeviceStatus:
     """Status of one device, and of the node as which it serves."""
     assignment, health = node.stage.assignment, node.stage.health
     work = assignment.work if assignment is not None else None
@@ -72,20 +71,20 @@ def _device_status(node: DeviceNode) -> dict[str, Any]:
     }
 
 
-def _loaded(node: DeviceNode) -> dict[str, Any] | None:
+def _loaded(node: DeviceNode) -> LoadedPart | None:
     """How far the stage is; None before it was given one."""
     fact, assignment = node.session.fact, node.stage.assignment
     if fact is None or assignment is None or fact.revision != assignment.revision:
         return None
-    loaded = {"kind": fact.kind, "fraction": fact.fraction, "message": fact.message}
+    loaded: LoadedPart = {"kind": fact.kind, "fraction": fact.fraction, "message": fact.message}
     download = node.reports.stage.download
     if fact.kind == "downloading" and download is not None:
-        loaded |= {"total_bytes": download.total_bytes, "bytes_per_s": download.bytes_per_s}
+        loaded["total_bytes"], loaded["bytes_per_s"] = download.total_bytes, download.bytes_per_s
         loaded["fraction"] = download.fraction
     return loaded
 
 
-def _lends(profile: Profile | None) -> list[dict[str, Any]]:
+def _lends(profile: Profile | None) -> list[LentDevice]:
     """Devices as the coordinator was told of them."""
     return [
         {

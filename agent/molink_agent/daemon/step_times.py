@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,6 +20,7 @@ from molink.checkpoint.quantized.declared import declared_quantization
 from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX, probe_size
 from molink.control.messages.payloads import FormatCost, ProbeOrder, StepCost
 from molink.errors import StageError
+from molink.json_object import JsonObject
 from molink_agent.daemon.measuring_budget import MeasuringBudget, spend
 from molink_agent.limits.assignment_check import Loan, refusal_of_probe
 
@@ -33,7 +33,7 @@ FORMAT_PROBE_MODULE = "molink.engine.probes.format_probe"
 FORMATS_KEPT = "formats of weights"
 """Key that stands for a model's name where times are kept."""
 
-Kept = dict[str, dict[str, Any]]
+Kept = dict[str, JsonObject]
 """Times of a model's layer, by its name; and those of formats, each by its name."""
 
 
@@ -66,8 +66,8 @@ class KeptStepTimes:
             raise StageError("Times of formats came out impossible: measure again.") from None
 
     async def _kept_or(
-        self, key: str, measure: Callable[[], Awaitable[dict[str, Any]]], budget: MeasuringBudget
-    ) -> dict[str, Any]:
+        self, key: str, measure: Callable[[], Awaitable[JsonObject]], budget: MeasuringBudget
+    ) -> JsonObject:
         async with self._measuring:
             kept = await asyncio.to_thread(self._kept)
             if key not in kept:
@@ -92,11 +92,11 @@ async def _layer_times(order: ProbeOrder, loan: Loan) -> dict[str, float]:
         return await _printed(loan, STEP_PROBE_MODULE, directory, "--layers", str(layers))
 
 
-async def _format_times(loan: Loan) -> dict[str, Any]:
+async def _format_times(loan: Loan) -> JsonObject:
     return await _printed(loan, FORMAT_PROBE_MODULE)
 
 
-async def _printed(loan: Loan, *module_and_arguments: str) -> dict[str, Any]:
+async def _printed(loan: Loan, *module_and_arguments: str) -> JsonObject:
     """Times that a probe prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *module_and_arguments),
@@ -129,11 +129,11 @@ def _layers_that_fit(directory: Path, loan: Loan) -> int:
     raise StageError(refused)
 
 
-def _write_config(directory: Path, config: dict[str, Any]) -> None:
+def _write_config(directory: Path, config: JsonObject) -> None:
     (directory / "config.json").write_text(json.dumps(config))
 
 
-def _times(out: bytes, err: bytes) -> dict[str, Any]:
+def _times(out: bytes, err: bytes) -> JsonObject:
     try:
         return dict(json.loads(out))
     except (ValueError, TypeError):

@@ -33,6 +33,7 @@ from molink.api.schemas import (
     StopTexts,
     type_tag,
 )
+from molink.json_object import JsonObject
 
 _FILES = {
     "path": {"type": "string"},
@@ -126,7 +127,7 @@ class CustomTool(Part):
     type: str | None = None
     name: str
     description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: JsonObject | None = None
     """JSON schema of its arguments; default: it takes none."""
     strict: bool | None = None
 
@@ -175,7 +176,7 @@ class OutputFormat(Part):
     """Form of the answer's text: JSON of a schema."""
 
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
 
 
 class OutputConfig(Part):
@@ -201,7 +202,7 @@ class CountTokensBody(SamplingBody):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """Former name of `output_config.format`."""
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, as vLLM's server takes them."""
 
 

@@ -13,6 +13,7 @@ from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
 from molink.api.chat.typed_answer import Event, Spent, TypedPart, TypedWriter
 from molink.api.errors import ApiError, anthropic_error_body
 from molink.api.headers.serving import cached_tokens
+from molink.json_object import JsonObject
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -136,7 +137,7 @@ class MessageWriter(TypedWriter):
         self._events.append({"type": kind, **fields})
 
 
-def _input(arguments: str) -> dict[str, Any]:
+def _input(arguments: str) -> JsonObject:
     """A call's arguments as an object; broken ones, which a model may have written, within one, as
     Anthropic advises its own users."""
     found = read_json(arguments or "{}")

@@ -19,6 +19,7 @@ from molink.api.chat.formats.think import ThinkTags
 from molink.api.chat.lark import COMPACT, LarkWriter
 from molink.api.chat.tag_grammar import free_call, tag_call
 from molink.api.grammars.notes import without_notes
+from molink.json_object import JsonObject
 
 CALLS_MAX = 32
 """Calls of an answer that must call: small models would call until their length is used up."""
@@ -132,7 +133,7 @@ def _with_answer(rules: str, grammar: str) -> str:
     return json.dumps({"grammars": [whole, first | {"name": "answer"}, *others]})
 
 
-def _grammars(grammar: str) -> list[dict[str, Any]]:
+def _grammars(grammar: str) -> list[JsonObject]:
     """A grammar travels as an object, which lists it and those that it names, or as Lark."""
     if not grammar.startswith("{"):
         return [{"lark_grammar": grammar}]

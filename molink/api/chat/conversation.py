@@ -8,7 +8,9 @@ makes them from its own body, `prompt` turns them into token ids.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
+
+from molink.json_object import JsonObject
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -107,6 +109,52 @@ class ToolChoice:
 AUTO = ToolChoice("auto")
 
 
+class TemplatedFunction(TypedDict):
+    """Function that may be called, as templates read it."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON schema of its arguments."""
+
+
+class TemplatedTool(TypedDict):
+    """Tool as templates read it."""
+
+    type: Literal["function"]
+    function: TemplatedFunction
+
+
+class CalledFunction(TypedDict):
+    """Function that was called, as templates read it."""
+
+    name: str
+    arguments: Any
+    """What one of `ARGUMENT_READERS` makes of their text."""
+
+
+class TemplatedCall(TypedDict):
+    """Call of a tool as templates read it."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class TemplatedMessage(TypedDict):
+    """Message as templates read it."""
+
+    role: Role
+    content: str
+    reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]
+    thinking: NotRequired[str]
+    """Reasoning under gpt-oss' name."""
+    tool_calls: NotRequired[list[TemplatedCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """All facts of a request that decide its prompt and how its answer is read."""
@@ -140,22 +188,22 @@ class Conversation:
         return texts + calls + tools
 
     @property
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> JsonObject:
         """Variables that the template knows beside messages and tools."""
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         if self.reasoning_effort not in (None, "default"):
             found["reasoning_effort"] = self.reasoning_effort
         if self.reasoning_effort == "none":
             found |= {"enable_thinking": False, "thinking": False}
         return found | dict(self.template_kwargs)
 
-    def templated_tools(self) -> list[dict[str, Any]] | None:
+    def templated_tools(self) -> list[TemplatedTool] | None:
         """The tools as templates read them; None where there are none."""
         return [_templated_tool(tool) for tool in self.tools] or None
 
     def templated_messages(
         self, *, reads_thinking: bool = False, read: Callable[[str], Any] | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[TemplatedMessage]:
         """The messages as templates read them: calls carry their arguments as objects, results
         the name of their tool. `reads_thinking`: whether reasoning is called so, as by gpt-oss;
         `read`: one of `ARGUMENT_READERS`, the first by default."""
@@ -165,35 +213,40 @@ class Conversation:
         return [_with_thinking(one) for one in found] if reads_thinking else found
 
 
-def _templated_tool(tool: Tool) -> dict[str, Any]:
-    described = {"name": tool.name, "description": tool.description}
-    return {"type": "function", "function": described | {"parameters": dict(tool.parameters)}}
+def _templated_tool(tool: Tool) -> TemplatedTool:
+    described: TemplatedFunction = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    return {"type": "function", "function": described}
 
 
 def _templated_message(
     message: Message, names: Mapping[str, str], read: Callable[[str], Any]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": message.role, "content": message.text}
+) -> TemplatedMessage:
+    found: TemplatedMessage = {"role": message.role, "content": message.text}
     if message.reasoning:
-        found |= {"reasoning_content": message.reasoning, "reasoning": message.reasoning}
+        found["reasoning_content"] = found["reasoning"] = message.reasoning
     if message.tool_calls:
         found["tool_calls"] = [_templated_call(call, read) for call in message.tool_calls]
     if message.tool_call_id:
         found["tool_call_id"] = message.tool_call_id
-    name = message.name or names.get(message.tool_call_id, "")
-    return found | {"name": name} if name else found
+    if name := message.name or names.get(message.tool_call_id, ""):
+        found["name"] = name
+    return found
 
 
-def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+def _with_thinking(message: TemplatedMessage) -> TemplatedMessage:
     """A message with reasoning under gpt-oss' name, whose template takes no text beside a call."""
     thinking = message.get("reasoning_content")
     if thinking is None:
         return message
-    text = {"content": ""} if "tool_calls" in message else {}
-    return message | text | {"thinking": thinking}
+    text = "" if "tool_calls" in message else message["content"]
+    return message | {"content": text, "thinking": thinking}
 
 
-def _templated_call(call: ToolCall, read: Callable[[str], Any]) -> dict[str, Any]:
+def _templated_call(call: ToolCall, read: Callable[[str], Any]) -> TemplatedCall:
     return {
         "id": call.id,
         "type": "function",
@@ -209,13 +262,13 @@ def read_json(text: str, *, strict: bool = True) -> Any:
         return None
 
 
-def _object_or_text(arguments: str) -> dict[str, Any] | str:
+def _object_or_text(arguments: str) -> JsonObject | str:
     """Arguments as an object; broken ones, which a model may have written, as their text."""
     found = read_json(arguments)
     return found if isinstance(found, dict) else arguments
 
 
-def _object(arguments: str) -> dict[str, Any]:
+def _object(arguments: str) -> JsonObject:
     """Arguments as an object in any case: arguments that are none stand within one."""
     found = _object_or_text(arguments)
     return found if isinstance(found, dict) else {"arguments": found}

@@ -15,6 +15,7 @@ from molink.api.grammars.checker import GrammarChecker
 from molink.api.grammars.notes import without_notes
 from molink.api.grammars.schemas import ResponseFormat, StructuredOutputs
 from molink.api.schemas import SamplingBody
+from molink.json_object import JsonObject
 from molink.serving.grammar_check import GrammarQuestion
 from molink.serving.model_card import ModelCard
 
@@ -114,7 +115,7 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
         yield f"{name}.structural_tag", GrammarQuestion("tags", given.structural_tag)
 
 
-def schema_question(schema: dict[str, Any] | None, param: str) -> Question:
+def schema_question(schema: JsonObject | None, param: str) -> Question:
     """Question about the field `param`, which asks for JSON of this schema; None: of any object."""
     text = ANY_OBJECT if schema is None else json_text(without_notes(schema))
     return param, GrammarQuestion("json", text)

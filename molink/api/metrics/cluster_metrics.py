@@ -1,6 +1,6 @@
 """Metrics of nodes, rings, stages and links: a report on the cluster, as Prometheus's families.
 
-They are made anew of a snapshot for each scrape, so a link that is gone is gone here too, and
+They are made anew of a report for each scrape, so a link that is gone is gone here too, and
 nothing is counted twice. Cardinality is bounded: the only labels from afar are the names of nodes,
 of which the first NODE_LABELS_MAX are told apart and all others are `other`, added up. There are
 no labels by ring: rings are numbered for ever.
@@ -124,42 +124,42 @@ class NodeLabels:
 class ClusterCollector(Collector):
     """Collector of one report at a time."""
 
-    snapshot: ClusterReport | None = None
-    """Latest report; None: there is none yet."""
+    report: ClusterReport | None = None
+    """The latest one; None: there is none yet."""
     labels: NodeLabels = field(default_factory=NodeLabels)
 
     def collect(self) -> Iterator[Metric]:
-        """All families of the snapshot."""
-        if (snapshot := self.snapshot) is None:
+        """All families of the report."""
+        if (report := self.report) is None:
             return
         label = self.labels.label
-        stages = [((label(one.node),), one) for ring in snapshot.rings for one in ring.stages]
-        links = [(self._ends(one), one) for ring in snapshot.rings for one in ring.links]
-        given = [((label(one.name),), one.contribution) for one in snapshot.nodes]
+        stages = [((label(one.node),), one) for ring in report.rings for one in ring.stages]
+        links = [(self._ends(one), one) for ring in report.rings for one in ring.links]
+        given = [((label(one.name),), one.contribution) for one in report.nodes]
         yield from _families(STAGE_FIGURES, ("node",), stages)
         yield from _families(LINK_FIGURES, ("source", "target"), links)
         yield from _families(NODE_FIGURES, ("node",), given)
-        yield from _whole(snapshot)
+        yield from _whole(report)
 
     def _ends(self, link: RingLink) -> tuple[str, str]:
         return self.labels.label(link.source), self.labels.label(link.target)
 
 
-def _whole(snapshot: ClusterReport) -> Iterator[Metric]:
+def _whole(report: ClusterReport) -> Iterator[Metric]:
     """Families of the cluster as a whole."""
-    is_ready, build = snapshot.unready_reason is None, snapshot.build
+    is_ready, build = report.unready_reason is None, report.build
     yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", float(is_ready))
     names = ("version", "protocol")
     info = GaugeMetricFamily("molink_build_info", "1, with which MoLink it is.", labels=names)
     info.add_metric([build.version, str(build.protocol)], 1)
     yield info
-    yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(snapshot.rings))
-    present = snapshot.counts()
+    yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(report.rings))
+    present = report.counts()
     states = {str(state): present.get(str(state), 0) for state in NodeState}
     yield labelled(GaugeMetricFamily, "molink_nodes", "Nodes in each state.", "state", states)
-    counts = {"running": snapshot.running, "waiting": snapshot.waiting}
+    counts = {"running": report.running, "waiting": report.waiting}
     yield labelled(GaugeMetricFamily, "molink_requests", "Requests by state.", "state", counts)
-    yield from _cached([ring.prefix_cache for ring in snapshot.rings if ring.prefix_cache])
+    yield from _cached([ring.prefix_cache for ring in report.rings if ring.prefix_cache])
 
 
 def _cached(caches: Sequence[CacheReport]) -> Iterator[Metric]:

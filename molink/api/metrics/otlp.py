@@ -37,6 +37,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 from prometheus_client.core import Metric, Sample
 
 from molink.api.metrics.request_metrics import UNANSWERED
@@ -108,20 +109,29 @@ def _attributes(labels: Mapping[str, str]) -> dict[str, str]:
     return {DOTTED.get(name, name): value for name, value in labels.items() if value}
 
 
+@dataclass(slots=True)
+class _Buckets:
+    """Prometheus's samples of one histogram."""
+
+    counts: list[tuple[float, int]] = field(default_factory=list)
+    """Upper bounds of buckets, and how many values are below each."""
+    sum: float = 0.0
+
+
 def _histograms(samples: Iterable[Sample], times: tuple[int, int]) -> list[HistogramDataPoint]:
     """One point for each set of labels. Prometheus's buckets count all below them, OTLP's only
     their own."""
-    found: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    found: dict[tuple[tuple[str, str], ...], _Buckets] = {}
     for sample in samples:
         labels = {name: value for name, value in sample.labels.items() if name != "le"}
-        one = found.setdefault(tuple(sorted(labels.items())), {"le": [], "sum": 0.0})
+        one = found.setdefault(tuple(sorted(labels.items())), _Buckets())
         if sample.name.endswith("_bucket"):
-            one["le"].append((float(sample.labels["le"]), int(sample.value)))
+            one.counts.append((float(sample.labels["le"]), int(sample.value)))
         elif sample.name.endswith("_sum"):
-            one["sum"] = sample.value
+            one.sum = sample.value
     points = []
     for labelled, one in found.items():
-        bounds, below = zip(*sorted(one["le"]), strict=True)
+        bounds, below = zip(*sorted(one.counts), strict=True)
         counts = [here - before for here, before in zip(below, (0, *below), strict=False)]
         points.append(
             HistogramDataPoint(
@@ -129,7 +139,7 @@ def _histograms(samples: Iterable[Sample], times: tuple[int, int]) -> list[Histo
                 start_time_unix_nano=times[0],
                 time_unix_nano=times[1],
                 count=below[-1],
-                sum=one["sum"],
+                sum=one.sum,
                 bucket_counts=counts,
                 explicit_bounds=bounds[:-1],
                 min=UNKNOWN,
@@ -175,10 +185,10 @@ def _unix_ns(timeline: RequestTimeline, at: float) -> int:
     return int((timeline.arrival.unix_s + at - timeline.arrival.at) * NS)
 
 
-def _request_attributes(timeline: RequestTimeline) -> dict[str, Any]:
+def _request_attributes(timeline: RequestTimeline) -> dict[str, AttributeValue]:
     """Attributes of a request's span, by the conventions where they have a name."""
     reason = timeline.finish_reason or ""
-    attributes: dict[str, Any] = {
+    attributes: dict[str, AttributeValue] = {
         "gen_ai.operation.name": timeline.arrival.operation,
         "gen_ai.provider.name": "molink",
         "gen_ai.request.model": timeline.model,
@@ -195,14 +205,14 @@ def _request_attributes(timeline: RequestTimeline) -> dict[str, Any]:
 
 def _parts(
     timeline: RequestTimeline,
-) -> Iterable[tuple[str, float, float, dict[str, Any]]]:
+) -> Iterable[tuple[str, float, float, dict[str, AttributeValue]]]:
     """Name, begin, end and attributes of the wait, and of prefill and decode on each ring."""
     begun, ended = timeline.arrival.at, timeline.finished_at or timeline.arrival.at
     for attempt in timeline.attempts:
         end = attempt.ended_at or ended
         started = attempt.started_at if attempt.started_at is not None else attempt.submitted_at
         first = attempt.first_token_at
-        attributes = {
+        attributes: dict[str, AttributeValue] = {
             "molink.ring": attempt.ring,
             "molink.nodes": [stage.node for stage in attempt.stages],
             "molink.moved_because": attempt.moved_because,

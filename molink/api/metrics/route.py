@@ -29,7 +29,7 @@ class Metrics:
 
     def look(self) -> None:
         """Take the cluster's state as it is now; on the event loop."""
-        self._cluster.snapshot = self.service.cluster()
+        self._cluster.report = self.service.cluster()
         self._requests.look()
 
 

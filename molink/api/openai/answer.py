@@ -8,7 +8,7 @@ the rest.
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from aiohttp import web
 
@@ -24,10 +24,35 @@ from molink.api.answers import (
 from molink.api.headers.request_id import request_id_of
 from molink.api.headers.serving import served_by
 from molink.api.openai.chat_schemas import ChatBody
+from molink.api.openapi.answers import PromptLogprobs, Usage
 from molink.api.requests import in_worker
 from molink.api.schemas import CompletionBody
 from molink.serving.service import GenerationRequest, GenerationService
 from molink.serving.token_events import TokenEvent
+
+
+class Envelope(TypedDict):
+    """What an answer's chunks have in common."""
+
+    id: str
+    object: str
+    created: int
+    """Seconds since 1970."""
+    model: str
+
+
+class Choice(TypedDict):
+    """One choice, or a piece of it, with what every dialect writes of one."""
+
+    index: int
+    finish_reason: str | None
+    stop_reason: NotRequired[str | int | None]
+
+
+class ShownOnce(TypedDict, total=False):
+    """What an answer shows of its prompt, beside its choices."""
+
+    prompt_logprobs: PromptLogprobs
 
 
 class Dialect(Protocol):
@@ -37,13 +62,13 @@ class Dialect(Protocol):
     whole_object: str
     chunk_object: str
 
-    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
+    def choice(self, index: int, answer: Answer) -> Choice:
         """A choice of a whole answer."""
 
-    def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def shown_once(self, answers: Sequence[Answer]) -> ShownOnce:
         """Fields of a whole answer beside its choices, all of which `answers` are."""
 
-    def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
+    def delta(self, index: int, event: TokenEvent) -> Choice | None:
         """A choice of a streamed chunk; None: there is nothing to tell yet."""
 
 
@@ -86,7 +111,7 @@ async def answer_openai(
     request: web.Request, service: GenerationService, job: Job, dialect: Dialect
 ) -> web.StreamResponse:
     """Generate all choices and answer with them."""
-    envelope = {
+    envelope: Envelope = {
         "id": f"{dialect.id_prefix}-{request_id_of(request)}",
         "object": dialect.chunk_object if job.stream else dialect.whole_object,
         "created": int(time.time()),
@@ -103,12 +128,12 @@ async def answer_openai(
 
     def written() -> str:
         choices = [
-            dialect.choice(index, answer) | {"stop_reason": answer.stop_reason}
+            {**dialect.choice(index, answer), "stop_reason": answer.stop_reason}
             for index, answer in enumerate(_best(answers, job))
         ]
         total = usage(job.prompt_tokens, completion_tokens)
         whole = envelope | {"choices": choices, "usage": total}
-        return json_text(whole | dialect.shown_once(answers))
+        return json_text({**whole, **dialect.shown_once(answers)})
 
     text = await in_worker(written) if job.is_scored else written()
     return web.Response(text=text, content_type="application/json")
@@ -143,12 +168,12 @@ async def _streamed(
     service: GenerationService,
     job: Job,
     dialect: Dialect,
-    envelope: dict[str, Any],
+    envelope: Envelope,
 ) -> web.StreamResponse:
-    no_usage = {"usage": None} if job.include_usage else {}
+    no_usage: dict[str, Usage | None] = {"usage": None} if job.include_usage else {}
     unfinished = len(job.requests)
 
-    def used(tokens: int) -> dict[str, Any]:
+    def used(tokens: int) -> dict[str, Usage | None]:
         return {"usage": usage(job.prompt_tokens, tokens)} if job.usage_in_each_chunk else no_usage
 
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
@@ -161,7 +186,7 @@ async def _streamed(
             is_last = unfinished == 0 and not job.include_usage
             choice = dialect.delta(index, event)
             if choice is not None:
-                choices = [choice | {"stop_reason": event.stop_reason}]
+                choices = [{**choice, "stop_reason": event.stop_reason}]
                 served = {"molink": served_by()} if is_last else {}
                 await stream.send({**envelope, "choices": choices, **used(tokens), **served})
         return tokens

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Literal, NotRequired, TypedDict, TypeVar
 
 from aiohttp import web
 
@@ -22,15 +22,68 @@ from molink.api.chat import (
 )
 from molink.api.chat.answer_grammar import chat_requests
 from molink.api.errors import ApiError
-from molink.api.openai.answer import Job, answer_openai
+from molink.api.openai.answer import Choice, Job, ShownOnce, answer_openai
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.openai.logprobs import TokenTexts, check_scores, positions, prompt_entries
-from molink.api.openapi.answers import ChatMessage
+from molink.api.openapi.answers import ChatMessage, TokenPosition
 from molink.api.requests import token_budget
 from molink.serving.token_events import TokenEvent, TokenLogprob
 
-Worded = TypeVar("Worded", ChatMessage, dict[str, Any])
+
+class FunctionDelta(TypedDict, total=False):
+    """New text of a call: its name comes once, its arguments in pieces."""
+
+    name: str
+    arguments: str
+
+
+class CallDelta(TypedDict):
+    """What is new of one call; its first piece names it."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
+class MessageDelta(TypedDict, total=False):
+    """New fields of a streamed message."""
+
+    role: Literal["assistant"]
+    content: str
+    reasoning: str
+    reasoning_content: str
+    """The same under its former name, which many clients know."""
+    tool_calls: list[CallDelta]
+    function_call: FunctionDelta
+    """The one call, in OpenAI's former words."""
+
+
+class Logprobs(TypedDict):
+    """Log-probabilities of an answer's tokens, or of those that are new."""
+
+    content: list[TokenPosition]
+    refusal: None
+
+
+class _ChatChoice(Choice):
+    logprobs: Logprobs | None
+
+
+class MessageChoice(_ChatChoice):
+    """One answer to a conversation."""
+
+    message: ChatMessage
+
+
+class DeltaChoice(_ChatChoice):
+    """What is new of an answer to a conversation."""
+
+    delta: MessageDelta
+
+
+Worded = TypeVar("Worded", ChatMessage, MessageDelta)
 
 
 async def post_chat_completions(backend: Backend, request: web.Request) -> web.StreamResponse:
@@ -87,31 +140,28 @@ def _message(reply: Reply) -> ChatMessage:
     return message
 
 
-def _delta(parts: Sequence[Part]) -> dict[str, Any]:
+def _delta(parts: Sequence[Part]) -> MessageDelta:
     """New fields of a streamed message."""
-    delta: dict[str, Any] = {}
+    delta: MessageDelta = {}
     for part in parts:
         match part:
             case TextDelta(text):
                 delta["content"] = delta.get("content", "") + text
             case ReasoningDelta(text):
-                delta |= _reasoning(delta.get("reasoning", "") + text)
+                thought = delta.get("reasoning", "") + text
+                delta["reasoning"] = delta["reasoning_content"] = thought
             case ToolCallDelta():
                 _add_call_delta(delta.setdefault("tool_calls", []), part)
     return delta
 
 
-def _reasoning(text: str) -> dict[str, str]:
-    """Reasoning under vLLM's present name and its former one, which many clients know."""
-    return {"reasoning": text, "reasoning_content": text}
-
-
-def _add_call_delta(deltas: list[dict[str, Any]], part: ToolCallDelta) -> None:
+def _add_call_delta(deltas: list[CallDelta], part: ToolCallDelta) -> None:
     """Add a part of a call to the deltas, one for each call: some clients read only the first."""
     if part.name:
-        function = {"name": part.name, "arguments": part.arguments}
-        begin = {"index": part.index, "id": part.id, "type": "function"}
-        deltas.append(begin | {"function": function})
+        function: FunctionDelta = {"name": part.name, "arguments": part.arguments}
+        deltas.append(
+            {"index": part.index, "id": part.id, "type": "function", "function": function}
+        )
     elif deltas and deltas[-1]["index"] == part.index:
         deltas[-1]["function"]["arguments"] += part.arguments
     else:
@@ -134,7 +184,7 @@ class ChatDialect:
     """Whether calls are written in OpenAI's former words."""
     _readers: dict[int, PartReader] = field(default_factory=dict)
 
-    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
+    def choice(self, index: int, answer: Answer) -> MessageChoice:
         """A choice of a whole answer."""
         reply = self.prompt.reply(answer.text, answer.finish_reason)
         return {
@@ -144,14 +194,14 @@ class ChatDialect:
             "finish_reason": self._reason(reply.finish_reason),
         }
 
-    def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def shown_once(self, answers: Sequence[Answer]) -> ShownOnce:
         """The prompt's log-probabilities, of which all choices have the same."""
         if self.prompt_logprobs is None:
             return {}
         scores = answers[0].prompt_logprobs
         return {"prompt_logprobs": prompt_entries(scores, self.prompt_logprobs, self.texts)}
 
-    def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
+    def delta(self, index: int, event: TokenEvent) -> DeltaChoice | None:
         """A choice of a streamed chunk; None while a mark may be on its way."""
         is_first = index not in self._readers
         if is_first:
@@ -160,7 +210,7 @@ class ChatDialect:
         if not parts and not is_first and not event.logprobs:
             return None
         reasons = [part.reason for part in parts if isinstance(part, Finished)]
-        delta = {"role": "assistant", "content": ""} if is_first else {}
+        delta: MessageDelta = {"role": "assistant", "content": ""} if is_first else {}
         return {
             "index": index,
             "delta": delta | self._worded(_delta(parts)),
@@ -181,7 +231,7 @@ class ChatDialect:
         is_named = self.prompt.conversation.tool_choice.mode == "named"
         return "stop" if reason == "tool_calls" and is_named else reason
 
-    def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Logprobs | None:
         if not self.with_logprobs:
             return None
         return {"content": positions(logprobs, self.texts), "refusal": None}

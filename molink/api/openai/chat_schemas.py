@@ -28,6 +28,7 @@ from molink.api.schemas import (
     StreamOptions,
     belongs_here,
 )
+from molink.json_object import JsonObject
 from molink_scheduler.request import LOGPROBS_MAX
 
 TOOL_CALLS_MAX = 1024
@@ -109,7 +110,7 @@ class FunctionBody(Part):
 
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     """JSON schema of an object. Default: no arguments."""
     strict: bool | None = None
     """Default false. True: arguments match the schema also where the call is not forced, if the
@@ -163,7 +164,7 @@ class ChatBody(SamplingBody):
     """Effort that the chat template is given; default: as the template says."""
     include_reasoning: bool | None = None
     """Default true. False: the answer is without its reasoning."""
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, such as "enable_thinking"."""
     add_generation_prompt: bool | None = None
     """Default true, without `continue_final_message`: the prompt ends where the assistant's turn

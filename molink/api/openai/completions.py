@@ -8,7 +8,7 @@ left out: that is how texts are scored.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NotRequired
 
 from aiohttp import web
 
@@ -18,8 +18,9 @@ from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
-from molink.api.openai.answer import Job, answer_openai
+from molink.api.openai.answer import Choice, Job, ShownOnce, answer_openai
 from molink.api.openai.logprobs import TokenTexts, check_scores, prompt_entries
+from molink.api.openapi.answers import CompletionLogprobs, PromptLogprobs
 from molink.api.requests import (
     generation_requests,
     prompt_list,
@@ -167,6 +168,14 @@ def _check_shown(body: CompletionBody, prompt_tokens: int) -> None:
     check_scores(body.prompt_logprobs, prompt_tokens, stream=body.stream)
 
 
+class TextChoice(Choice):
+    """One continuation of a prompt, or what is new of it."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+    prompt_logprobs: NotRequired[PromptLogprobs]
+
+
 @dataclass(slots=True)
 class CompletionDialect:
     """Writer of choices with `text`, and log-probabilities as parallel lists."""
@@ -184,7 +193,7 @@ class CompletionDialect:
     _chars: dict[int, Callable[[int], int]] = field(default_factory=dict)
     """Counter of the characters of each choice that has begun."""
 
-    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
+    def choice(self, index: int, answer: Answer) -> TextChoice:
         """A choice of a whole answer."""
         prompt = self.prompts[index // self.choices]
         choice = self._choice(index, answer)
@@ -193,15 +202,15 @@ class CompletionDialect:
             choice["prompt_logprobs"] = scores
         return choice
 
-    def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def shown_once(self, answers: Sequence[Answer]) -> ShownOnce:
         """No fields: each choice shows its own prompt."""
         return {}
 
-    def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
+    def delta(self, index: int, event: TokenEvent) -> TextChoice:
         """A choice of a streamed chunk: the same shape with what is new."""
         return self._choice(index, event)
 
-    def _choice(self, index: int, part: Answer | TokenEvent) -> dict[str, Any]:
+    def _choice(self, index: int, part: Answer | TokenEvent) -> TextChoice:
         """A choice, with the prompt where that is echoed and this is the choice's first part."""
         prompt = self.prompts[index // self.choices]
         is_begin = prompt.is_echoed and index not in self._offsets
@@ -222,7 +231,7 @@ class CompletionDialect:
 
     def _lists(
         self, index: int, unscored: Sequence[int], logprobs: Sequence[TokenLogprob]
-    ) -> dict[str, list[Any]]:
+    ) -> CompletionLogprobs:
         """OpenAI's four lists; `text_offset` counts the characters of the tokens before this
         one."""
         token_ids = [*unscored, *(one.token_id for one in logprobs)]

@@ -18,12 +18,10 @@ from molink import __version__
 from molink.api.headers.cors import OUR_HEADERS
 from molink.api.openapi.answers import ServedBy
 from molink.api.openapi.operations import OPERATIONS, STATUSES, Operation
+from molink.json_object import JsonObject
 from molink.report.plain import json_name
 
 T = TypeVar("T")
-
-Part = dict[str, Any]
-"""Part of the document: an object of JSON whose names OpenAPI gives."""
 
 DESCRIPTION = """\
 Bodies are JSON. A field that would change the answer and cannot be honoured is refused (400); any
@@ -40,7 +38,7 @@ SKIPPED_FOLDERS = ("/docs/", "/page/")
 _REF = "#/components/schemas/{model}"
 _VALIDATION: JsonSchemaMode = "validation"
 
-HEADERS: Mapping[str, Part] = {
+HEADERS: Mapping[str, JsonObject] = {
     name: {"description": said, "schema": {"type": "string"}} for name, said in OUR_HEADERS.items()
 }
 
@@ -71,11 +69,11 @@ def described_routes(app: web.Application) -> dict[tuple[str, str], web.Abstract
     }
 
 
-def openapi_document(app: web.Application) -> Part:
+def openapi_document(app: web.Application) -> JsonObject:
     """The document of all routes of an application."""
     routes = described_routes(app)
     operations = {key: OPERATIONS.get(key, UNDESCRIBED) for key in routes}
-    paths: dict[str, Part] = {}
+    paths: dict[str, JsonObject] = {}
     for (method, path), operation in operations.items():
         described = _operation(path, operation, routes[method, path])
         paths.setdefault(path, {})[method.lower()] = described
@@ -102,7 +100,7 @@ def openapi_document(app: web.Application) -> Part:
     }
 
 
-def _schemas(operations: Iterable[Operation]) -> Part:
+def _schemas(operations: Iterable[Operation]) -> JsonObject:
     """Schemas of all models that occur, by name."""
     models: list[type] = [ServedBy]
     for operation in operations:
@@ -110,7 +108,7 @@ def _schemas(operations: Iterable[Operation]) -> Part:
         models += [one for one in parts if one is not None]
     wanted = [(_described(model), _VALIDATION) for model in dict.fromkeys(models)]
     _, whole = models_json_schema(wanted, ref_template=_REF)
-    found: Part = whole["$defs"]
+    found: JsonObject = whole["$defs"]
     return {name: one for name, one in found.items() if not name.startswith(_Described.__name__)}
 
 
@@ -124,11 +122,11 @@ def _described(answer: type) -> type[BaseModel]:
     return answer if issubclass(answer, BaseModel) else _Described[answer]  # type: ignore[valid-type]
 
 
-def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> Part:
+def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> JsonObject:
     words = _words_of(route.handler)
     if refused := sorted(getattr(operation.body, "unsupported", ())):
         words += f"\n\nRefused unless they mean what is usual: {', '.join(refused)}."
-    described: Part = {
+    described: JsonObject = {
         "operationId": _operation_id(route.method, path),
         "tags": [operation.tag],
         "summary": operation.summary or words.partition(".")[0],
@@ -137,7 +135,7 @@ def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> Par
         "responses": _responses(operation),
     }
     if (schema := _body_schema(operation)) is not None:
-        content: Part = {"schema": schema}
+        content: JsonObject = {"schema": schema}
         if operation.example is not None:
             content["example"] = operation.example
         described["requestBody"] = {
@@ -149,7 +147,7 @@ def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> Par
     return described
 
 
-def _body_schema(operation: Operation) -> Part | None:
+def _body_schema(operation: Operation) -> JsonObject | None:
     if operation.body is not None:
         return _ref(operation.body)
     if operation.fields is None and not operation.orders:
@@ -162,8 +160,8 @@ def _operation_id(method: str, path: str) -> str:
     return re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
 
 
-def _parameters(path: str, operation: Operation) -> list[Part]:
-    text: Part = {"type": "string", "minLength": 1}
+def _parameters(path: str, operation: Operation) -> list[JsonObject]:
+    text: JsonObject = {"type": "string", "minLength": 1}
     orders = {"type": "string", "enum": list(operation.orders)}
     placed = [
         {
@@ -181,9 +179,9 @@ def _parameters(path: str, operation: Operation) -> list[Part]:
     return [*placed, *asked, {"$ref": "#/components/parameters/request_id"}]
 
 
-def _responses(operation: Operation) -> Part:
-    content: Part = {operation.content_type: {"schema": _answer_schema(operation)}}
-    good: Part = {"description": "As asked for.", "content": content}
+def _responses(operation: Operation) -> JsonObject:
+    content: JsonObject = {operation.content_type: {"schema": _answer_schema(operation)}}
+    good: JsonObject = {"description": "As asked for.", "content": content}
     good["headers"] = {
         name: {"$ref": f"#/components/headers/{name}"} for name in _headers(operation)
     }
@@ -201,19 +199,19 @@ def _headers(operation: Operation) -> list[str]:
     return list(HEADERS) if operation.is_streamed else ["X-Request-Id"]
 
 
-def _answer_schema(operation: Operation) -> Part:
+def _answer_schema(operation: Operation) -> JsonObject:
     if operation.answer is not None:
         return _ref(operation.answer)
     return {"type": "object" if operation.content_type == "application/json" else "string"}
 
 
-def _error(why: str, shape: type) -> Part:
+def _error(why: str, shape: type) -> JsonObject:
     headers = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
     content = {"application/json": {"schema": _ref(shape)}}
     return {"description": why, "headers": headers, "content": content}
 
 
-def _ref(model: type) -> Part:
+def _ref(model: type) -> JsonObject:
     return {"$ref": _REF.format(model=model.__name__)}
 
 

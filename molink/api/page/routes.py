@@ -19,12 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import resources
-from typing import Any
+from typing import TypedDict
 
 from aiohttp import hdrs, web
 
 from molink.report.cluster import COORDINATOR, ClusterReport, RingLink, RingReport, StageReport
-from molink.report.plain import json_name
 from molink.serving.service import GenerationService
 
 RING_PATH = "/ring"
@@ -93,12 +92,13 @@ def add_page_routes(
 ) -> None:
     """Serve the page, its files, and the view of the rings that it shows."""
     add_file_routes(app, "molink.api.page", FILES)
-    seen_at, seen = -RING_FRESH_S, dict[str, Any]()
+    seen: RingsView | None = None
+    seen_at = -RING_FRESH_S
 
     async def get_ring(request: web.Request) -> web.Response:
         """The rings, reduced to what a user may see: stages, links, and whether they serve."""
         nonlocal seen_at, seen
-        if now_s() - seen_at >= RING_FRESH_S or not seen:
+        if now_s() - seen_at >= RING_FRESH_S or seen is None:
             seen_at, seen = now_s(), ring_view(service.cluster(), service.unready_reason)
         return web.json_response(seen, headers={"Cache-Control": "no-store"})
 
@@ -132,12 +132,41 @@ def _file(package: str, name: str) -> PageFile:
 # -- rings ----------------------------------------------------------------------------------------
 
 
-def ring_view(report: ClusterReport, unready_reason: str | None) -> dict[str, Any]:
-    """The body of GET /ring, of a report and the reason why nothing serves (None: it does).
+class StageView(TypedDict):
+    """One stage, as a user may see it."""
 
-    `{"model", "serving", "reason", "rings": [{"ring", "stages": [{"node", "layers", "busy_share"}],
-    "links": [{"from", "to", "rate_mbps", "rtt_ms"}]}]}`; `layers` is [first, behind the last].
-    """
+    node: str
+    layers: tuple[int, int]
+    """[first, behind the last]."""
+    busy_share: float | None
+
+
+RingLinkView = TypedDict(
+    "RingLinkView", {"from": str, "to": str, "rate_mbps": float | None, "rtt_ms": float | None}
+)
+"""One link between two stages, as a user may see it."""
+
+
+class RingView(TypedDict):
+    """One ring, as a user may see it."""
+
+    ring: int
+    stages: list[StageView]
+    links: list[RingLinkView]
+
+
+class RingsView(TypedDict):
+    """The body of GET /ring."""
+
+    model: str
+    serving: bool
+    reason: str | None
+    """Why nothing serves; null: it does."""
+    rings: list[RingView]
+
+
+def ring_view(report: ClusterReport, unready_reason: str | None) -> RingsView:
+    """The body of GET /ring, of a report and the reason why nothing serves (None: it does)."""
     return {
         "model": report.model,
         "serving": unready_reason is None,
@@ -146,21 +175,27 @@ def ring_view(report: ClusterReport, unready_reason: str | None) -> dict[str, An
     }
 
 
-def _ring(ring: RingReport) -> dict[str, Any]:
+def _ring(ring: RingReport) -> RingView:
     return {
         "ring": ring.number,
-        "stages": [_picked(stage, "node", "layers", "busy_share") for stage in ring.stages],
-        "links": [
-            _picked(link, "source", "target", "rate_mbps", "rtt_ms")
-            for link in ring.links
-            if COORDINATOR not in link.ends
-        ],
+        "stages": [_stage(stage) for stage in ring.stages],
+        "links": [_link(link) for link in ring.links if COORDINATOR not in link.ends],
     }
 
 
-def _picked(part: StageReport | RingLink, *names: str) -> dict[str, Any]:
-    return {json_name(name): _finite(getattr(part, name)) for name in names}
+def _stage(stage: StageReport) -> StageView:
+    busy_share = _finite(stage.busy_share)
+    return {"node": stage.node, "layers": stage.layers, "busy_share": busy_share}
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _link(link: RingLink) -> RingLinkView:
+    return {
+        "from": link.source,
+        "to": link.target,
+        "rate_mbps": _finite(link.rate_mbps),
+        "rtt_ms": _finite(link.rtt_ms),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value

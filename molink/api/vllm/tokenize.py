@@ -6,7 +6,6 @@ here an empty one is fine.
 """
 
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 from pydantic import Field
@@ -25,6 +24,7 @@ from molink.api.requests import (
     tokenizer_of,
 )
 from molink.api.schemas import MESSAGES_MAX, TOOLS_MAX, Body
+from molink.json_object import JsonObject
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationService
 
@@ -35,7 +35,7 @@ class TokenizeBody(Body):
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1, max_length=MESSAGES_MAX)
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, such as "enable_thinking"."""
     add_generation_prompt: bool | None = None
     """Default true unless `continue_final_message`. False: it ends behind the last message."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.extras import check_extra
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink.terminal.amounts import bytes_text
@@ -98,6 +99,8 @@ def _check(
         )
     elif weights is not None:
         raise UserError("--weights rounds a folder with plain weights, not a GGUF file.")
+    else:
+        check_extra("import")
     if group is not None and weights != "int4":
         raise UserError("--group is for --weights int4.")
 

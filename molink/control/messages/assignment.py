@@ -29,6 +29,7 @@ from molink.control.messages.base import (
 )
 from molink.control.messages.payloads import AssignedWork, StageLink
 from molink.control.versions import UNTOLD
+from molink.json_object import JsonObject
 from molink.stage_protocol.messages import RESUME, TERMS
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
@@ -134,7 +135,7 @@ def _unreadable(plain: Any) -> Unreadable:
     return Unreadable(plain, f"no command of this version: {plain.get('kind')!r}")
 
 
-def _plain(value: Unreadable) -> dict[str, Any]:
+def _plain(value: Unreadable) -> JsonObject:
     return value.plain
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from molink.errors import FrameError
+from molink.json_object import JsonObject
 from molink.printable import is_printable, printable_line
 from molink.wire.schema import Schema
 
@@ -96,7 +97,7 @@ class Message(BaseModel):
 class Unreadable:
     """Part of a message that does not follow its schema; the rest of the message counts."""
 
-    plain: dict[str, Any]
+    plain: JsonObject
     why: str
 
 
@@ -105,7 +106,7 @@ class Embedded:
     """Mark of a field whose value another schema than the message's own reads and writes."""
 
     schema: Schema[Any]
-    none: dict[str, Any] | None = None
+    none: JsonObject | None = None
     """What stands for None."""
     is_vital: bool = False
     """Whether what holds the value cannot be read without it."""

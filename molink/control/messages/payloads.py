@@ -7,7 +7,7 @@ neighbours and its own stage's steps show.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,7 @@ from molink.control.messages.base import (
     Word,
 )
 from molink.control.versions import UNTOLD
+from molink.json_object import JsonObject
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import HEALTH, LOADED, StageLoaded, StageWork
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
@@ -124,7 +125,7 @@ class ProbeOrder(Message):
     """Counts up: a node measures once for each."""
     model: ModelName
     """Model of which a layer's step times are wanted."""
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: JsonObject = Field(default_factory=dict)
     """The model's config.json: all that timing a layer of random weights needs."""
     peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
     coordinator_token: Token = ""

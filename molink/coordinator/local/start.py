@@ -35,7 +35,7 @@ from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.planning.cluster_plan import Readiness
+from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles

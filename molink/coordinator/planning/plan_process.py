@@ -10,9 +10,9 @@ import asyncio
 import json
 import os
 import sys
-from typing import Any
 
 from molink.errors import StageError
+from molink.json_object import JsonObject
 from molink.wire.schema import Rules, Schema
 from molink_scheduler.placement import Plan, Shortage
 from molink_scheduler.placement.question import PlacementQuestion
@@ -57,14 +57,14 @@ async def _started() -> asyncio.subprocess.Process:
         raise StageError(f"The process that plans cannot be started: {error.strerror}.") from None
 
 
-def answer_fields(found: Plan | Shortage) -> dict[str, Any]:
+def answer_fields(found: Plan | Shortage) -> JsonObject:
     """An answer for JSON."""
-    fields: dict[str, Any]
+    fields: JsonObject
     fields = PLAN.write(found) if isinstance(found, Plan) else SHORTAGE.write(found)
     return fields
 
 
-def answer_from_fields(fields: dict[str, Any]) -> Plan | Shortage:
+def answer_from_fields(fields: JsonObject) -> Plan | Shortage:
     """The same answer. Raises FrameError for anything else."""
     return PLAN.read(fields) if "rings" in fields else SHORTAGE.read(fields)
 

@@ -1,14 +1,16 @@
-"""Hit rate of a ring's prompt cache, since its start and of late.
+"""A ring's prompt cache: its hit rate, since its start and of late, and whose rows it holds.
 
-A share of tokens, not of requests: a hit of one block of a long prompt saves next to nothing. Of
-each request only its first admission counts; one that is preempted, or computed anew after a loss,
-finds what it has itself computed. Prompts whose own tokens are scored are computed whole, whatever
-is cached, so they are no misses (`LiveSequence.answered`).
+The rate is a share of tokens, not of requests: a hit of one block of a long prompt saves next to
+nothing. Of each request only its first admission counts; one that is preempted, or computed anew
+after a loss, finds what it has itself computed. Prompts whose own tokens are scored are computed
+whole, whatever is cached, so they are no misses (`LiveSequence.answered`).
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from molink.coordinator.nodes.node_book import Node
 from molink.report.cluster import CachedBelow, CacheReport
 from molink.stage_protocol.health import CacheTiersHealth, StageHealth
 
@@ -45,6 +47,23 @@ class CacheUse:
             recent_hit_rate=_share(recent[1], recent[0]),
             tiers=None if head is None else _below(head.cache_tiers),
         )
+
+
+@dataclass(slots=True)
+class CacheSources:
+    """Nodes that have computed for a ring since its cache was cleared."""
+
+    _nodes: dict[str, Node] = field(default_factory=dict)
+
+    def update(self, nodes: Iterable[Node]) -> bool:
+        """Note who computes now. Whether the cache must be cleared: once a node is quarantined or
+        removed, since of its rows others may have made KV."""
+        known = self._nodes.values()
+        is_spoilt = any(one.quarantined or one.presence is None for one in known)
+        if is_spoilt:
+            self._nodes.clear()
+        self._nodes |= {node.node_id: node for node in nodes}
+        return is_spoilt
 
 
 def _below(tiers: CacheTiersHealth | None) -> CachedBelow | None:

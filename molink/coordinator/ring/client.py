@@ -14,7 +14,7 @@ requests go on in the next ring. To drop such a message was rejected: users woul
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -33,7 +33,7 @@ from molink.coordinator.ring.live_sequence import (
     Served,
     note_prompts,
 )
-from molink.coordinator.ring.prompt_scores import untrue
+from molink.coordinator.ring.prompt_scores import Said, untrue
 from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import Ring
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
@@ -47,15 +47,15 @@ from molink.wire.frames import (
     Cancel,
     ChangeCache,
     ClearCache,
-    PromptScore,
     Sampled,
     SetCodec,
     Submit,
     TokenSample,
 )
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
-from molink_scheduler.resume import Positions, requests_to_resume
+from molink_scheduler.kv.changes import RetainBlocks
+from molink_scheduler.recovery.instructions import ResumeRequests
+from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
 
 LOSSES_MAX = 8
@@ -212,21 +212,19 @@ class RingClient:
         held = {one: live.held_tokens for one, live in self._live.items()}
         return () if ring.state_slots else requests_to_resume(held, ring.kv_tokens_capacity)
 
-    def keep_cached(self, runs: Positions) -> None:
-        """Have the ring, before it goes on, keep these cached blocks of those that stages hold."""
-        self.links.send(ChangeCache(CacheChange(retain=() if self._is_clear_due else runs)))
-
-    def go_on(
-        self, ring: Ring, listed: Collection[int], missing: Collection[int], reason: str
-    ) -> None:
-        """Submit all sequences in the ring's next epoch: those that were `listed` go on where they
-        are, but for those that some stage is `missing`; others are computed anew."""
+    def go_on(self, ring: Ring, going_on: ResumeRequests, reason: str) -> None:
+        """Submit all sequences in the ring's next epoch: those that were listed go on where they
+        are, but for those that some stage is missing; others are computed anew. Of what stages have
+        cached it keeps what all of them hold."""
         now = time.monotonic()
+        if going_on.cached is not None:
+            retained = () if self._is_clear_due else going_on.cached
+            self.links.send(ChangeCache(RetainBlocks(retained)))
         self.ring, self._is_paused = ring, False
         self.prospects.begins_anew()
         self._set_codec(self.codec.codec)
-        resumed = {one for one in listed if one in self._live} - set(missing)
-        for request_id in set(listed) - resumed:
+        resumed = (going_on.listed & self._live.keys()) - going_on.missing
+        for request_id in going_on.listed - resumed:
             self.links.send(Cancel(request_id))
         for live in list(self._live.values()):
             live.losses += 1
@@ -353,8 +351,12 @@ class RingClient:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
         now = time.monotonic()
-        for score in message.scores:
-            if (objection := self._take_score(score)) is not None:
+        for said in message.scores:
+            live = self._live.get(said.request_id)
+            objection = self._untrue(said)
+            if objection is None and live is not None:
+                objection = live.take_of_prompt(said)
+            if objection is not None:
                 raise self._tail_error(objection)
         self._note_waits(message.waits, now)
         for token in message.tokens:
@@ -369,16 +371,6 @@ class RingClient:
                 if live.is_behind and not token.finish:
                     self._hold(live)
 
-    def _take_score(self, score: PromptScore) -> str | None:
-        """Why a score cannot be the tail's honest one; those of requests that have ended are
-        dropped."""
-        known = self._next_request_id, self.card.vocabulary_size
-        if (objection := untrue(score, *known)) is not None:
-            return objection
-        if (live := self._live.get(score.request_id)) is None:
-            return None
-        return "log-probabilities unasked" if live.scores is None else live.scores.take(score)
-
     def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
         for request_id, waited_s, cached_tokens in waits:
             if (live := self._live.get(request_id)) is not None:
@@ -387,8 +379,10 @@ class RingClient:
 
     def _objection(self, token: TokenSample, live: LiveSequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""
-        known = self._next_request_id, self.card.vocabulary_size
-        return untrue(token, *known) or (live.objection(token) if live is not None else None)
+        return self._untrue(token) or (live.objection(token) if live is not None else None)
+
+    def _untrue(self, said: Said) -> str | None:
+        return untrue(said, self._next_request_id, self.card.vocabulary_size)
 
     def _tail_error(self, what: str) -> StageError:
         """The end of the ring for something that its tail sent, which is held against it."""

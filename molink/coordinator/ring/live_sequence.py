@@ -24,6 +24,7 @@ from molink.stage_protocol.health import StageHealth
 from molink.wire.frames import (
     FROM_COORDINATOR,
     FinishReason,
+    PromptScore,
     Submit,
     TokenSample,
     decode_message,
@@ -314,6 +315,10 @@ class LiveSequence:
         if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
             return "more tokens than were asked for"
         return None
+
+    def take_of_prompt(self, said: PromptScore) -> str | None:
+        """Take what the tail says of a token of the prompt; why it cannot be honest, else None."""
+        return "log-probabilities unasked" if self.scores is None else self.scores.take(said)
 
     def take(
         self, token: TokenSample, eos_token_ids: Collection[int], now: float

@@ -7,10 +7,11 @@ from molink.serving.token_events import PromptLogprob
 from molink.wire.frames import PromptScore, TokenSample
 from molink_scheduler.request import LOGPROBS_MAX, Request
 
+Said = TokenSample | PromptScore
+"""What a tail says of one token."""
 
-def untrue(
-    said: TokenSample | PromptScore, next_request_id: int, vocabulary_size: int
-) -> str | None:
+
+def untrue(said: Said, next_request_id: int, vocabulary_size: int) -> str | None:
     """Why what a tail says of a token cannot be true of any request; None: it can."""
     if not 0 < said.request_id < next_request_id:
         return "a token of a request that nobody has made"

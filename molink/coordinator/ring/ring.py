@@ -63,7 +63,7 @@ class AgentStage:
     node: Node
     assignment: Assignment
     """Its order to load, or to extend what its process holds; without a revision."""
-    neighbours: tuple[str, str]
+    accepted_keys: tuple[str, str]
     """Whose links it accepts, public keys in Z85: the previous stage's, then the coordinator's."""
     commands: NodeCommands
     loaded: StageLoaded | None = None
@@ -137,7 +137,7 @@ class AgentStage:
 
     async def admit(self) -> None:
         """Have its node accept the links of its neighbours, and of nobody else."""
-        await self.commands.allow_links(self.node, self.neighbours)
+        await self.commands.allow_links(self.node, self.accepted_keys)
 
     async def hold(self) -> None:
         """Have a survivor wait for how its ring goes on, longer than it would for a neighbour."""

@@ -41,19 +41,21 @@ class Assigner:
     def in_place_of(self, lost: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
         """The stage that takes a lost one's place on another node; of no epoch of its own yet."""
         given = lost.assignment.model_copy(update={"command": Load(work=work)})
-        return self._stage(node, given, lost.neighbours)
+        return self._stage(node, given, lost.accepted_keys)
 
     def standby(self, place: AgentStage, node: Node, work: AssignedWork) -> AgentStage:
         """The stage of no ring that holds what another one does."""
         why = f"It holds the layers of {place.name}, whose place it takes should that go."
         update = {"command": Load(work=work), "epoch": self.next_epoch(), "reason": why}
-        return self._stage(node, place.assignment.model_copy(update=update), place.neighbours)
+        return self._stage(node, place.assignment.model_copy(update=update), place.accepted_keys)
 
-    def _stage(self, node: Node, assignment: Assignment, neighbours: tuple[str, str]) -> AgentStage:
+    def _stage(
+        self, node: Node, assignment: Assignment, accepted_keys: tuple[str, str]
+    ) -> AgentStage:
         return AgentStage(
             node=node,
             assignment=assignment,
-            neighbours=neighbours,
+            accepted_keys=accepted_keys,
             commands=self.commands,
             limits=self.limits,
             pc_downloading_at=partial(self.book.last_download, node.pc),

@@ -14,14 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from molink.coordinator.nodes.node_book import Node, NodeBook
 from molink.coordinator.nodes.slowdown import AS_REPORTED
-from molink.coordinator.planning.cluster_plan import (
-    ClusterPlan,
-    PlanCache,
-    PlannedRing,
-    Planner,
-    Readiness,
-    RestlessNodes,
-)
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
+from molink.coordinator.planning.readiness import Readiness, RestlessNodes
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.ring.stage_watch import StageFailure
@@ -33,7 +27,6 @@ from molink.coordinator.upkeep.ring_building import RingEndpoint
 from molink.coordinator.upkeep.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.upkeep.settings import ManagerSettings
-from molink.coordinator.upkeep.shadows import Shadows
 from molink.coordinator.upkeep.slow.replacement import SlowReplacement
 from molink.coordinator.upkeep.slow.slow_rings import SlowRings
 from molink.coordinator.upkeep.standbys import Standbys
@@ -115,12 +108,12 @@ class ClusterManager:
         )
         self._standbys = Standbys(
             self.settings.standbys,
+            self.settings.shadow,
             self.planner,
             self.assigner,
             lambda: [one for one in self.free(time.monotonic()) if one.slowdown == AS_REPORTED],
             self._failed,
             self.tasks,
-            Shadows(self.settings.shadow, self.assigner.commands, self.tasks),
         )
         self._slowdowns = SlowdownMonitor(self.planner)
         slow_rings = SlowRings(self._plans, self.blame, self.service)

@@ -30,7 +30,7 @@ def in_places(ring: Ring, stages: Sequence[AgentStage]) -> Ring:
     placed = [
         replace(
             stage,
-            neighbours=(before.node.public_key, stage.neighbours[1]),
+            accepted_keys=(before.node.public_key, stage.accepted_keys[1]),
             assignment=stage.assignment.model_copy(update={"stage": place, "stages": len(stages)}),
         )
         for place, (before, stage) in enumerate(

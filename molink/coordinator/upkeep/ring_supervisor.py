@@ -17,6 +17,7 @@ from molink.coordinator.nodes.node_book import Node
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.ring.cache_use import CacheSources
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import AgentStage, Ring
 from molink.coordinator.ring.stage_watch import StageFailure, silences_s
@@ -99,8 +100,7 @@ class RingSupervisor:
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: ServingRing | None = None
     """Since it takes requests."""
-    _cached_by: dict[str, Node] = field(default_factory=dict)
-    """Nodes that were in it since its caches were cleared."""
+    _sources: CacheSources = field(default_factory=CacheSources)
 
     def __post_init__(self) -> None:
         self._planned_at = self.clock()
@@ -259,9 +259,7 @@ class RingSupervisor:
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
         reason, going_on = resumption.reason, resumption.going_on
-        if going_on.cached is not None:
-            client.keep_cached(going_on.cached)
-        client.go_on(resumption.ring, going_on.listed, going_on.missing, reason)
+        client.go_on(resumption.ring, going_on, reason)
         elapsed_s, loading_s = self.recovery.succeeded(resumption.ring)
         kept = len(going_on.listed - going_on.missing)
         if self.state is RingState.RESUMING:
@@ -326,7 +324,9 @@ class RingSupervisor:
                 raise self._stuck(stuck)
             if healths[0] is not None:
                 client.note_prompts(healths[0], now)
-            self._clear_spoilt(client)
+            if self._sources.update(stage.node for stage in self.stages):
+                with suppress(RingError):  # Without a link to its head, once it goes on.
+                    client.clear_cache()
             has_other = partial(self.service.has_other, client)
             client.give_up_stalled(now, has_other, stages[-1])
             if client.prospects.watch.is_habit(now):
@@ -336,16 +336,6 @@ class RingSupervisor:
             if short:
                 client.shed_newest(has_other)
             await asyncio.sleep(PROGRESS_PERIOD_S)
-
-    def _clear_spoilt(self, client: RingClient) -> None:
-        """Have the ring forget what it has cached once a node is quarantined or removed that was in
-        it meanwhile: of its rows others may have made KV."""
-        spoilt = any(one.quarantined or one.presence is None for one in self._cached_by.values())
-        with suppress(RingError):  # The link to its head is lost: it does so when it goes on.
-            if spoilt:
-                self._cached_by.clear()
-                client.clear_cache()
-        self._cached_by |= {stage.node.node_id: stage.node for stage in self.stages}
 
     def _stuck(self, stuck: Stuck) -> StageError:
         stage = self.stages[stuck.stage]

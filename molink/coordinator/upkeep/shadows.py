@@ -87,8 +87,8 @@ class Shadows:
     ) -> None:
         """Have a standby join beside its ring, then have it fed."""
         node, before, loaded = held.node, pair.before, held.loaded
-        keys = before.node.public_key, held.neighbours[1]
-        shadow = replace(held.in_epoch(before.epoch), neighbours=keys)
+        keys = before.node.public_key, held.accepted_keys[1]
+        shadow = replace(held.in_epoch(before.epoch), accepted_keys=keys)
         with self.guard:
             try:
                 await shadow.admit()

@@ -30,6 +30,8 @@ class Standbys:
 
     wanted: int
     """Count of standbys that the operator wants (`--standby`)."""
+    may_shadow: bool
+    """Whether they hold KV beside layers where they can; not as `--no-shadow`."""
     planner: Planner
     assigner: Assigner
     free: Callable[[], Sequence[Node]]
@@ -37,10 +39,13 @@ class Standbys:
     failed: Callable[[StageFailure], object]
     """Takes the failure of a node that cannot load, or keep what it holds."""
     tasks: asyncio.TaskGroup
-    shadows: Shadows
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Loading a standby"))
     _held: dict[str, AgentStage] = field(default_factory=dict)
     """What each standby holds, or loads, by the id of its node."""
+    _shadows: Shadows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shadows = Shadows(self.may_shadow, self.assigner.commands, self.tasks)
 
     @property
     def holders(self) -> Set[str]:
@@ -51,7 +56,7 @@ class Standbys:
         """Have as many free nodes as wanted hold what is most worth it, while rings serve."""
         serving = [ring for ring in rings if ring.state is RingState.SERVING]
         self._update_held(serving)
-        self.shadows.update(serving, self._held)
+        self._shadows.update(serving, self._held)
 
     def _update_held(self, serving: Sequence[RingSupervisor]) -> None:
         for stage in [stage for stage in self._held.values() if not _stands_by(stage)]:
@@ -97,7 +102,7 @@ class Standbys:
             is_ready = held.loaded is not None and _stands_by(held) and held.node.may_serve
             if is_ready and node_id not in taken and _what(held) == _what(lost, kv_tokens):
                 filling = self.assigner.in_place_of(lost, held.node, held.work)
-                return self.shadows.in_place(held, filling)
+                return self._shadows.in_place(held, filling)
         return None
 
     def with_room(

@@ -33,7 +33,7 @@ class Observation:
 
     def line(self) -> str:
         """The observation as one line of JSON, for a recording."""
-        fields: dict[str, Any] = {"at_s": round(self.at_s, 3), "cluster": self.cluster}
+        fields: dict[str, object] = {"at_s": round(self.at_s, 3), "cluster": self.cluster}
         for name, value in (("requests", self.requests), ("events", self.events)):
             if value is not None:
                 fields[name] = value

@@ -176,7 +176,7 @@ def _attend_latents(
     return LatentRows(step.plan.batch, step.pool, rows, expansion, *query).attend()[None], None
 
 
-def _refuse_unknown(module: Any, given: dict[str, Any]) -> None:
+def _refuse_unknown(module: Any, given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value is not None and name not in WITHOUT_EFFECT:
             raise UnsupportedModelError(

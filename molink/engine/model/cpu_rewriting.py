@@ -36,7 +36,8 @@ from molink.engine.layers.layer_rows import LayerRows
 from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.engine.memory.kv_pool import KvPool, LayerKv
 from molink.engine.memory.ragged_batch import RaggedBatch
-from molink.engine.model.finding_plain_layers import call_of, use_plain_layers
+from molink.engine.model.finding_plain_layers import use_plain_layers
+from molink.engine.model.layer_trial import call_of
 from molink.engine.model.packing_experts import pack_experts
 from molink.engine.model.pruning import Skip
 from molink.engine.proof import Swaps, recorded_inputs

@@ -10,7 +10,7 @@ Building the class from a config with fewer layers was rejected: every per-layer
 architecture would have to be cut by hand.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -131,7 +131,9 @@ def _outputs(layers: Sequence[nn.Module], trial: Callable[[], object]) -> list[A
     """Outputs of the layers in a trial, of those that were handed whole rows."""
     outputs: list[Any] = []
 
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def note(
+        _: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, object], output: Any
+    ) -> None:
         first = args[0] if args else next(iter(kwargs.values()))
         if isinstance(first, torch.Tensor) and first.dim() == ROWS_DIMENSIONS:
             outputs.append(output)

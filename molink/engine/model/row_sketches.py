@@ -12,7 +12,7 @@ and behind each of its layers).
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -77,7 +77,7 @@ class RowSketches:
     def _watch(self, modules: nn.ModuleList, layers: range, passed: int) -> None:
         """`passed`: layers of the stage before these."""
 
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
             self._note(0, args[0] if args else kwargs.get("hidden_states"))
 
         def behind(boundary: int) -> Any:

@@ -12,7 +12,7 @@ import copy
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,7 +299,7 @@ def _counted(items: Collection[Any], progress: Progress) -> Iterator[Any]:
         progress((done + 1) / len(items))
 
 
-def _refuse_incomplete(report: dict[str, Any], name: str) -> None:
+def _refuse_incomplete(report: Mapping[str, Any], name: str) -> None:
     for problem, words in (("missing_keys", "lacks"), ("mismatched_keys", "has a wrong shape for")):
         keys = sorted(map(str, report.get(problem, ())))
         if keys:

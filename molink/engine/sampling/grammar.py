@@ -32,6 +32,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.end_tokens import end_token_ids
 from molink.engine_protocol.drawn import GrammarState
 from molink.errors import MolinkError
+from molink.json_object import JsonObject
 from molink.wire.grammar import parser_limits
 from molink_scheduler.batch import Admission
 
@@ -164,7 +165,7 @@ def _vocabulary(tokenizer: Any, words: int, eos: list[int] | None) -> LLTokenize
     return LLTokenizer(json.dumps(whole), n_vocab=words, eos_token=eos)
 
 
-def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
+def _rename(model: JsonObject, names: dict[str, str]) -> None:
     """Call words of a tokenizer's model by other names, which no merges make."""
     words = model["vocab"]
     if isinstance(words, dict):

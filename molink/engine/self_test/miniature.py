@@ -13,6 +13,7 @@ from typing import Any
 from molink.checkpoint.layers_together import SHARING
 from molink.engine.self_test.toy_sizes import shrink_sizes, smaller
 from molink.errors import UnsupportedModelError
+from molink.json_object import JsonObject
 
 LAYERS_MIN = 4
 """Three stages of uneven size."""
@@ -25,7 +26,7 @@ VOCABULARIES = ("vocab_size", "vocab_size_per_layer_input")
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
 
-Overrides = list[dict[str, Any]]
+Overrides = list[JsonObject]
 """Settings of each layer that differ from the config's own."""
 
 
@@ -149,7 +150,7 @@ def _cut_layers(config: Any, kept: list[int]) -> None:
 def _take_overrides(config: Any) -> Overrides:
     """Take the settings of single layers off the config, which then speaks for all of them."""
     spec = getattr(config, "_heterogeneity_spec", None)
-    overrides: dict[int, dict[str, Any]] = spec.per_layer_overrides if spec is not None else {}
+    overrides: dict[int, JsonObject] = spec.per_layer_overrides if spec is not None else {}
     config.per_layer_config = None
     return [overrides.get(layer, {}) for layer in range(config.num_hidden_layers)]
 

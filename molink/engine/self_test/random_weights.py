@@ -11,7 +11,7 @@ from math import gcd
 import torch
 from torch import nn
 
-from molink.checkpoint.model_config import GGUF_GROUP
+from molink.checkpoint.held_weights import GGUF_GROUP
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT
 from molink.engine.kernels.packed_weights import (

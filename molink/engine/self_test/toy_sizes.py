@@ -8,6 +8,8 @@ the rotary width. Each group of those has its function.
 from collections.abc import Callable
 from typing import Any
 
+from molink.json_object import JsonObject
+
 HEAD_SIZE = 16
 """Size of a head. Half of it is still even, as rotary embeddings need, and so is a quarter."""
 
@@ -140,7 +142,7 @@ def _shrink_rope(config: Any) -> None:
     rotary = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
     rotary = rotary or config.hidden_size // config.num_attention_heads
 
-    def cut(rope: dict[str, Any]) -> None:
+    def cut(rope: JsonObject) -> None:
         share = rope.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None)
         half = int(rotary * (share or 1.0)) // 2
         for name in ("short_factor", "long_factor"):
@@ -153,7 +155,7 @@ def _shrink_rope(config: Any) -> None:
         _each_rope(getattr(config, name, None), cut)
 
 
-def _each_rope(rope: Any, change: Callable[[dict[str, Any]], None]) -> None:
+def _each_rope(rope: Any, change: Callable[[JsonObject], None]) -> None:
     if isinstance(rope, dict):
         change(rope)
         for part in rope.values():

@@ -7,7 +7,6 @@ of the original model.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from molink.checkpoint.gguf.header import GgufHeader
 from molink.errors import CheckpointError, UnsupportedModelError
@@ -15,6 +14,7 @@ from molink.importing.gguf.architectures import ARCHITECTURES, Architecture
 from molink.importing.gguf.metadata import GgufModel
 from molink.importing.gguf.rope import rope_parameters
 from molink.importing.gguf.settings import architecture_settings
+from molink.json_object import JsonObject
 from molink.printable import printable_line
 
 QUANTIZATION = {"quant_method": "gguf"}
@@ -49,7 +49,7 @@ def gguf_model(header: GgufHeader) -> tuple[GgufModel, Architecture]:
     return model, ARCHITECTURES[name]
 
 
-def model_settings(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
+def model_settings(model: GgufModel, architecture: Architecture) -> JsonObject:
     """The settings of config.json, without those of weights and tokens."""
     settings = _sizes(model, architecture)
     own = architecture_settings(model, settings)
@@ -58,7 +58,7 @@ def model_settings(model: GgufModel, architecture: Architecture) -> dict[str, An
     return settings | own
 
 
-def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
+def _sizes(model: GgufModel, architecture: Architecture) -> JsonObject:
     hidden = model.number("embedding_length")
     embeddings = model.tensors.get("token_embd.weight")
     if embeddings is None or embeddings.shape[1:] != (hidden,):

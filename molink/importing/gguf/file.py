@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, open_checkpoint
-from molink.checkpoint.gguf.header import TAKE_INSTEAD, GgufArray, GgufHeader
+from molink.checkpoint.gguf.header import GgufHeader
 from molink.checkpoint.gguf.split_files import read_gguf_parts
+from molink.checkpoint.gguf.walk import TAKE_INSTEAD, GgufArray
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.checkpoint_folder import Progress, files_identity, write_checkpoint
 from molink.importing.gguf.architectures import Architecture
@@ -16,6 +17,7 @@ from molink.importing.gguf.config import QUANTIZATION, gguf_model, model_setting
 from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
 from molink.importing.gguf.tensors import checkpoint_tensors
 from molink.importing.gguf.tokenizer import KEY, end_tokens, tokenizer_files
+from molink.json_object import JsonObject
 from molink.printable import printable_line
 
 MMPROJ = "clip"
@@ -98,7 +100,7 @@ def recoded_line(path: Path) -> str | None:
     return f"Written anew in 8 bits, which takes more room than in the file: tensors {named}."
 
 
-def with_scheme(settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_scheme(settings: Mapping[str, Any]) -> JsonObject:
     """Settings of a model as those of its checkpoint, whose weights are blocks."""
     tied = bool(settings.get("tie_word_embeddings"))
     return {**settings, "tie_word_embeddings": tied, "quantization_config": QUANTIZATION}
@@ -109,10 +111,10 @@ def _files(header: GgufHeader, path: Path) -> list[Path]:
     return sorted({path, header.path, *(tensor.path for tensor in header.tensors)})
 
 
-def _made_files(header: GgufHeader, settings: dict[str, Any]) -> dict[str, bytes]:
+def _made_files(header: GgufHeader, settings: JsonObject) -> dict[str, bytes]:
     """The tokenizer's files and generation_config.json; token numbers go into the settings too."""
     files = tokenizer_files(header, settings["max_position_embeddings"])
-    tokens: dict[str, Any] = {"eos_token_id": end_tokens(header) or None}
+    tokens: JsonObject = {"eos_token_id": end_tokens(header) or None}
     for name, key in {"bos": "bos", "pad": "padding"}.items():
         token = header.metadata.get(f"{KEY}{key}_token_id")
         tokens[f"{name}_token_id"] = token if type(token) is int else None
@@ -121,10 +123,10 @@ def _made_files(header: GgufHeader, settings: dict[str, Any]) -> dict[str, bytes
     return files | {"generation_config.json": _json(known | sampling_settings(header))}
 
 
-def sampling_settings(header: GgufHeader) -> dict[str, Any]:
+def sampling_settings(header: GgufHeader) -> JsonObject:
     """Sampling settings that the makers give, in the library's names. Raises CheckpointError for
     values that no setting can have."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for key, (name, least, most) in SAMPLING.items():
         value: Any = header.metadata.get(f"general.sampling.{key}")
         if value is None:
@@ -149,7 +151,7 @@ def small_files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths if path.name != INDEX}
 
 
-def _given_settings(model: GgufModel, architecture: Architecture, folder: Path) -> dict[str, Any]:
+def _given_settings(model: GgufModel, architecture: Architecture, folder: Path) -> JsonObject:
     """The config of the original model, which must be that of the same one."""
     settings = open_checkpoint(str(folder)).config()
     compared = {

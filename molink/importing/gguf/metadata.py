@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from molink.checkpoint.gguf.header import GgufArray, GgufHeader, GgufTensor
+from molink.checkpoint.gguf.header import GgufHeader, GgufTensor
+from molink.checkpoint.gguf.walk import GgufArray
 from molink.errors import CheckpointError
 from molink.importing.gguf.recoding import whole
 from molink.printable import printable_line

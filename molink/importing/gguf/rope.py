@@ -1,11 +1,10 @@
 """Rotary embeddings from the metadata of a GGUF file, and from factors that it has as tensors."""
 
-from typing import Any
-
 import numpy as np
 
 from molink.errors import UnsupportedModelError
 from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
+from molink.json_object import JsonObject
 from molink.printable import printable_line
 
 LLAMA3_LENGTHS = (8192, 4096, 16384, 32768)
@@ -26,7 +25,7 @@ THETA = 10000.0
 ORIGINAL = "original_max_position_embeddings"
 
 
-def rope_parameters(model: GgufModel, size: int) -> dict[str, Any]:
+def rope_parameters(model: GgufModel, size: int) -> JsonObject:
     """Settings of the rotary embedding of heads of a size, of which a part may be rotated."""
     theta = model.amount("rope.freq_base", THETA)
     rotated = model.count("rope.dimension_count", size)
@@ -52,7 +51,7 @@ def rope_parameters(model: GgufModel, size: int) -> dict[str, Any]:
     raise _needs_config(model, f"scales its rotary embedding by {printable_line(str(kind))}")
 
 
-def _llama3(model: GgufModel, factors: np.ndarray, theta: float, size: int) -> dict[str, Any]:
+def _llama3(model: GgufModel, factors: np.ndarray, theta: float, size: int) -> JsonObject:
     """The settings that give the factors by which the file divides frequencies."""
     factor = round(float(factors.max()), FACTOR_DIGITS)
     for original in LLAMA3_LENGTHS if factor > 1 and (size + 1) // 2 == len(factors) else ():

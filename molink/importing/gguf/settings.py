@@ -12,8 +12,7 @@ from typing import Any
 from molink.errors import UnsupportedModelError
 from molink.importing.gguf.metadata import WITH_CONFIG, GgufModel
 from molink.importing.gguf.rope import rope_parameters
-
-Settings = dict[str, Any]
+from molink.json_object import JsonObject
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -21,10 +20,10 @@ LOCAL_THETA = 10_000.0
 """Base of rotary embeddings in layers with windows."""
 
 
-def architecture_settings(model: GgufModel, settings: Settings) -> Settings:
+def architecture_settings(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Settings that a model type has beside its sizes, or in place of them."""
     kind = settings["model_type"]
-    own: Settings = {}
+    own: JsonObject = {}
     for word in SAID.get(kind, "").split():
         setting, _, said = word.partition("=")
         what, colon, default = said.partition(":")
@@ -172,7 +171,7 @@ the part. DEFAULT is JSON; without it a key that a file lacks leaves the class i
 # -- what is worked out ---------------------------------------------------------------------------
 
 
-def windows(model: GgufModel, settings: Settings) -> Settings:
+def windows(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Settings of windows: as the file says, else in three of four layers; none without a size."""
     if model.find("attention.sliding_window") is None:
         return {"layer_types": [FULL] * model.layers, "sliding_window": None}
@@ -184,14 +183,14 @@ def windows(model: GgufModel, settings: Settings) -> Settings:
 LAYERS_OF_27B = {"gemma2": 46, "gemma3_text": 62}
 
 
-def query_scale(model: GgufModel, settings: Settings) -> Settings:
+def query_scale(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Number by whose root queries are divided: a head's size, but not in the models of 27B."""
     is_27b = settings["num_hidden_layers"] == LAYERS_OF_27B[settings["model_type"]]
     by_heads = settings["hidden_size"] // settings["num_attention_heads"]
     return {"query_pre_attn_scalar": by_heads if is_27b else settings["head_dim"]}
 
 
-def gemma3(model: GgufModel, settings: Settings) -> Settings:
+def gemma3(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Rotary embeddings of both kinds of layers."""
     whole = rope_parameters(model, settings["head_dim"])
     if model.find("rope.freq_base") is None:
@@ -199,12 +198,12 @@ def gemma3(model: GgufModel, settings: Settings) -> Settings:
     return {"rope_parameters": {FULL: whole, SLIDING: _local(model)}}
 
 
-def _local(model: GgufModel) -> Settings:
+def _local(model: GgufModel) -> JsonObject:
     theta = model.amount("rope.freq_base_swa", LOCAL_THETA)
     return {"rope_type": "default", "rope_theta": theta}
 
 
-def gemma4(model: GgufModel, settings: Settings) -> Settings:
+def gemma4(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Settings of Gemma 4: both kinds of layers, layers that share KV, and inputs of each layer."""
     kinds = windows(model, settings)["layer_types"]
     last = model.layers - 1 - kinds[::-1].index(FULL) if FULL in kinds else 0
@@ -229,11 +228,11 @@ def gemma4(model: GgufModel, settings: Settings) -> Settings:
     return own
 
 
-def phi3(model: GgufModel, settings: Settings) -> Settings:
+def phi3(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Rotary embedding with factors for short and for long texts."""
     size, length = settings["head_dim"], settings["max_position_embeddings"]
     original = model.find("rope.scaling.original_context_length") or length
-    rope: Settings = {
+    rope: JsonObject = {
         "rope_type": "default",
         "rope_theta": model.amount("rope.freq_base", 10000.0),
         "partial_rotary_factor": model.count("rope.dimension_count", size) / size,
@@ -257,32 +256,32 @@ def phi3(model: GgufModel, settings: Settings) -> Settings:
     }
 
 
-def _rope(model: GgufModel, size: int, **more: Any) -> Settings:
+def _rope(model: GgufModel, size: int, **more: Any) -> JsonObject:
     """A rotary embedding of the usual kind with some settings of its own; None: it lacks one."""
     given = {name: value for name, value in more.items() if value is not None}
     return {"rope_parameters": rope_parameters(model, size) | given}
 
 
-def gpt_oss(model: GgufModel, settings: Settings) -> Settings:
+def gpt_oss(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Rotary embedding whose ramp is not cut to whole numbers."""
     is_yarn = model.find("rope.scaling.type") == "yarn"
     return _rope(model, settings["head_dim"], truncate=False if is_yarn else None)
 
 
-def sections(model: GgufModel, settings: Settings) -> Settings:
+def sections(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Rotary embedding of pictures' coordinates, all equal in text."""
     three = model.header.array(f"{model.name}.rope.dimension_sections") or [11, 11, 10]
     return _rope(model, settings["head_dim"], mrope_section=three[:3], mrope_interleaved=True)
 
 
-def ministral(model: GgufModel, settings: Settings) -> Settings:
+def ministral(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Rotary embedding with the scale of queries of long texts."""
     log = model.scalar("rope.scaling.yarn_log_multiplier")
     own = {"llama_4_scaling_beta": model.scalar("attention.temperature_scale")}
     return _rope(model, settings["head_dim"], mscale=log, mscale_all_dim=log, **own)
 
 
-def latent(model: GgufModel, settings: Settings) -> Settings:
+def latent(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Parts of a head in latent attention, which older files name otherwise; of experts, whether
     they are chosen among all, or among the best groups."""
     rotary = model.number("rope.dimension_count")
@@ -299,7 +298,7 @@ def latent(model: GgufModel, settings: Settings) -> Settings:
     }
 
 
-def granite_positions(model: GgufModel, settings: Settings) -> Settings:
+def granite_positions(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Kind of positions of Granite's heads: rotary ones, or none."""
     rotates = model.find("rope.scaling.finetuned") is not False
     return {"position_embedding_type": "rope" if rotates else "nope"}
@@ -308,7 +307,7 @@ def granite_positions(model: GgufModel, settings: Settings) -> Settings:
 NEMOTRON_KINDS = {"ssm_a": "mamba", "attn_q.weight": "attention", "ffn_gate_inp.weight": "moe"}
 
 
-def nemotron_h(model: GgufModel, settings: Settings) -> Settings:
+def nemotron_h(model: GgufModel, settings: JsonObject) -> JsonObject:
     """The one thing that each layer does."""
     kinds = [
         next((kind for part, kind in NEMOTRON_KINDS.items() if model.has(part, layer)), "mlp")
@@ -317,9 +316,9 @@ def nemotron_h(model: GgufModel, settings: Settings) -> Settings:
     return {"layers_block_type": kinds}
 
 
-def jamba(model: GgufModel, settings: Settings) -> Settings:
+def jamba(model: GgufModel, settings: JsonObject) -> JsonObject:
     """Periods of layers with attention and with experts."""
-    own: Settings = {}
+    own: JsonObject = {}
     for name, part in {"attn": "attn_q.weight", "expert": "ffn_gate_inp.weight"}.items():
         found = [layer for layer in range(model.layers) if model.has(part, layer)]
         period = found[1] - found[0] if len(found) > 1 else model.layers
@@ -327,7 +326,7 @@ def jamba(model: GgufModel, settings: Settings) -> Settings:
     return own
 
 
-MADE: dict[Callable[[GgufModel, Settings], Settings], str] = {
+MADE: dict[Callable[[GgufModel, JsonObject], JsonObject], str] = {
     sections: "qwen3_5_text qwen3_5_moe_text",
     query_scale: "gemma2 gemma3_text",
     gemma3: "gemma3_text",

@@ -29,6 +29,7 @@ from molink.checkpoint.gguf.header import GgufHeader
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.importing.gguf.metadata import WITH_CONFIG
 from molink.importing.gguf.patterns import LINES, WORDS
+from molink.json_object import JsonObject
 from molink.printable import printable_line
 
 KEY = "tokenizer.ggml."
@@ -322,7 +323,7 @@ def _begin(tokenizer: Any, vocabulary: Vocabulary, *, default: bool) -> None:
     )
 
 
-def _config(vocabulary: Vocabulary, length_max: int) -> dict[str, Any]:
+def _config(vocabulary: Vocabulary, length_max: int) -> JsonObject:
     keys = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     tokens = {f"{name}_token": vocabulary.token(key) for name, key in keys.items()}
     template = vocabulary.header.metadata.get("tokenizer.chat_template")

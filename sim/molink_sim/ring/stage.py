@@ -33,7 +33,8 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.extension import Extension
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from molink_sim.clock import Clock
 from molink_sim.network.link import Link, Sent
 from molink_sim.outcome import BusyTimes

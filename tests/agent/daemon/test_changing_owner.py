@@ -21,7 +21,7 @@ from molink.control.messages.payloads import (
     WeightsSource,
 )
 from molink.wire.protocol import PROTOCOL_VERSION
-from molink_agent.daemon import process
+from molink_agent.daemon import stage_launcher
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.step_times import KeptStepTimes
 from molink_agent.limits.assignment_check import refusal_of_work
@@ -138,9 +138,9 @@ async def test_the_agent_goes_on_and_is_always_in_a_sound_state(tmp_path, monkey
         assert loan.device and not loan.withheld
         return StepCost(model="m", decode_fixed_s=1, decode_row_s=0, prefill_row_s=1)
 
-    monkeypatch.setattr(process.WarmStage, "begin", begin)
-    monkeypatch.setattr(process.AgentStageLauncher, "start", start)
-    monkeypatch.setattr(process.WeightsCache, "get", get)
+    monkeypatch.setattr(stage_launcher.WarmStage, "begin", begin)
+    monkeypatch.setattr(stage_launcher.AgentStageLauncher, "start", start)
+    monkeypatch.setattr(stage_launcher.WeightsCache, "get", get)
 
     async def of_formats(self, loan, budget):
         assert loan.device and not loan.withheld

@@ -9,7 +9,7 @@ import pytest
 from molink.control.messages.payloads import AssignedWork, WeightsSource
 from molink.errors import StageError
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_agent.daemon import process
+from molink_agent.daemon import stage_launcher
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.limits.lent import FREE_MEMORY, Lent
 from molink_scheduler.units import GB
@@ -29,9 +29,9 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
         calls.append((layers, source.url, source.token, limits.keep))
         return directory / str(layers.start)
 
-    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
     pc = agent_with_two_nodes(tmp_path).pc
-    cache = process.WeightsCache(pc)
+    cache = stage_launcher.WeightsCache(pc)
 
     def work(start):
         source = WeightsSource.model_validate({"model": "m", "url": "http://elsewhere/weights"})
@@ -55,8 +55,8 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
 async def test_what_passes_a_limit_is_refused_before_anything_is_fetched(tmp_path, monkeypatch):
     launcher = agent_with_two_nodes(tmp_path).nodes[0].stage.launcher
     launcher.cache.pc.stages[0].device = "cuda:1"
-    monkeypatch.setattr(process, "ensure_weights", None)
-    monkeypatch.setattr(process.WarmStage, "begin", None)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", None)
+    monkeypatch.setattr(stage_launcher.WarmStage, "begin", None)
     for device, threads, says in (("cuda:0", 1, "lent is cuda:1"), ("cuda:1", 9, "9 threads")):
         with pytest.raises(StageError, match=says):
             await launcher.prepare(asked(device=device, threads=threads), lambda fraction: None)
@@ -78,8 +78,8 @@ async def test_what_the_files_show_to_be_too_large_is_refused_before_it_is_loade
 
     launcher = agent_with_two_nodes(tmp_path / "agent").nodes[0].stage.launcher
     launcher.cache.pc.stages[0].device = "cuda:1"
-    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
-    monkeypatch.setattr(process.WarmStage, "begin", nothing)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(stage_launcher.WarmStage, "begin", nothing)
     fits = asked(device="cuda:1", kv_tokens=16)
     assert await launcher.prepare(fits, lambda fraction: None) == str(tmp_path)
     assert launcher._memory_bytes > 0
@@ -112,8 +112,8 @@ async def test_what_was_free_before_a_download_counts_after_it_too(
     launcher.cache.pc.stages[0].device = "cpu"
     lent = lambda self: (Lent("cpu", "Ryzen", 32 * GB, free[0], bound_by),)  # noqa: E731
     monkeypatch.setattr(ThisPc, "lent", lent)
-    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
-    monkeypatch.setattr(process.WarmStage, "begin", nothing)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(stage_launcher.WarmStage, "begin", nothing)
     with pytest.raises(StageError, match=says) if says else nullcontext():
         await launcher.prepare(asked(device="cpu"), lambda fraction: None)
         assert launcher._memory_bytes == GB
@@ -133,9 +133,9 @@ async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
         begun.append(threads)
 
     launcher = agent_with_two_nodes(tmp_path).nodes[0].stage.launcher
-    monkeypatch.setattr(process.WarmStage, "begin", begin)
-    needed = process.WARM_BYTES_SPARE
-    monkeypatch.setattr(process, "unused_memory_bytes", lambda machine: needed - (not spare))
+    monkeypatch.setattr(stage_launcher.WarmStage, "begin", begin)
+    needed = stage_launcher.WARM_BYTES_SPARE
+    monkeypatch.setattr(stage_launcher, "unused_memory_bytes", lambda machine: needed - (not spare))
     limits = launcher.cache.pc.limits
     monkeypatch.setattr(limits, "limits", replace(limits.limits, memory_bytes=lent_bytes))
     await launcher.stand_ready(asked(device="cpu", threads=3))
@@ -153,8 +153,8 @@ async def test_of_a_stage_that_takes_more_only_what_it_takes_is_fetched(tmp_path
     launcher.cache.pc.stages[0].device = "cpu"
     lent = lambda self: (Lent("cpu", "Ryzen", 32 * GB, GB, FREE_MEMORY),)  # noqa: E731
     monkeypatch.setattr(ThisPc, "lent", lent)
-    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
-    monkeypatch.setattr(process.WarmStage, "begin", None)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(stage_launcher.WarmStage, "begin", None)
     load = await launcher.more(
         asked(device="cpu", layers=(2, 4)), ("k" * 40,), lambda fraction: None
     )
@@ -174,7 +174,7 @@ async def test_a_stage_takes_what_is_lent_for_cached_kv_only_where_its_ring_cach
     pc.limits.set("cache_disk_gb", "2")
     lent = lambda self: (Lent("cpu", "Ryzen", 32 * GB, GB, FREE_MEMORY),)  # noqa: E731
     monkeypatch.setattr(ThisPc, "lent", lent)
-    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
     load = await launcher.more(asked(device="cpu", prefix_cache=is_cached), (), lambda share: None)
     room = CacheRoom(0, GB, str(pc.data_dir / "kv-cache"))
     assert load.cache_room == (room if is_cached else None)

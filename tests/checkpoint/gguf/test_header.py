@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink.checkpoint.gguf import header as header_module
+from molink.checkpoint.gguf import walk
 from molink.checkpoint.gguf.block_types import (
     BLOCK_TYPES,
     OTHER_TYPES,
@@ -205,8 +206,9 @@ def test_a_type_that_is_written_anew_keeps_its_place_in_the_file(tmp_path):
 
 def test_arrays_and_texts_that_would_take_gigabytes_are_refused(tmp_path, monkeypatch):
     """A file of some GB can hold what would be a hundred times as much in memory."""
-    monkeypatch.setattr(header_module, "VALUES_MAX", 1000)
-    monkeypatch.setattr(header_module, "TEXTS_BYTES_MAX", 5000)
+    for module in (header_module, walk):
+        monkeypatch.setattr(module, "VALUES_MAX", 1000)
+    monkeypatch.setattr(walk, "TEXTS_BYTES_MAX", 5000)
     numbers = Typed(9, [Typed(0, 1)] * 1001)
     path = write_gguf(tmp_path / "m.gguf", {"big": numbers, "many": ["x" * 100] * 90})
     header = read_gguf(path)

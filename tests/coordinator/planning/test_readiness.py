@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from molink.control.messages.payloads import NodeWish, PathMeasured, PathReport
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.planning.cluster_plan import (
+from molink.coordinator.planning.readiness import (
     CHANGES_MAX,
     CHANGES_WITHIN_S,
     MEASURING_WAIT_S,

@@ -1,6 +1,7 @@
 """A ring's client over links whose tail says what a test says."""
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from molink.wire.frames import (
 )
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.recovery.instructions import ResumeRequests
 from molink_scheduler.request import SamplingParams
 
 CARD = ModelCard("m", 0, 100, 64, (), None)
@@ -114,6 +116,11 @@ class Serving:
 
 def next_ring(s: Serving) -> SimpleNamespace:
     return SimpleNamespace(stages=s.stages, terms=TERMS)
+
+
+def going_on(listed: Collection[int] = (), missing: Collection[int] = ()) -> ResumeRequests:
+    """Requests that flow again, of which some stages keep KV; of cached blocks none were asked."""
+    return ResumeRequests(frozenset(listed), frozenset(missing), 0, None)
 
 
 async def asked(s: Serving, **options: object) -> "tuple[asyncio.Task[list[int]], int]":

@@ -1,14 +1,23 @@
 """Requests whose ring has lost stages: what is computed anew, and when it is given up."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from molink.coordinator.ring import client as ring_client
 from molink.errors import StageError
-from molink.wire.frames import Cancel, SetCodec, TokenSample
+from molink.wire.frames import Cancel, ChangeCache, SetCodec, TokenSample
+from molink_scheduler.batch import CacheChange
 from molink_scheduler.head.settings import RingTerms
-from tests.coordinator.ring.ring_serving import LENGTH, Serving, asked, next_ring, until
+from tests.coordinator.ring.ring_serving import (
+    LENGTH,
+    Serving,
+    asked,
+    going_on,
+    next_ring,
+    until,
+)
 
 
 async def test_a_request_without_a_token_since_the_last_loss_is_computed_anew():
@@ -17,7 +26,7 @@ async def test_a_request_without_a_token_since_the_last_loss_is_computed_anew():
         s.links.tell(TokenSample(request_id, 7))
         await until(lambda: s.client.tokens_sent == 1)
         s.client.pause()
-        s.client.go_on(next_ring(s), dict(s.client.to_resume()), (), "lost")
+        s.client.go_on(next_ring(s), going_on(dict(s.client.to_resume())), "lost")
         s.client.pause()
         assert s.client.to_resume() == ()
 
@@ -33,15 +42,26 @@ async def test_states_of_recurrent_layers_do_not_go_back():
         assert s.client.to_resume() == ()
 
 
+async def test_what_all_stages_have_cached_is_kept_unless_it_is_to_be_cleared():
+    async with Serving() as s:
+        for is_cleared, kept in ((False, ((3, 4),)), (True, ())):
+            s.client.pause()
+            if is_cleared:
+                s.client.clear_cache()
+            s.links.sent.clear()
+            s.client.go_on(next_ring(s), replace(going_on(), cached=((3, 4),)), "lost")
+            assert s.links.sent[0] == ChangeCache(CacheChange(retain=kept))
+
+
 async def test_a_request_that_has_met_too_many_losses_fails():
     async with Serving() as s:
         answer, _ = await asked(s)
         for _ in range(ring_client.LOSSES_MAX):
             s.client.pause()
-            s.client.go_on(next_ring(s), (), (), "lost")
+            s.client.go_on(next_ring(s), going_on(), "lost")
         assert not answer.done()
         s.client.pause()
-        s.client.go_on(next_ring(s), (), (), "lost")
+        s.client.go_on(next_ring(s), going_on(), "lost")
         with pytest.raises(StageError, match="losses of a stage"):
             await answer
         assert not s.client.outstanding_tokens
@@ -57,7 +77,7 @@ async def test_a_request_goes_on_under_its_number_from_the_tokens_that_came():
         assert listed == {request_id: 2}, "two of the prompt; the drawn token is not computed yet"
         assert (s.client.served().held_tokens, s.client.served().interrupted) == (2, 0)
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), listed, (), "lost")
+        s.client.go_on(next_ring(s), going_on(listed), "lost")
         assert (s.client.served().held_tokens, s.client.served().interrupted) == (0, 1)
         _, again = s.links.sent
         assert isinstance(s.links.sent[0], SetCodec)
@@ -73,7 +93,7 @@ async def test_what_a_stage_misses_is_computed_anew():
         await until(lambda: s.client.tokens_sent == 1)
         s.client.pause()
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), {request_id}, {request_id}, "lost")
+        s.client.go_on(next_ring(s), going_on({request_id}, {request_id}), "lost")
         _, cancelled, again = s.links.sent
         assert cancelled == Cancel(request_id) and again.request.request_id > request_id
         assert again.request.output == (7,) and not s.client.to_resume()
@@ -92,7 +112,7 @@ async def test_who_goes_away_or_comes_during_a_loss_is_told_afterwards():
         new = s.ask(max_tokens=1)
         await until(lambda: s.client.outstanding_tokens == 3)
         assert not s.links.sent
-        s.client.go_on(next_ring(s), {gone_id}, (), "lost")
+        s.client.go_on(next_ring(s), going_on({gone_id}), "lost")
         _, cancelled, submitted = s.links.sent
         assert cancelled == Cancel(gone_id)
         s.links.tell(TokenSample(submitted.request.request_id, 5, LENGTH))

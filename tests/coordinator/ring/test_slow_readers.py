@@ -11,7 +11,7 @@ from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
 from molink.wire.frames import Cancel, Submit, TokenSample
 from molink_scheduler.request import SamplingParams
-from tests.coordinator.ring.ring_serving import LENGTH, Serving, next_ring, until
+from tests.coordinator.ring.ring_serving import LENGTH, Serving, going_on, next_ring, until
 
 CARD = ModelCard("m", 0, 100, 100_000, (), None)
 
@@ -117,7 +117,7 @@ async def test_a_lost_stage_does_not_bring_him_back():
         s.client.pause()
         assert s.client.to_resume() == ()
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), (), (), "lost")
+        s.client.go_on(next_ring(s), going_on(), "lost")
         assert not any(isinstance(one, Submit) for one in s.links.sent)
         await reader.events.aclose()
         await asyncio.wait_for(s.client.until_idle(), 1)

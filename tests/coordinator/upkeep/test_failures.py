@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from molink.control.messages.payloads import NodeHealth
-from molink.coordinator.planning import cluster_plan
+from molink.coordinator.planning import readiness
 from molink.coordinator.ring.live_sequence import RequestStalledError, Served
 from molink.coordinator.upkeep import manager as manager_module
 from molink.coordinator.upkeep import ring_progress, ring_supervisor
@@ -58,7 +58,7 @@ STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stop
 
 async def test_agents_that_are_stopped_and_started_again_never_rest(monkeypatch):
     """A service that is restarted, or updated, or with Ctrl-C; minutes lie between two of them."""
-    monkeypatch.setattr(cluster_plan, "CHANGES_WITHIN_S", 0.0)
+    monkeypatch.setattr(readiness, "CHANGES_WITHIN_S", 0.0)
     async with world(monkeypatch, size=2) as w:
         w.join("a", "b")
         for number in range(10):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from molink.control.messages.payloads import NodeWish, StageFact
-from molink.coordinator.planning.cluster_plan import CHANGES_MAX
+from molink.coordinator.planning.readiness import CHANGES_MAX
 from molink.coordinator.ring.stage_watch import LoadLimits, StageFailure
 from molink.coordinator.upkeep.blame import REST_FIRST_S, STOPS_S, Blame
 from molink.coordinator.upkeep.ring_supervisor import RingState

@@ -11,12 +11,8 @@ from molink.control.messages.payloads import (
     StageLink,
 )
 from molink.coordinator.nodes.node_book import NodeBook
-from molink.coordinator.planning.cluster_plan import (
-    ClusterPlan,
-    PlannedRing,
-    PlannedStage,
-    Readiness,
-)
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.cache_use import CacheUse
@@ -175,9 +171,9 @@ class FakeClient:
         self.adopted.append(request)
         self.listed += ((request.log.before.place.request_id, request.log.before.held_tokens),)
 
-    def go_on(self, ring, listed, missing, reason):
+    def go_on(self, ring, going_on, reason):
         self.ring = ring
-        self.went_on.append((ring.epoch, listed, missing))
+        self.went_on.append((ring.epoch, going_on.listed, going_on.missing))
 
     async def choose_codec(self, wanted):
         pass

@@ -1,7 +1,6 @@
 """`/v1/responses`: one answer to a list of items, which can be read again by its id."""
 
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
@@ -20,6 +19,7 @@ from molink.api.openai.responses.tools import offered_tools
 from molink.api.openai.responses.writer import ResponseWriter
 from molink.api.requests import in_worker, token_budget
 from molink.api.schemas import KEPT, MESSAGES_MAX
+from molink.json_object import JsonObject
 from molink.serving.answers.kept_answer import KeptAnswer
 from molink.serving.model_card import SamplingDefaults
 
@@ -83,7 +83,7 @@ async def post_input_tokens(backend: Backend, request: web.Request) -> web.Respo
     return web.json_response(counted)
 
 
-async def _written_again(backend: Backend, kept: KeptAnswer, body: ResponsesBody) -> dict[str, Any]:
+async def _written_again(backend: Backend, kept: KeptAnswer, body: ResponsesBody) -> JsonObject:
     """The answer to `body`, as far as it is kept."""
     prompt = await chat_prompt(conversation_of(body), backend.card, backend.format)
     repeated = _repeated(body, backend.card.sampling) | {
@@ -146,7 +146,7 @@ def _format_asked_for(body: ResponsesBody) -> Question | None:
     return schema_question(format.schema_, "text.format")
 
 
-def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> dict[str, Any]:
+def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> JsonObject:
     """Fields of the request that the response repeats, defaults filled in."""
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}

@@ -29,6 +29,7 @@ from molink.api.schemas import (
     belongs_here,
     list_only,
 )
+from molink.json_object import JsonObject
 from molink_scheduler.request import LOGPROBS_MAX
 
 
@@ -102,7 +103,7 @@ class ResponsesFunctionTool(Part):
     type: Literal["function"] = "function"
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 
@@ -112,7 +113,7 @@ class ResponsesCustomTool(Part):
     type: Literal["custom"]
     name: str
     description: str | None = None
-    format: dict[str, Any] | None = None
+    format: JsonObject | None = None
 
 
 class Namespace(Part):
@@ -137,7 +138,7 @@ class TextFormat(Part):
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    schema_: JsonObject | None = Field(default=None, alias="schema")
 
     @model_validator(mode="after")
     def _has_its_schema(self) -> "TextFormat":
@@ -185,14 +186,14 @@ class ResponsesBody(SamplingBody):
     """Default: what is left of the model's length."""
     text: TextConfig | None = None
     tools: list[Tool] | None = Field(default=None, max_length=TOOLS_MAX)
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     include: list[str] | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, as vLLM's server takes them."""
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     """Given back with the answer."""
     stream_options: StreamOptions | None = None
 

@@ -12,7 +12,7 @@ which a second trial sees; there the rotation is one launch of its own, where it
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
@@ -148,7 +148,7 @@ def _with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
 
 
 def _tables(
-    q: torch.Tensor, k: torch.Tensor, others: tuple[Any, ...], named: dict[str, Any]
+    q: torch.Tensor, k: torch.Tensor, others: tuple[Any, ...], named: Mapping[str, object]
 ) -> tuple[torch.Tensor, ...] | None:
     """Queries, keys and tables of a call that the kernels could stand for: one request's rows."""
     if named or len(others) != 2 or not all(isinstance(one, torch.Tensor) for one in others):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from molink.cli.main import main
 from molink.control.messages.payloads import AssignedWork
 from molink_agent.daemon.membership import Membership
-from molink_agent.daemon.process import WeightsCache
+from molink_agent.daemon.stage_launcher import WeightsCache
 
 PER_S = 0.011 / 50
 TOLD_S, HOUR_S = 3.0, 3600.0

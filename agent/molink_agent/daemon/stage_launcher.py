@@ -1,0 +1,185 @@
+"""Starts the stages of this PC's nodes: fetches weights and starts the process meanwhile.
+
+All nodes share one directory of weights. They fetch one after the other, as only one process may
+write there at a time, and a layer that two of them hold lies there once. What a node's stage runs
+from, another one's download never removes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from molink.checkpoint.stage_size import stage_size
+from molink.control.messages.payloads import AssignedWork
+from molink.errors import StageError
+from molink.node.stage_handle import StageHandle, WarmStage
+from molink.stage_protocol.messages import LoadStage
+from molink.wire.curve_keys import CurveKeys
+from molink_agent.daemon.membership import (
+    MemberAdmission,
+    Membership,
+)
+from molink_agent.daemon.routes import ListenAddress
+from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.data_files import WEIGHTS_DIR
+from molink_agent.limits.assignment_check import refusal_of_work
+from molink_agent.limits.lent import lent_cache, lent_disk_bytes, unused_memory_bytes
+from molink_agent.limits.limits import OwnerLimits
+from molink_agent.limits.owner_policy import OwnerPolicy
+from molink_agent.probe.machine import disk_free_bytes, read_machine
+from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
+from molink_agent.weights.source import Downloaded
+from molink_scheduler.units import GB
+
+WARM_BYTES_SPARE = 2 * GB
+"""Bytes of unused memory from which a process may wait for a stage: with torch it takes a quarter
+of a GB or more."""
+
+
+@dataclass(slots=True)
+class WeightsCache:
+    """The weights on this PC's disk, shared by all its nodes."""
+
+    pc: ThisPc
+    _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _used: dict[int, Path] = field(default_factory=dict)
+    """Directory of weights that each node asked for last, by its number."""
+
+    async def get(
+        self, number: int, member: Membership, work: AssignedWork, report: Callable[[float], None]
+    ) -> str:
+        """Fetch what is missing of a stage's layers, from the hub or from the coordinator that the
+        node has joined; the directory to load them from. Raises MolinkError."""
+        source = HubSource(work.weights.model) if work.weights.from_hub else member.weights
+        stage = self.pc.stages[number]
+
+        def progress(downloaded: Downloaded) -> None:
+            stage.download = downloaded
+            report(downloaded.fraction)
+
+        async with self._fetching:
+            try:
+                path = await ensure_weights(
+                    source,
+                    range(*work.layers),
+                    self.pc.data_dir / WEIGHTS_DIR,
+                    WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number)),
+                    progress,
+                )
+            finally:
+                stage.download = None
+        self._used[number] = path
+        return str(path)
+
+    def _cap(self) -> int | None:
+        limits, free = self.pc.limits.limits, disk_free_bytes(self.pc.data_dir)
+        return lent_disk_bytes(limits, free, 0) if limits.disk_bytes else None
+
+    def _kept(self, number: int) -> frozenset[Path]:
+        """Weights from which the stages of other nodes run."""
+        return frozenset(
+            path
+            for other, path in self._used.items()
+            if other != number and self.pc.stages[other].manager.busy
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """Memory that an assignment may take."""
+
+    limits: OwnerLimits
+    """OwnerLimits of the owner under which the memory was promised."""
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class AgentStageLauncher:
+    """Starts the stages of one node; an agent's StageLauncher."""
+
+    number: int
+    """The node's."""
+    admission: MemberAdmission
+    owner: OwnerPolicy
+    listen_address: ListenAddress
+    cache: WeightsCache
+    _warm: WarmStage = field(default_factory=WarmStage)
+    _memory_bytes: int = 0
+    """Lent to the stage that is being prepared."""
+
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
+        """Start the stage's process, and download meanwhile what is missing of its layers."""
+        promised = await self._check(work)
+        await self._warm.begin(work.threads)
+        try:
+            member = self.admission.membership
+            directory = await self.cache.get(self.number, member, work, report)
+            self._memory_bytes = (await self._check(work, directory, promised)).memory_bytes
+            return directory
+        except BaseException:
+            await self._warm.drop()
+            raise
+
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
+        """Tell the process what to load."""
+        load = self._command(work, directory, allowed)
+        return await self._warm.start("This PC's stage", load)
+
+    async def more(
+        self, work: AssignedWork, allowed: tuple[str, ...], report: Callable[[float], None]
+    ) -> LoadStage:
+        """Download what is missing of layers that the stage takes beside its own."""
+        self._memory_bytes = (await self._check(work)).memory_bytes
+        directory = await self.cache.get(self.number, self.admission.membership, work, report)
+        return self._command(work, directory, allowed)
+
+    def _command(self, work: AssignedWork, directory: str, allowed: tuple[str, ...]) -> LoadStage:
+        pair, pc = self.admission.pair, self.cache.pc
+        lent = lent_cache(pc.limits.limits, pc.data_dir, len(pc.stages))
+        return LoadStage(
+            model=directory,
+            work=work,
+            address=self.listen_address.host,
+            keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
+            memory_bytes=self._memory_bytes,
+            cache_room=lent if work.prefix_cache else None,
+        )
+
+    async def stand_ready(self, work: AssignedWork) -> None:
+        """Start a process that waits for a stage, where its owner would not miss the memory and has
+        set no bound: a stage may fill it."""
+        pc = self.cache.pc
+        machine = await asyncio.to_thread(read_machine, pc.data_dir)
+        is_bound = pc.limits.limits.memory_bytes is not None
+        if not is_bound and unused_memory_bytes(machine) >= WARM_BYTES_SPARE:
+            await self._warm.begin(work.threads)
+
+    async def stand_down(self) -> None:
+        """End the process that waits."""
+        await self._warm.drop()
+
+    async def _check(
+        self, work: AssignedWork, directory: str = "", promised: _Promise | None = None
+    ) -> _Promise:
+        """Hold it against what the owner lends now, once its files are in `directory` by what they
+        take. Raises StageError.
+
+        The memory that was `promised` before the download still counts unless the owner has changed
+        a limit: the process that waits takes some of it, and nobody is to download in vain.
+        """
+        wish, pc = self.owner.wish, self.cache.pc
+        withheld, limits = "" if wish.wish == "serve" else wish.reason, pc.limits.limits
+        kept_bytes = 0
+        if promised is not None and promised.limits == limits:
+            kept_bytes = promised.memory_bytes
+        loan = await asyncio.to_thread(pc.loan, pc.stages[self.number], withheld, kept_bytes)
+        size = None
+        if directory:
+            size = await asyncio.to_thread(stage_size, Path(directory), work.layers)
+        refused = refusal_of_work(work, loan, size)
+        if refused:
+            raise StageError(refused)
+        return _Promise(limits, loan.memory_bytes)
