@@ -12,10 +12,11 @@ export PYTHONDONTWRITEBYTECODE :=
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml sim/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,bench,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e ".[test,bench,docs,dashboard,import]" -e ./sim
 	touch $@
 
 test: lint types contracts tests
@@ -75,7 +76,7 @@ gpu: venv
 
 # Hours; FUZZ names decoders and options: make fuzz FUZZ="wire-message --runs 10000"
 fuzz: venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]" -e ./sim
 	$(BIN)/python -m tests.fuzz.guided $(FUZZ)
 
 # Pins what MoLink runs with, by hash; after a change of dependencies or of constraints.txt.
@@ -83,11 +84,11 @@ lock: venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
 	$(BIN)/python -m tools.locks
 
-# What is in an installation, in CycloneDX's JSON.
+# What is in a coordinator's installation, in CycloneDX's JSON.
 sbom: venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7"
 	mkdir -p dist
-	cat molink/requirements.lock molink/torch.lock | $(BIN)/python -W ignore -m cyclonedx_py \
+	cat molink/*.lock | $(BIN)/python -W ignore -m cyclonedx_py \
 		requirements --pyproject pyproject.toml --output-format JSON --output-file dist/sbom.cdx.json -
 
 demo: venv

@@ -29,7 +29,7 @@ EXIT_MISSING=2
 usage() {
     cat <<END
 Usage: install.sh [--check | --uninstall [--purge]] [--from PATH_OR_WHEEL] [--python PYTHON]
-                  [--torch auto|cpu|cuda] [--torch-index URL] [--pipx]
+                  [--torch auto|cpu|cuda] [--torch-index URL] [--pipx] [--coordinator]
 
   --check        say what is missing, change nothing (exit 0: all there, 2: something is missing)
   --from         what to install: a checkout or a wheel; without it the checkout of this script
@@ -37,6 +37,8 @@ Usage: install.sh [--check | --uninstall [--purge]] [--from PATH_OR_WHEEL] [--py
   --torch        which build of torch; auto takes CUDA where an NVIDIA driver runs
   --torch-index  take torch from this package index
   --pipx         let pipx keep the environment
+  --coordinator  also what somebody who runs a cluster uses: the dashboard, the import of GGUF
+                 files, the simulator (of a wheel: molink_sim's, beside it); remembered
   --uninstall    remove the services, the environment and the link
   --purge        with --uninstall: also what the agent keeps (its key, its limits, model weights)
 END
@@ -289,8 +291,23 @@ check_source() {
         missing "something to install: say --from CHECKOUT or --from WHEEL"
     elif is_checkout "$source" || { [ -f "$source" ] && [ "${source%.whl}" != "$source" ]; }; then
         ok "installs from $source"
+        [ "$with_coordinator" = no ] || check_simulator
     else
         missing "something to install at $source: --from takes a checkout of MoLink or a wheel"
+    fi
+}
+
+# Sets simulator to what is installed for --coordinator: a part of the checkout, or a wheel.
+check_simulator() {
+    simulator=$source/sim
+    if [ -f "$source" ]; then
+        name=$(basename "$source")
+        simulator=$(dirname "$source")/molink_sim-${name#molink-}
+    fi
+    if [ -e "$simulator" ]; then
+        ok "and the simulator from $simulator"
+    else
+        missing "the simulator at $simulator, which --coordinator asks for: put it there"
     fi
 }
 
@@ -367,6 +384,7 @@ install_all() {
     fi
     trap - EXIT
     remove_temporary
+    [ "$with_coordinator" = no ] || : >"$root/with-coordinator"
     say_next
 }
 
@@ -388,13 +406,19 @@ install_with_venv() {
     echo
     echo "1 of 3: libraries, each with the checksum that this version of MoLink was tried with"
     pip install --require-hashes --requirement "$TMPDIR/requirements.lock"
+    if [ "$with_coordinator" = yes ]; then
+        lock extras.lock
+        pip install --require-hashes --no-deps --requirement "$TMPDIR/extras.lock"
+    fi
     echo
     echo "2 of 3: torch, the biggest part"
     install_torch
     echo
     echo "3 of 3: MoLink"
     # The same version again is no upgrade to pip; what builds a checkout came with the libraries.
-    pip install --force-reinstall --no-deps --no-build-isolation "$source"
+    set -- "$source"
+    [ "$with_coordinator" = no ] || set -- "$@" "$simulator"
+    pip install --force-reinstall --no-deps --no-build-isolation "$@"
     ln -sfn "$venv/bin/molink" "$link"
     "$link" --version
 }
@@ -431,17 +455,18 @@ install_torch() {
 
 install_with_pipx() {
     # pipx takes no checksums, only versions.
-    for name in requirements.lock torch.lock; do
+    for name in requirements.lock extras.lock torch.lock; do
         lock "$name"
         sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\)\( ;.*\)\{0,1\} \\$/\1\2/p' "$TMPDIR/$name"
     done >"$TMPDIR/constraints.txt"
-    set -- install --force --python "$python"
-    if [ -n "$torch_index" ]; then
-        set -- "$@" --pip-args="--constraint $TMPDIR/constraints.txt --extra-index-url $torch_index"
+    pins="--constraint $TMPDIR/constraints.txt"
+    set -- --pip-args="$pins${torch_index:+ --extra-index-url $torch_index}"
+    if [ "$with_coordinator" = yes ]; then
+        pipx install --force --python "$python" "$@" "${source}[dashboard,import]"
+        pipx inject --force "$@" molink "$simulator"
     else
-        set -- "$@" --pip-args="--constraint $TMPDIR/constraints.txt"
+        pipx install --force --python "$python" "$@" "$source"
     fi
-    pipx "$@" "$source"
     : >"$root/with-pipx"
 }
 
@@ -466,7 +491,7 @@ uninstall_all() {
     if is_our_link; then
         rm -f "$link"
     fi
-    rm -rf "$venv" "$root/with-pipx"
+    rm -rf "$venv" "$root/with-pipx" "$root/with-coordinator"
     remove_temporary
     if [ -d "$root" ] && ! rmdir "$root" 2>/dev/null; then
         note "kept $root: the keys, invites and members of a cluster that was run from here;" \
@@ -501,7 +526,7 @@ remove_or_keep() {
 
 # --- the command line --------------------------------------------------------------------------
 
-action=install purge=no with_pipx=no python_wanted='' source_wanted=''
+action=install purge=no with_pipx=no with_coordinator=no python_wanted='' source_wanted=''
 torch_wanted=auto torch_index_wanted=''
 
 while [ $# -gt 0 ]; do
@@ -515,6 +540,7 @@ while [ $# -gt 0 ]; do
         --uninstall) action=uninstall ;;
         --purge) purge=yes ;;
         --pipx) with_pipx=yes ;;
+        --coordinator) with_coordinator=yes ;;
         --from) source_wanted=$2 && shift ;;
         --python) python_wanted=$2 && shift ;;
         --torch) torch_wanted=$2 && shift ;;
@@ -537,6 +563,7 @@ data=${XDG_DATA_HOME:-$HOME/.local/share}
 root=$data/molink
 venv=$root/venv
 link=$HOME/.local/bin/molink
+[ ! -f "$root/with-coordinator" ] || with_coordinator=yes
 
 case $action in
     check)

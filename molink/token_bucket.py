@@ -1,4 +1,4 @@
-"""How much may somebody still have? Pure: time is an argument, in seconds that only go forward."""
+"""Token bucket, a rate limit. Pure: time is an argument, in seconds that only go forward."""
 
 from dataclasses import dataclass
 

@@ -109,7 +109,7 @@ class StatusNews:
         """Sentences that were not shown last time."""
         lines = {"connection": _connection(status, "connection" in self._shown)}
         for device in _devices(status):
-            lines |= self._of_device(device, _mark(device, status))
+            lines |= self._device_sentences(device, _mark(device, status))
         lines["limits"] = str(status["limits_problem"])
         new = [line for topic, line in lines.items() if line and line != self._shown.get(topic)]
         seen = self._shown
@@ -129,7 +129,7 @@ class StatusNews:
             return []
         return [_mark(device, status) + _device_sentence(device)]
 
-    def _of_device(self, device: DeviceStatus, mark: str) -> dict[str, str]:
+    def _device_sentences(self, device: DeviceStatus, mark: str) -> dict[str, str]:
         """Sentences of one device by topic; a device is known by its node's id."""
         doing, trouble = (f"{topic} of {device.get('id')}" for topic in ("doing", "trouble"))
         shown = self._shown.get(doing, "")

@@ -173,7 +173,7 @@ async def errors_in_shape(request: web.Request, handler: Handler) -> web.StreamR
             raise  # The answer breaks off on purpose.
         return web.Response()  # Nobody is there to read it; raised, it would be logged as a fault.
     except web.HTTPException as error:
-        return _response(request, _of_http_exception(request, error))
+        return _response(request, _http_error(request, error))
     except Exception as error:  # A bug: one request's 500, whatever it raised.
         return _response(request, as_api_error(error))
 
@@ -194,7 +194,7 @@ def _is_below(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
-def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiError:
+def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:
     """Answer for aiohttp's own refusals: unknown path, wrong method."""
     match error:
         case web.HTTPMethodNotAllowed() if request.path not in UNSERVED:

@@ -73,7 +73,7 @@ class OwnersSite(web.SockSite):
         self._path = path
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening, and remove the socket's file."""
         await super().stop()
         self._path.unlink(missing_ok=True)
 

@@ -87,7 +87,7 @@ def measure_profile(model: str, advance: Callable[[], None]) -> dict[str, Any]:
     middle, *ends = _roles(description)
     timer = _load(model, middle)
     profile = _heading(description, timer) | {"middle": _measure(timer, middle, advance)}
-    after_idle = _after_idle(timer)
+    after_idle = _slower_after_idle(timer)
     del timer  # Its memory is wanted for the next ones.
     profile |= {role.name: _measure(_load(model, role), role, advance) for role in ends}
     pc = {
@@ -144,7 +144,7 @@ def _heading(description: ModelDescription, timer: StepTimer) -> dict[str, Any]:
     }
 
 
-def _after_idle(timer: StepTimer) -> list[tuple[float, float]]:
+def _slower_after_idle(timer: StepTimer) -> list[tuple[float, float]]:
     """Pairs of how long the device was idle, and by how much the next step took longer."""
     context = min(CONTEXT_OF_ENDS, timer.stage.description.model_len_max)
     at_once_s = timer.decode_after_idle_s(context, 0.0, IDLE_REPEATS)

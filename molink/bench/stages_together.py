@@ -1,4 +1,4 @@
-"""How much longer does a step take while other stages of this PC compute as well?
+"""Measurement of how much longer a step takes while other stages of this PC compute as well.
 
     python -m molink.bench.stages_together MODEL      (one of the processes; started by the profile)
 

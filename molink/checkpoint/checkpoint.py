@@ -1,4 +1,4 @@
-"""Where is a model, and which of its files hold what?
+"""Location of a model: a directory or a hub id, and which of its files hold what.
 
 A MODEL is a directory or a hub id. From the hub only the small files come first (config, tokenizer,
 index); weight files follow when they are asked for by name, so that a stage downloads no more

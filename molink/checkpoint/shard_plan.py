@@ -1,6 +1,6 @@
-"""Which files of a checkpoint, and which tensors in them, does a stage need?
+"""Choice of the files of a checkpoint, and of the tensors in them, that a stage needs.
 
-Agents ask before they fetch any weights: it is answered from tensor names alone, without torch. A
+Agents ask before they fetch any weights: tensor names alone decide, without torch. A
 tensor's *home* is a layer or a place around the layers. The list of layers gives itself away: of
 all dotted prefixes that are followed by a number, it is the one that counts through all layers of
 the model. What lies around it is told by the names that pruning goes by; a tensor that no name

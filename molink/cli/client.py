@@ -158,10 +158,10 @@ def _answer(server: Server, body: JsonObject) -> str:
 
 
 def _delta_text(event: JsonObject) -> str:
-    return _of_deltas(event, "content")
+    return _joined_deltas(event, "content")
 
 
-def _of_deltas(event: JsonObject, name: str) -> str:
+def _joined_deltas(event: JsonObject, name: str) -> str:
     deltas = (choice["delta"] for choice in event.get("choices", ()))
     return "".join(delta.get(name) or "" for delta in deltas)
 
@@ -180,7 +180,7 @@ async def _print_stream(
     is_thinking = False
     async with ApiClient(*server) as client, aclosing(client.stream(path, body)) as events:
         async for event in events:
-            if thought := _of_deltas(event, "reasoning"):
+            if thought := _joined_deltas(event, "reasoning"):
                 click.secho(printable(thought), dim=True, nl=False, err=True)
                 is_thinking = True
             pieces.append(text_of(event))

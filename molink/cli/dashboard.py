@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molink.cli.client import url_option
+from molink.cli.extras import check_extra
 from molink.cli.options import key_option
 from molink.errors import UserError
 from molink.quick_imports import quick_imports
@@ -50,9 +51,11 @@ def dashboard(
     It is a client of the API and needs a key to watch, for orders an admin's, but for a server of
     your own on this machine. Where there is no terminal it shows lines instead of a screen.
     """
+    if replay is not None and record is not None:
+        raise UserError("--replay shows a recording and makes none: leave out --record")
+    if _has_terminal():
+        check_extra("dashboard")
     if replay is not None:
-        if record is not None:
-            raise UserError("--replay shows a recording and makes none: leave out --record")
         asyncio.run(_replay(replay))
         return
     if key is not None and not (key.isascii() and key.isprintable()):

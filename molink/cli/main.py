@@ -4,8 +4,8 @@ What MoLink foresees ends with one sentence on standard error and exit code 2; a
 bug of ours. A subcommand's module is imported when the subcommand is asked for, and imports what
 it needs when it runs, so that each starts quickly.
 
-Packages that stand on this one (the simulator) bring commands of their own: they name them in the
-entry point group `molink.commands`.
+Packages that stand on this one (the agent, the simulator) bring commands of their own: they name
+them in the entry point group `molink.commands`.
 """
 
 import logging
@@ -15,6 +15,7 @@ from keyword import iskeyword
 
 import click
 
+from molink.cli.extras import SIMULATOR, missing_extra
 from molink.errors import MolinkError
 from molink.printable import PrintableFormatter, printable
 from molink.terminal.command_line import SentenceGroup
@@ -53,8 +54,10 @@ class MolinkGroup(SentenceGroup):
         return sorted({*OWN, *_brought()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
+        """The command of this name. Raises UserError for the simulator's where it is missing."""
         point = OWN.get(cmd_name) or _brought().get(cmd_name)
+        if point is None and cmd_name == SIMULATOR:
+            raise missing_extra(cmd_name)
         if point is None:
             return None
         command = point.load()

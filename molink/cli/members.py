@@ -192,7 +192,7 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> R
 
 
 def _node_row(node: Mapping[str, Any]) -> Row:
-    """For people: what it does comes before where it is from."""
+    """Row for people: what a node does comes before where it is from."""
     layers = node["layers"]
     shown = {
         "state": "removed" if node["removed"] else node["state"],

@@ -106,7 +106,7 @@ def _socket_of(url: str, data_dir: str | None) -> Path | None:
 
 
 def own_socket(port: int, data_dir: str | None) -> Path | None:
-    """Where the server of this data directory whose API is at `port` answers its owner; None where
+    """Socket at which the server of this data directory with its API at `port` answers; None where
     none listens: a socket alone may be left from a crash."""
     path = folders.api_socket(folders.data_dir(DATA_FOLDER, data_dir), port)
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):

@@ -69,7 +69,7 @@ def users_app(
 
 
 async def _serve(settings: ServeSettings, watching: Watching) -> None:
-    """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
+    """Serve until cancelled. Raises StageError or UserError when no ring stands at first."""
     from molink.api import start_api
     from molink.api.access import open_access
     from molink.api.headers.cors import CorsRules

@@ -55,7 +55,7 @@ def up(data_dir: str | None, public_host: str, watching: Watching, **options: An
 
 
 async def _up(settings: UpSettings, watching: Watching) -> None:
-    """Until cancelled by a signal. Raises ControlError when the broker refuses us."""
+    """Run until cancelled by a signal. Raises ControlError when the broker refuses us."""
     with watching.status_line() as shown:
         shown.status(f"Starting, and reading {settings.served.model}: some seconds.")
         await _serve(settings, watching, shown)

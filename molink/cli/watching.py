@@ -90,7 +90,7 @@ class Watching:
         return self.log_format == "json"
 
     def status_line(self) -> "StatusLine":
-        """Where the command tells what happens."""
+        """Line in which the command tells what happens."""
         from molink.terminal.status_line import StatusLine
 
         return StatusLine(log=OPERATOR_LOG if self.is_json else None, quiet=self.quiet)

@@ -24,13 +24,13 @@ def data_dir(name: str, given: str | None = None) -> Path:
 
 
 def api_socket(directory: Path, port: int) -> Path:
-    """Where the server of this data directory that listens at `port` answers its owner, too."""
+    """Socket at which the server of this data directory that listens at `port` answers, too."""
     return directory / f"api-{port}.sock"
 
 
 def state_dir() -> Path:
-    """Where a user's programs keep what they learned and may lose. Raises RuntimeError for a user
-    without a home."""
+    """Folder in which a user's programs keep what they learned and may lose. Raises RuntimeError
+    for a user without a home."""
     root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(root) / "molink"
 

@@ -49,7 +49,7 @@ CACHE_BYTES_MAX = 65_536 * GB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """Who may use the API, and which of their requests are taken."""
+    """Settings of the API: who may use it, and which of their requests are taken."""
 
     no_keys: bool = setting(
         "--no-keys",

@@ -59,7 +59,7 @@ STEPS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LinkStep:
-    """From this time on the link has this shape."""
+    """Shape that a link has from this time on."""
 
     at_s: float
     shape: LinkShape
@@ -78,7 +78,7 @@ class LinkSchedule:
 
     @classmethod
     def parse(cls, text: str) -> "LinkSchedule":
-        """From `RATE_MBPS:ONE_WAY_MS` or the path of a step file. Raises UserError."""
+        """Read `RATE_MBPS:ONE_WAY_MS`, or the step file at this path. Raises UserError."""
         path = Path(text)
         if path.is_file():
             return cls(_read_steps(path))
@@ -101,7 +101,7 @@ class LinkSchedule:
         return self.steps[max(0, index)].shape
 
     def wire_done_at(self, start_s: float, size_bytes: float) -> float:
-        """When the last of `size_bytes` has left, the first one leaving at `start_s`."""
+        """Time when the last of `size_bytes` has left, the first one leaving at `start_s`."""
         left_bytes, time_s = size_bytes, start_s
         for step, following in zip(self.steps, [*self.steps[1:], None], strict=True):
             end_s = following.at_s if following else math.inf

@@ -193,7 +193,7 @@ class UpSettings:
             raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
 
     def api_url(self, port: int) -> str:
-        """Where users reach the API, at the port that was found for it."""
+        """URL at which users reach the API, with the port that was found for it."""
         return f"http{'s' * self.api.api_tls}://{self.public_host}:{port}"
 
     @property

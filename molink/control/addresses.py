@@ -66,7 +66,7 @@ class Credentials:
     password: str
 
     def __repr__(self) -> str:
-        """Without the password, which must not reach a log."""
+        """Text without the password, which must not reach a log."""
         return f"Credentials({self.username!r}, ...)"
 
 

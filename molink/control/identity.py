@@ -96,7 +96,7 @@ class KeyPair:
 
     @property
     def secret_z85(self) -> str:
-        """For ZeroMQ; goes to a stage over its private pipe and nowhere else."""
+        """Secret key for ZeroMQ; it goes to a stage over its private pipe and nowhere else."""
         return key_to_z85(self.secret)
 
     @property

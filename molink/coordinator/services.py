@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def own_host(listen_host: str) -> str:
-    """Where this process reaches what listens at a host."""
+    """Host at which this process reaches what listens at `listen_host`."""
     return "127.0.0.1" if listen_host == "0.0.0.0" else listen_host
 
 
@@ -122,8 +122,8 @@ CoordinatorRelay = RelayHere | RelayElsewhere
 async def open_relay(
     settings: UpSettings, own_secret: bytes, is_member: Callable[[str], bool]
 ) -> AsyncIterator[CoordinatorRelay]:
-    """As `--relay` asks for: one elsewhere may also start later. Raises UserError when a port is
-    taken or the secret cannot be read."""
+    """Open the relay that `--relay` asks for: one elsewhere may also start later. Raises UserError
+    when a port is taken or the secret cannot be read."""
     if settings.relay:
         secret = read_secret(settings.relay_secret_file)
         caller = _caller(settings.relay, secret)

@@ -161,7 +161,7 @@ def _best_plan(
 
 
 def _certificate(settings: UpSettings) -> TlsFiles:
-    """Of the broker and of the port for agents."""
+    """Certificate of the broker and of the port for agents."""
     if not settings.tls_cert:
         return own_certificate(settings.data_dir)
     return operators_certificate(
@@ -194,7 +194,7 @@ def _planner(settings: UpSettings, model: ServedModel) -> ModelPlanner:
 
 
 def _host_for_agents(settings: UpSettings, broker: Broker) -> str:
-    """Where agents reach the broker: an external one at its own host, ours where we are."""
+    """Host at which agents reach the broker: an external one at its own, ours where we are."""
     return broker.address.host if "://" in settings.broker else settings.public_host
 
 

@@ -36,7 +36,7 @@ class Actions:
         return sentence
 
     async def invite(self) -> InviteMade:
-        """A new invite."""
+        """Make a new invite."""
         return await self._post("/cluster/invites", {}, InviteMade)
 
     async def pause_intake(self, paused: bool) -> str:

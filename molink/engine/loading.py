@@ -120,9 +120,9 @@ class _Source:
         """The stage in `dtype`; `room`: how many share this PC, how KV is kept, what is lent."""
         device = self.device
         _check_room(self.checkpoint, self.work, device, dtype, room[2])
-        read = _within(progress, 0.0, OPENED)
+        read = _part_of(progress, 0.0, OPENED)
         weights = load_model(self.checkpoint, self.config, self.part, dtype, read)
-        read_onto(weights, device, _within(progress, OPENED, READ))
+        read_onto(weights, device, _part_of(progress, OPENED, READ))
         attention = AttentionChoice.on(device)
         if self.trouble is not None:
             attention.leave_unfused(self.trouble)
@@ -138,7 +138,7 @@ class _Source:
             recorder=recorder_on(device),
         )
         del weights
-        stage.prepare(self.work.kv_tokens, _within(progress, READ, 1.0), *room)
+        stage.prepare(self.work.kv_tokens, _part_of(progress, READ, 1.0), *room)
         return stage
 
 
@@ -234,6 +234,6 @@ def _read(tensor: torch.Tensor) -> Iterator[int]:
         yield len(piece)
 
 
-def _within(progress: Progress, start: float, stop: float) -> Progress:
+def _part_of(progress: Progress, start: float, stop: float) -> Progress:
     """Progress of one part of the whole."""
     return lambda done: progress(start + (stop - start) * done)

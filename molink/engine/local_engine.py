@@ -36,7 +36,8 @@ from molink.engine_protocol.values import (
     StepResult,
 )
 from molink.stage_protocol.messages import LoadStage
-from molink_scheduler.batch import Batch, CacheChange, Release
+from molink_scheduler.batch import Batch, Release
+from molink_scheduler.kv.changes import OutwardChange
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import HasRows
 
@@ -108,7 +109,7 @@ class LocalEngine:
         stays = resume.chains_stay and len(parts) == 1
         return RowsKept(missing, held - keeps.keys(), stage.kv.cached_numbers(), stays)
 
-    def blocks_out(self, change: CacheChange, *, copied: bool) -> Sequence[BlocksOut]:
+    def blocks_out(self, change: OutwardChange, *, copied: bool) -> BlocksOut | None:
         """Keep, drop and put away cached blocks; what is put away."""
         return self._blocks.blocks_out(change, copied=copied)
 

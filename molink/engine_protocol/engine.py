@@ -23,7 +23,8 @@ from molink.engine_protocol.values import (
     StepResult,
 )
 from molink.stage_protocol.messages import LoadStage
-from molink_scheduler.batch import Batch, CacheChange, Release
+from molink_scheduler.batch import Batch, Release
+from molink_scheduler.kv.changes import OutwardChange
 from molink_scheduler.resume import Resume
 
 
@@ -64,7 +65,7 @@ class BlocksIn(Protocol):
 class CachedBlocks(Protocol):
     """The part of an engine that moves cached blocks."""
 
-    def blocks_out(self, change: CacheChange, *, copied: bool) -> Sequence[BlocksOut]:
+    def blocks_out(self, change: OutwardChange, *, copied: bool) -> BlocksOut | None:
         """Keep, drop and put away blocks as the head says; what is put away, with copies if they
         are wanted."""
 

@@ -1,4 +1,4 @@
-"""How long does a device multiply with weights of each format that stages hold?
+"""Times in which a device multiplies with weights of each format that stages hold.
 
 Step times do not follow bytes: a kernel unpacks codes while it reads and multiplies, and where none
 suits, the matrix is unpacked for each product. So a node measures two figures for each format, of

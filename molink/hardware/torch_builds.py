@@ -1,4 +1,4 @@
-"""Which build of torch has code for a card, and is the card's driver new enough for it?
+"""Choice of the build of torch that has code for a card, and whose driver is new enough.
 
 A build carries machine code for some compute capabilities. A card runs code of its own major number
 and of its minor number or a lower one (an RTX 4070, 8.9, runs what is made for 8.6), and text code

@@ -59,7 +59,7 @@ def round_to_4_bits(plain: torch.Tensor, group: int) -> Rounded4:
     high = groups.amax(-1, keepdim=True).clamp(min=0)
     best: tuple[torch.Tensor, ...] | None = None
     for part in RANGES:
-        tried = _in_range(groups, low * part, high * part)
+        tried = _rounded_in_range(groups, low * part, high * part)
         best = tried if best is None else _better(best, tried)
     assert best is not None
     _, codes, scale, zero = best
@@ -70,7 +70,7 @@ def round_to_4_bits(plain: torch.Tensor, group: int) -> Rounded4:
     )
 
 
-def _in_range(
+def _rounded_in_range(
     groups: torch.Tensor, low: torch.Tensor, high: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """Squared errors, codes, scales and zero points where codes cover a range."""

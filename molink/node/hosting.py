@@ -66,7 +66,7 @@ class LinkRoutes(Protocol):
         a better one later. Raises StageError when one has none."""
 
     async def shadow_address(self, link: StageLink, move: MoveLink) -> tuple[str, str | None]:
-        """Where the next stage's shadow is reached, and its public key where links are encrypted.
+        """Address of the next stage's shadow, and its public key where links are encrypted.
         Raises MolinkError when there is no way."""
 
     def path_moved(self, moved: PathMoved) -> None:

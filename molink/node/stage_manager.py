@@ -253,7 +253,8 @@ class StageManager:
         self._epoch = epoch  # From here on it is of no use to another ring.
         ready = await handle.join(order)
         self.state = "serving"
-        await self._fact(assignment, "ready", missing=ready.missing, cached=ready.cached)
+        if assignment is self.assignment:
+            await self.publish_fact(StageFact.of_ready(assignment.revision, ready))
         async with background_tasks() as tasks:
             tasks.create_task(self._stand_ready(command.work))
             await handle.watch(self.routes.path_moved, self.health_changed)
@@ -353,7 +354,7 @@ def _require(is_as_told: bool) -> None:
 
 
 def _far_end(command: Command | Unreadable, link: str) -> str:
-    """To whom a link leads that the stage has lost: the id of its neighbour, or "coordinator"."""
+    """Far end of a link that the stage has lost: the id of its neighbour, or "coordinator"."""
     if not isinstance(command, Join | GoOn):
         return ""
     lost = command.next_link if link == "next" else command.coordinator_link

@@ -124,12 +124,12 @@ def _grammar(question: GrammarQuestion) -> str:
             words = [json.dumps(word, ensure_ascii=False) for word in json.loads(question.text)]
             return LLMatcher.grammar_from_lark("start: " + " | ".join(words))
         case "tags":
-            return LLMatcher.grammar_from_lark(_of_tags(json.loads(question.text)))
+            return LLMatcher.grammar_from_lark(_tags_lark(json.loads(question.text)))
         case kind:
             return grammar_from(kind, question.text)
 
 
-def _of_tags(given: Any) -> str:
+def _tags_lark(given: Any) -> str:
     """Lark of text in which each trigger begins one of the tags. Raises UserError."""
     from llguidance import StructTag
 

@@ -124,7 +124,7 @@ class TextStream:
     def _next(self, *, is_last: bool) -> str:
         """The next piece of what is held that is certain; empty where none is."""
         if self._quiet_to is not None:
-            return self._in_quiet(self._quiet_to)
+            return self._skip_to(self._quiet_to)
         text, parts = self._held, self._parts()
         begins = [begin for begin, _, _ in parts]
         marks = [(at, *part) for part in parts if (at := text.find(part[0])) >= 0]
@@ -158,7 +158,7 @@ class TextStream:
         self.stopped_at = stop
         return text
 
-    def _in_quiet(self, end: str) -> str:
+    def _skip_to(self, end: str) -> str:
         at, mark = first_of(self._held, (end,))
         self._quiet_to = None if mark else end
         return self._release(at + len(mark))

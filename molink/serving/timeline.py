@@ -259,7 +259,7 @@ class RequestTimeline:
             key_id=self.key_id,
             state=self.state,
             received_unix_s=round(self.arrival.unix_s, 3),
-            age_s=self._after(now),
+            age_s=self._elapsed(now),
             prompt_tokens=self.prompt_tokens,
             prompt_tokens_done=self.prompt_tokens_done,
             cached_tokens=self.cached_tokens,
@@ -272,7 +272,7 @@ class RequestTimeline:
             prefill_s=_rounded(self.prefill_s),
             decode_s=_rounded(self.decode_s),
             tpot_s=_rounded(self.tpot_s),
-            total_s=self._after_if(self.finished_at),
+            total_s=self._elapsed_if(self.finished_at),
             finish_reason=self.finish_reason,
             error=self.error,
             audited=self.audited,
@@ -283,14 +283,14 @@ class RequestTimeline:
         return AttemptReport(
             number=attempt.ring,
             stages=attempt.stages,
-            submitted_s=self._after(attempt.submitted_at),
-            started_s=self._after_if(attempt.started_at),
-            first_token_s=self._after_if(attempt.first_token_at),
-            ended_s=self._after_if(attempt.ended_at),
+            submitted_s=self._elapsed(attempt.submitted_at),
+            started_s=self._elapsed_if(attempt.started_at),
+            first_token_s=self._elapsed_if(attempt.first_token_at),
+            ended_s=self._elapsed_if(attempt.ended_at),
             tokens=attempt.tokens,
             moved_because=attempt.moved_because,
             pieces=tuple(
-                PieceReport((piece.start, piece.end), self._after(piece.at))
+                PieceReport((piece.start, piece.end), self._elapsed(piece.at))
                 for piece in attempt.prompt.pieces
             ),
             rounds=self._rounds(attempt.rounds),
@@ -303,16 +303,16 @@ class RequestTimeline:
             p95_s=_rounded(rounds.quantile_s(0.95)),
             longest_s=_rounded(rounds.longest_s) if rounds.count else None,
             pauses=tuple(
-                PauseReport(self._after(pause.at), round(pause.length_s, DIGITS), pause.tokens)
+                PauseReport(self._elapsed(pause.at), round(pause.length_s, DIGITS), pause.tokens)
                 for pause in rounds.pauses
             ),
         )
 
-    def _after(self, at: float) -> float:
+    def _elapsed(self, at: float) -> float:
         return round(at - self.arrival.at, DIGITS)
 
-    def _after_if(self, at: float | None) -> float | None:
-        return None if at is None else self._after(at)
+    def _elapsed_if(self, at: float | None) -> float | None:
+        return None if at is None else self._elapsed(at)
 
 
 def _rounded(seconds: float | None) -> float | None:

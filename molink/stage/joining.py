@@ -8,12 +8,13 @@ from molink.stage.entering import resume_of
 from molink.stage_protocol.messages import EnterRing, FollowRing
 from molink.wire.elements import ELEMENT_BYTES
 from molink.wire.frames import TOKEN_ID
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.resume import Resume
-from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
@@ -46,11 +47,11 @@ def _source(
         row_bytes = layers.hidden_size * ELEMENT_BYTES[layers.dtype]
         row_bytes += TOKEN_ID.itemsize * layers.takes_token_ids
         settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
-        directory = before.book.directory if isinstance(before, HeadScheduler) else None
-        return HeadScheduler(settings, resume, frozenset(kept.missing), directory)
-    away = AwayBook.of(join.ring.tiers)
+        cache = before.book.cache if isinstance(before, HeadScheduler) else None
+        return HeadScheduler(settings, KeptRequests(resume, frozenset(kept.missing)), cache)
     ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
-    book = StageBook(ledger, layers.limits, away, join.ring.state_snapshots)
+    table = BlockTable.of(ledger, join.ring.tiers)
+    book = StageBook.of(table, layers.limits, join.ring.state_snapshots)
     book.resume(resume, frozenset() if before is None else kept.cached)
     chosen = join.ring.span_tokens
     replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX

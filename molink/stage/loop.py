@@ -38,7 +38,7 @@ from molink.wire.frames import (
     Message,
 )
 from molink.wire.stage_events import REFUSALS, stage_event
-from molink_scheduler.batch import PREFILL, Batch, CacheChange, Release
+from molink_scheduler.batch import PREFILL, Batch, Release
 from molink_scheduler.events import (
     BatchArrived,
     BlocksRead,
@@ -56,6 +56,7 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
+from molink_scheduler.kv.changes import CacheChange
 from molink_scheduler.recording.event_log import RecordedCore
 from molink_scheduler.stage.core import StageCore, WorkSource
 

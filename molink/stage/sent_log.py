@@ -15,7 +15,8 @@ from molink.wire.elements import ELEMENT_BYTES, Elements, TensorHeader, as_eleme
 from molink.wire.frames import Activations
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.resume import Positions, Resume
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class SentLog:
     def offered(self, resume: Resume, kept: RowsKept) -> Positions:
         """Cached blocks of the epoch before that can stay here: where the next stage is fresh, only
         those whose rows it can be sent."""
-        return self.log.offered(resume, kept.cached)
+        return resume.offered(kept.cached, self.log.blocks.numbers())
 
     def message(self, batch: Batch, sent: Sequence[SentRows]) -> Activations:
         """The message of a batch whose spans have these rows."""

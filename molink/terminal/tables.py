@@ -41,7 +41,7 @@ def duration_s(option: str, text: str) -> float:
 
 
 def local_time(unix_s: float) -> str:
-    """In this PC's time zone, to the minute, with the zone's offset."""
+    """Time in this PC's zone, to the minute, with the zone's offset."""
     return datetime.fromtimestamp(unix_s).astimezone().isoformat(" ", "minutes")
 
 

@@ -34,8 +34,17 @@ from molink.wire import protocol
 from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.elements import TensorHeader
 from molink.wire.headers import unpacked
-from molink.wire.schema import TAIL, Rules, Schema
-from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched, Release, Span
+from molink.wire.schema import TAIL, Kinds, Rules, Schema
+from molink_scheduler.batch import Batch, BatchClass, Release, Span
+from molink_scheduler.kv.changes import (
+    CacheChange,
+    DropBlocks,
+    FetchBlocks,
+    Fetched,
+    KeepBlocks,
+    LowerBlocks,
+    RetainBlocks,
+)
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -196,7 +205,17 @@ RULES = Rules(arrays=True)
 
 _BATCH, _TENSOR = Schema(Batch, RULES), Schema(TensorHeader, RULES)
 _REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
-_CHANGE, _FETCHED = Schema(CacheChange, RULES), Schema(Fetched, RULES)
+_FETCHED = Schema(Fetched, RULES)
+_CHANGE = Kinds[CacheChange](
+    {
+        "keep": KeepBlocks,
+        "drop": DropBlocks,
+        "lower": LowerBlocks,
+        "fetch": FetchBlocks,
+        "retain": RetainBlocks,
+    },
+    RULES,
+)
 _CANCEL, _SAMPLED = Schema(Cancel, RULES), Schema(Sampled, RULES)
 _SET_CODEC, _CLEAR_CACHE = Schema(SetCodec, RULES), Schema(ClearCache, RULES)
 
@@ -328,11 +347,18 @@ def _token_ids(fields: Sequence[Any], rows: int) -> tuple[int, ...] | None:
     return tuple(np.frombuffer(packed, TOKEN_ID).tolist())
 
 
+def _kind(fields: Any) -> tuple[Any, Any]:
+    """Name of a kind, and its plain fields."""
+    if type(fields) not in (list, tuple) or len(fields) != 2:
+        raise FrameError("a change of the cache is a kind and its fields")
+    return fields[0], fields[1]
+
+
 _DECODERS: dict[int, Callable[[Any], Message]] = {
     SUBMIT: lambda fields: Submit(_REQUEST.read(fields)),
     CANCEL: _CANCEL.read,
     FORGET: lambda fields: Forget(_RELEASE.read(fields)),
-    CHANGE_CACHE: lambda fields: ChangeCache(_CHANGE.read(fields)),
+    CHANGE_CACHE: lambda fields: ChangeCache(_CHANGE.read(*_kind(fields))),
     FETCHED: lambda fields: BlocksFetched(_FETCHED.read(fields)),
     SAMPLED: _SAMPLED.read,
     SET_CODEC: _SET_CODEC.read,

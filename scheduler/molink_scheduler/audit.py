@@ -1,4 +1,4 @@
-"""Do two rings compute the same? If not, which two nodes contradict each other, and who is it?
+"""Comparison of two rings that compute the same, and the search for the node that is wrong.
 
 Both rings compute the same tokens as a prompt. Each stage reports a *sketch* of its rows before its
 first layer and behind each of its layers: a few numbers whose distance is about that of the rows

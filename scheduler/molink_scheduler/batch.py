@@ -7,30 +7,24 @@ recomputation after preemption and replay after a failure are one thing: tokens 
 with tokens known.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from itertools import chain, pairwise
 from typing import Final
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, FILE, HOST
+from molink_scheduler.kv.changes import Runs, check_runs, numbers_of
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "ADMITTED_BULK_BYTES_MAX",
-    "CACHE_RUNS_MAX",
     "DECODE",
     "MICRO_BATCH_COUNT_MAX",
     "PREFILL",
     "Admission",
     "Batch",
     "BatchClass",
-    "CacheChange",
-    "Fetched",
-    "KeptBlocks",
     "KeptState",
     "Refusal",
     "Release",
@@ -45,10 +39,6 @@ what a message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
 """Most micro-batches: twice the longest ring that we expect; more would be nearly empty."""
-
-
-BLOCKS_MAX = 2**53
-"""Length that no run reaches."""
 
 
 class BatchClass(IntEnum):
@@ -103,19 +93,24 @@ class Admission:
     """Seconds that the request had waited on the head, for information; nothing depends on it."""
     kept_tokens: int = 0
     """First tokens of which stages hold KV from the ring's epoch before."""
-    cached: tuple[tuple[int, int], ...] = ()
+    cached: Runs = ()
     """Cached blocks to begin with, as runs (first number, blocks): their tokens are never sent."""
     snapshot: int | None = None
     """Snapshot of the states behind these blocks to go on with, where layers keep states."""
 
     def __post_init__(self) -> None:
         if self.cached:
-            _check_runs(self.cached)
+            check_runs(self.cached)
+
+    @property
+    def begins(self) -> bool:
+        """Whether it begins with what stages hold of others."""
+        return bool(self.cached) or self.snapshot is not None
 
     @property
     def cached_numbers(self) -> Iterable[int]:
         """Numbers of its cached blocks, its first one first."""
-        return _numbers(self.cached)
+        return numbers_of(self.cached)
 
     @property
     def cached_blocks(self) -> int:
@@ -218,115 +213,6 @@ class Batch:
         """Batch with these refusals, unless a request was refused before."""
         by_request = {one.request_id: one for one in (*refused, *self.refused)}
         return replace(self, refused=tuple(by_request.values()))
-
-
-def _numbers(runs: tuple[tuple[int, int], ...]) -> Iterable[int]:
-    """Numbers of runs (first number, blocks)."""
-    return chain.from_iterable(range(first, first + blocks) for first, blocks in runs)
-
-
-def _check_runs(runs: tuple[tuple[int, int], ...]) -> None:
-    """Raise ValueError unless these are runs (first number, blocks)."""
-    if len(runs) > CACHE_RUNS_MAX or any(first < 0 or blocks < 1 for first, blocks in runs):
-        raise ValueError(f"cached blocks are named in at most {CACHE_RUNS_MAX} runs of one or more")
-
-
-@dataclass(frozen=True, slots=True)
-class KeptBlocks:
-    """Blocks of one request that are cached from now on."""
-
-    request_id: int
-    first_block: int
-    """Index of the first of these blocks among the request's blocks."""
-    first_number: int
-    """Number that the first block is known by; the others follow."""
-    blocks: int
-
-    @property
-    def numbers(self) -> range:
-        """Numbers that the blocks are known by."""
-        return range(self.first_number, self.first_number + self.blocks)
-
-    def __post_init__(self) -> None:
-        _check_runs(((self.first_block, self.blocks), (self.first_number, self.blocks)))
-
-
-@dataclass(frozen=True, slots=True)
-class CacheChange:
-    """Tells every stage what its cache holds from now on. It travels as a release does: ahead of
-    what is planned after it, behind what it stands on."""
-
-    keep: tuple[KeptBlocks, ...] = ()
-    drop: tuple[tuple[int, int], ...] = ()
-    """Runs (first number, blocks), of any tier."""
-    to_host: tuple[tuple[int, int], ...] = ()
-    """Runs that leave device memory for host memory."""
-    to_file: tuple[tuple[int, int], ...] = ()
-    """Runs that leave device or host memory for the file."""
-    fetch: tuple[tuple[int, int], ...] = ()
-    """Runs that come back from host memory or the file; `Fetched` says when they have."""
-    fetch_id: int = 0
-    """Number of the fetch that brings blocks back."""
-    retain: tuple[tuple[int, int], ...] | None = None
-    """Runs in rising order: of what was cached in the ring's epoch before, these alone stay. None:
-    it changes nothing of that."""
-
-    def retains(self, number: int) -> bool:
-        """Whether a block of the epoch before stays."""
-        runs = self.retain or ()
-        place = bisect_right(runs, (number, BLOCKS_MAX)) - 1
-        return place >= 0 and number < sum(runs[place])
-
-    @property
-    def retained(self) -> Iterable[int]:
-        """Numbers of the blocks that stay from the epoch before."""
-        return _numbers(self.retain or ())
-
-    @property
-    def dropped(self) -> Iterable[int]:
-        """Numbers of the blocks to drop."""
-        return _numbers(self.drop)
-
-    @property
-    def put_away(self) -> Iterable[tuple[int, tuple[int, ...]]]:
-        """Tiers below the device's memory to which something goes, and the numbers of its
-        blocks."""
-        runs = ((HOST, self.to_host), (FILE, self.to_file))
-        return [(tier, tuple(_numbers(some))) for tier, some in runs if some]
-
-    @property
-    def fetched(self) -> tuple[int, ...]:
-        """Numbers of the blocks that come back, the first of the chain first."""
-        return tuple(_numbers(self.fetch))
-
-    def __post_init__(self) -> None:
-        groups = (self.drop, self.to_host, self.to_file, self.fetch)
-        for runs in (*groups, self.retain or ()):
-            _check_runs(runs)
-        if self.retain is not None:
-            self._check_retained(self.retain)
-        elif not 0 < len(self.keep) + sum(map(len, groups)) <= CACHE_RUNS_MAX:
-            raise ValueError(f"a change of the cache names 1 to {CACHE_RUNS_MAX} runs of blocks")
-
-    def _check_retained(self, runs: tuple[tuple[int, int], ...]) -> None:
-        if self.keep or self.drop or self.to_host or self.to_file or self.fetch:
-            raise ValueError("what stays from the epoch before is said by itself")
-        if any(sum(one) > following[0] for one, following in pairwise(runs)):
-            raise ValueError("what stays from the epoch before is named in rising order")
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Tells how many blocks of a fetch, from its first, are back on every stage so far. It goes
-    once round the ring, behind the change that began the fetch; a stage passes it on when its own
-    blocks are there."""
-
-    fetch_id: int
-    blocks: int
-
-    def __post_init__(self) -> None:
-        if self.fetch_id < 0 or self.blocks < 0:
-            raise ValueError("a fetch of cached blocks has a number, and brings none or more")
 
 
 @dataclass(frozen=True, slots=True)

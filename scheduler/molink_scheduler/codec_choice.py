@@ -1,4 +1,4 @@
-"""Which codec does a ring use on its links? int8 where it measurably keeps the model's answers.
+"""Choice of the codec of a ring's links: int8 where it measurably keeps the model's answers.
 
 Packing to int8 halves the bytes and disturbs the logits a little. How much depends on the
 checkpoint: massive channels, depth, how sure the model is. So the ring runs the model's own prompts

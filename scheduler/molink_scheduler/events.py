@@ -7,15 +7,8 @@ its own, and a decision names them by it. So facts and decisions can be logged a
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from molink_scheduler.batch import (
-    Admission,
-    Batch,
-    BatchClass,
-    CacheChange,
-    Fetched,
-    Release,
-    Span,
-)
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.changes import CacheChange, Fetched
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 

@@ -18,7 +18,8 @@ Pure: values, and what follows from them.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from molink_scheduler.kv.blocks import blocks_for, named_runs, number_runs
+from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.changes import cached_runs
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 
 Positions = tuple[tuple[int, int], ...]
@@ -71,6 +72,16 @@ class Resume:
     def replays(self) -> bool:
         """Whether this stage sends the rows that it once sent before a request's first new one."""
         return self.next_fresh and not self.fresh
+
+    def offered(self, cached: frozenset[int], has_rows: frozenset[int]) -> Positions:
+        """Of a stage's cached blocks those that can stay in the next epoch: the stage before a
+        fresh one needs their rows, too."""
+        return cached_runs(cached & has_rows if self.replays else cached)
+
+    def feeds_next(self, kept_tokens: int, *, begins: bool) -> bool:
+        """Whether the stage behind this one is sent rows again of a request that was kept, or
+        `begins` with cached blocks."""
+        return self.replays and (kept_tokens > 0 or (self.chains_stay and begins))
 
     def missing(
         self, computed: Mapping[int, int], has_rows: Callable[[int, int], bool]
@@ -131,7 +142,7 @@ def held_behind(
     by it, so both go on from one position."""
     found: dict[int, Positions] = {}
     for place in sorted(fresh):
-        run = [place, *_around(place, fresh)]
+        run = [place, *_fresh_around(place, fresh)]
         found[place] = tuple(
             (request_id, least)
             for request_id, tokens in listed.items()
@@ -140,7 +151,7 @@ def held_behind(
     return found
 
 
-def _around(place: int, fresh: Collection[int]) -> list[int]:
+def _fresh_around(place: int, fresh: Collection[int]) -> list[int]:
     """The fresh places next to this one without a gap."""
     found = list[int]()
     for step in (-1, 1):
@@ -153,12 +164,6 @@ def _around(place: int, fresh: Collection[int]) -> list[int]:
 
 def _held(shadowed: Mapping[int, Mapping[int, int]], place: int, request_id: int) -> int:
     return shadowed.get(place, {}).get(request_id, 0)
-
-
-def cached_runs(numbers: Iterable[int]) -> Positions:
-    """Numbers of cached blocks as runs (first number, blocks), the lowest first; of more than one
-    message names the others are left out."""
-    return named_runs(number_runs(sorted(numbers))[:CACHE_RUNS_MAX])
 
 
 def common_runs(reports: Iterable[Positions]) -> Positions:

@@ -171,7 +171,7 @@ def _capacity(
     # Double or halve until there is a rate that holds and one that does not ...
     while (not low and rate >= RATE_MIN_PER_S) or (high == math.inf and rate <= RATE_MAX_PER_S):
         run = _run(rings, rate, seed)
-        if _within(run, bounds):
+        if _is_within(run, bounds):
             low, best, rate = rate, run, 2 * rate
         else:
             high, rate = rate, rate / 2
@@ -179,14 +179,14 @@ def _capacity(
     for _ in range(SEARCH_STEPS if low and high < math.inf else 0):
         rate = math.sqrt(low * high)
         run = _run(rings, rate, seed)
-        if _within(run, bounds):
+        if _is_within(run, bounds):
             low, best = rate, run
         else:
             high = rate
     return Capacity(low, low * best["latency_s"]["mean"] if best else 0.0)
 
 
-def _within(run: Mapping[str, Any], bounds: Bounds) -> bool:
+def _is_within(run: Mapping[str, Any], bounds: Bounds) -> bool:
     """Whether all were served, and in time."""
     if run["unfinished"] or not run["ttft_s"] or not run["tpot_s"]:
         return False

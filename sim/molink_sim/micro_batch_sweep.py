@@ -1,4 +1,4 @@
-"""Where do extra micro-batches stop paying? One kind of ring over delays, stage times and users.
+"""Sweep for the point where extra micro-batches stop paying, over delays, stage times and users.
 
 Every ring is simulated with every number of micro-batches, and with the automatic one. A `Finding`
 is how many suffice on a ring for so many users, and what they gain; sufficient is the smallest

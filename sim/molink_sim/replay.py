@@ -1,4 +1,4 @@
-"""Play a log of the core again: does it decide now what it decided in the field?
+"""Replay of a log of the core, to see whether it decides now what it decided in the field.
 
     found = replay(Path("failed-stage.events").read_text().splitlines())
 

@@ -1,4 +1,4 @@
-"""Is a scenario possible? One sentence for the first thing that is not."""
+"""Check that a scenario is possible: one sentence for the first thing that is not."""
 
 import math
 from itertools import pairwise

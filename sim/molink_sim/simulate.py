@@ -118,7 +118,7 @@ class World:
         self.clock.run(calm_at + CHECK_INTERVAL_S)  # What stages are to forget is on its way.
 
     def outcome(self) -> Outcome:
-        """Outcome so far."""
+        """The outcome of the run so far."""
         scenario = self.scenario
         counted = [r for r in self.coordinator.requests if r.arrived_s >= scenario.warmup_s]
         return Outcome(

@@ -195,11 +195,11 @@ def _rings(source: random.Random) -> tuple[RingSpec, ...]:
 
 def _ring(source: random.Random) -> RingSpec:
     stages = source.randint(1, STAGES_MAX)
-    kv_tokens = round(_between(source, KV_TOKENS_MIN, KV_TOKENS_MAX))
+    kv_tokens = round(_log_uniform(source, KV_TOKENS_MIN, KV_TOKENS_MAX))
     return RingSpec(
         stages=tuple(_stage(source, kv_tokens) for _ in range(stages)),
         links=tuple(_link(source) for _ in range(stages)),
-        row_bytes=round(_between(source, 16, 4096)),
+        row_bytes=round(_log_uniform(source, 16, 4096)),
         coordinator_one_way_s=source.uniform(0.0, 0.05),
     )
 
@@ -215,21 +215,25 @@ def _losing(source: random.Random, ring: RingSpec) -> RingSpec:
 
 def _stage(source: random.Random, kv_tokens: int) -> StageSpec:
     cost = LinearCost(
-        _between(source, 0.002, 0.03), _between(source, 1e-5, 1e-3), _between(source, 1e-8, 1e-6)
+        _log_uniform(source, 0.002, 0.03),
+        _log_uniform(source, 1e-5, 1e-3),
+        _log_uniform(source, 1e-8, 1e-6),
     )
-    upload_mbps = source.choice([None, None, _between(source, 10, 200)])
+    upload_mbps = source.choice([None, None, _log_uniform(source, 10, 200)])
     return StageSpec(source.randint(1, 4), cost, kv_tokens + source.randint(0, 200), upload_mbps)
 
 
 def _link(source: random.Random) -> LinkSpec:
-    mbps, one_way_s = _between(source, 10, 1000), _between(source, 0.0005, 0.1)
+    mbps, one_way_s = _log_uniform(source, 10, 1000), _log_uniform(source, 0.0005, 0.1)
     jitter_s = source.choice([0.0, 0.0, one_way_s / 4])
     loss = source.choice([0.0, 0.0, 0.02])
     link = LinkSpec(mbps, one_way_s, jitter_s, loss)
     if source.random() < 0.8:
         return link
     at_s = source.uniform(0.0, SWARM_DURATION_S)
-    change = LinkChange(at_s, mbps * _between(source, 0.2, 5), one_way_s * source.uniform(0.5, 2))
+    change = LinkChange(
+        at_s, mbps * _log_uniform(source, 0.2, 5), one_way_s * source.uniform(0.5, 2)
+    )
     return replace(link, changes=(change,))
 
 
@@ -249,15 +253,15 @@ def _system(source: random.Random) -> SystemSpec:
 def _arrivals(source: random.Random) -> tuple[RequestArrival, ...]:
     """A crowd or a trickle, some at the same moment."""
     found: list[RequestArrival] = []
-    at_s, gap_s = source.uniform(0.0, 1.0), _between(source, 0.03, 2.0)
+    at_s, gap_s = source.uniform(0.0, 1.0), _log_uniform(source, 0.03, 2.0)
     for _ in range(source.randint(2, REQUESTS_MAX)):
-        input_tokens = round(_between(source, 1, INPUT_TOKENS_MAX))
-        output_tokens = round(_between(source, 2, OUTPUT_TOKENS_MAX))
+        input_tokens = round(_log_uniform(source, 1, INPUT_TOKENS_MAX))
+        output_tokens = round(_log_uniform(source, 2, OUTPUT_TOKENS_MAX))
         found.append(RequestArrival(at_s, input_tokens, output_tokens))
         at_s += source.choice([0.0, source.expovariate(1 / gap_s)])
     return tuple(arrival for arrival in found if arrival.at_s < SWARM_DURATION_S)
 
 
-def _between(source: random.Random, least: float, most: float) -> float:
+def _log_uniform(source: random.Random, least: float, most: float) -> float:
     """A number whose logarithm is uniform."""
     return least * math.exp(source.random() * math.log(most / least))

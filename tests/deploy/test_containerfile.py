@@ -73,8 +73,12 @@ def test_what_is_copied_is_all_that_a_build_of_the_package_reads(tmp_path):
                 shutil.copy(ROOT / source, target)
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())
     build = project["tool"]["hatch"]["build"]
+    sim = tomllib.loads((tmp_path / "sim" / "pyproject.toml").read_text())["tool"]["hatch"]
     needed = [
         *build["targets"]["wheel"]["packages"],
+        *(f"sim/{package}" for package in sim["build"]["targets"]["wheel"]["packages"]),
+        f"sim/{sim['metadata']['hooks']['custom']['path']}",
+        f"sim/{sim['version']['path']}",
         project["project"]["readme"],
         *project["project"]["license-files"],
         project["tool"]["hatch"]["version"]["path"],
@@ -85,10 +89,10 @@ def test_what_is_copied_is_all_that_a_build_of_the_package_reads(tmp_path):
 def test_everything_is_installed_by_its_checksum():
     """But torch of an index of its own, by version, and MoLink itself, from here."""
     installs = [one for run in of("RUN") for one in re.findall(r"pip install ([^;]*)", run.rest)]
-    assert len(installs) == 4
+    assert len(installs) == 5
     for install in installs:
         by_version = "--index-url" in install and "torch==" in install
-        own = install.split()[-1] == "/src" and "--no-deps --no-build-isolation" in install
+        own = install.endswith("--no-deps --no-build-isolation /src /src/sim")
         assert "--require-hashes" in install or by_version or own, install
 
 

@@ -20,9 +20,15 @@ PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
     "targets"
 ]["wheel"]["packages"]
 MADE = {".local/share/molink", ".local/share/molink/venv", ".local/bin/molink"}
+COORDINATORS = {"molink_sim", "screen.py"}
+"""What stands beside `molink` where --coordinator was said, here."""
 
 
-PINNED = {"requirements.lock": ("library", "1.0"), "torch.lock": ("torch", "2.13.0")}
+PINNED = {
+    "requirements.lock": ("library", "1.0"),
+    "extras.lock": ("screen", "1.0"),
+    "torch.lock": ("torch", "2.13.0"),
+}
 """What the lists of pinned packages name here."""
 
 
@@ -87,11 +93,14 @@ def test_install_repair_and_remove(offline, tmp_path):
     assert not [path for path in sandbox.made() if "tmp." in path]
     assert runs(sandbox)
     assert (sandbox.home / ".local/share/molink/venv/torch-index").read_text().endswith("/cpu")
+    assert not beside(sandbox) & COORDINATORS
 
+    write_wheel(tmp_path, "molink_sim", "9.8.7", {"molink_sim/__init__.py": b""})
     new = {"molink_agent/new.py": b'"""New."""'}
     write_wheel(tmp_path, "molink", "9.8.7", sources() | locks(tmp_path / "wheels") | new)
-    again = sandbox.run("--from", wheel, **environment)
+    again = sandbox.run("--from", wheel, "--coordinator", **environment)
     assert again.returncode == 0, again.stdout + again.stderr
+    assert beside(sandbox) >= COORDINATORS
     assert any(path.endswith("molink_agent/new.py") for path in sandbox.made())
 
     agent = sandbox.home / ".local/share/molink-agent"
@@ -112,6 +121,12 @@ def test_what_has_another_checksum_is_not_installed(offline, tmp_path):
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stderr
     assert not (sandbox.home / ".local/bin/molink").exists()
+
+
+def beside(sandbox) -> set[str]:
+    """What the environment holds."""
+    (place,) = (sandbox.home / ".local/share/molink/venv/lib").glob("python*/site-packages")
+    return {path.name for path in place.iterdir()}
 
 
 def runs(sandbox) -> bool:
@@ -146,6 +161,23 @@ def test_pipx_keeps_the_environment_when_asked(offline, tmp_path):
     assert "--constraint " in log[0]
     assert log[0].endswith(str(wheel))
     assert log[1] == "uninstall molink"
+
+
+def test_pipx_keeps_what_a_coordinator_has_beside_and_each_upgrade_too(offline, tmp_path):
+    sandbox, environment = offline
+    sandbox.fake("pipx", 'printf "%s\\n" "$*" >>"$HOME/pipx.log"')
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", locks(tmp_path / "wheels"))
+    simulator = write_wheel(tmp_path, "molink_sim", "9.8.7", {})
+    for words in (("--coordinator",), ()):
+        done = sandbox.run("--pipx", "--from", wheel, *words, **environment)
+        assert done.returncode == 0, done.stderr
+        installed, injected = (sandbox.home / "pipx.log").read_text().splitlines()
+        assert installed.endswith(f"{wheel}[dashboard,import]")
+        assert injected.startswith("inject --force --pip-args=--constraint ")
+        assert injected.endswith(f"molink {simulator}")
+        (sandbox.home / "pipx.log").unlink()
+    assert sandbox.run("--uninstall").returncode == 0
+    assert not sandbox.made() & MADE
 
 
 def test_the_source_archive_carries_what_installs_it():

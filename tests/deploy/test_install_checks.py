@@ -11,6 +11,7 @@ from molink.hardware.torch_builds import build_for
 
 ROOT = Path(__file__).parents[2]
 INSTALL = ROOT / "deploy" / "install.sh"
+DISTRIBUTIONS = ("molink", "molink_sim")
 WSL2 = "5.15.153.1-microsoft-standard-WSL2"
 WSL1 = "4.4.0-22621-Microsoft"
 
@@ -219,6 +220,21 @@ def test_a_source_that_is_none_is_refused(sandbox, tmp_path):
     copied = tmp_path / "install.sh"
     copied.write_bytes(INSTALL.read_bytes())
     assert "say --from CHECKOUT" in said(sandbox.run("--check", script=copied), "missing")
+
+
+def test_a_coordinators_simulator_comes_with_the_checkout_or_lies_beside_the_wheel(
+    sandbox, tmp_path
+):
+    sandbox.fake_python()
+    done = sandbox.run("--check", "--coordinator")
+    assert f"ok       and the simulator from {ROOT / 'sim'}" in done.stdout
+    wheel, simulator = (tmp_path / f"{name}-0.1.0-py3-none-any.whl" for name in DISTRIBUTIONS)
+    wheel.touch()
+    lacking = said(sandbox.run("--check", "--coordinator", "--from", wheel), "missing")
+    assert f"the simulator at {simulator}" in lacking
+    simulator.touch()
+    assert sandbox.run("--check", "--coordinator", "--from", wheel).returncode == 0
+    assert "and the simulator" not in sandbox.run("--check", "--from", wheel).stdout
 
 
 def test_without_a_home_it_says_so(sandbox):

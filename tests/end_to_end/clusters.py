@@ -147,12 +147,12 @@ class Cluster:
 
 @contextmanager
 def running(*arguments: str, environment: Mapping[str, str] = {}, forks: bool = True):
-    """A `molink` command until the block ends; nothing of it is left behind. One with an
-    environment of its own is not forked."""
+    """A `molink` command until the block ends; nothing of it is left behind. One with modules of
+    its own is not forked."""
     process = started(
         *arguments,
         waits=arguments[0] != "agent",
-        forks=forks and not environment,
+        forks=forks and "PYTHONPATH" not in environment,
         stderr=subprocess.STDOUT,
         environment=environment,
     )

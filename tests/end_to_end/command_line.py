@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.end_to_end.forked import command, format_probe, stage, step_probe
 from tests.end_to_end.forked.asking import ADDRESS
@@ -21,11 +22,24 @@ stage_manager.STAND_READY_AFTER_S = float("inf")
 """
 """Without the process that waits for the loss of a stage: few of these tests lose one."""
 
+WAITING = """
+from molink.node import stage_manager
+stage_manager.STAND_READY_AFTER_S = 0.5
+"""
+"""With it, and soon."""
+
 FORKED = f"""
 from molink.node import stage_handle
 stage_handle.STAGE_MODULE = {stage.__name__!r}
 """
 """With stages that are forked."""
+
+FORKED_BELOW = f"""
+import sys
+if not any(word.startswith("{stage.__package__}.") for word in sys.orig_argv):
+    exec({FORKED!r})
+"""
+"""What Python runs first in all programs, which are not forked, so that their stages are."""
 
 FORKED_AGENT = f"""
 import os, sys
@@ -78,7 +92,7 @@ def started(
     """A `molink` that goes on, with pipes to its output; `waits`: with a process that waits for the
     loss of a stage; `forks`: it and its stages need not import; `changes`: Python that is run
     first."""
-    changes += "" if waits else ALONE
+    changes += WAITING if waits else ALONE
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
     if forks and CAN_FORK:
         environment[ADDRESS] = server_of(*STAGES)
@@ -89,6 +103,15 @@ def started(
         [sys.executable, "-c", changes + RUN, *arguments] if changes else command_line(*arguments)
     )
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+
+
+def forking_environment(folder: Path) -> dict[str, str]:
+    """Environment of a program that imports, and whose stages need not."""
+    if not CAN_FORK:
+        return {}
+    (folder / "sitecustomize.py").write_text(FORKED_BELOW)
+    path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
+    return {"PYTHONPATH": path, ADDRESS: server_of(*STAGES)}
 
 
 def refusals(lines: list[tuple[str, ...]]) -> list[str]:

@@ -48,8 +48,9 @@ def data_home(tmp_path_factory) -> Iterator[Path]:
         yield home
 
 
-def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, **options):
-    line = command_line(*arguments)
+def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, forks: bool = True, **options):
+    """An order to `molink` that has ended; `forks`: it need not import."""
+    line = command_line(*arguments, forks=forks)
     return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, **options)
 
 

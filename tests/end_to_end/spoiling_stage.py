@@ -1,14 +1,12 @@
 """A stage that is a head and spoils its rows of long prompts on their way out."""
 
-import os
 from dataclasses import dataclass
 
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
-from molink.stage.stage_process import main
 
-SPOILS = "MOLINK_TESTS_SPOILT_ROWS"
-"""Variable of the environment: in batches of so many rows and more it spoils the first."""
+SPOIL = f"import {__name__} as spoiling; spoiling.spoil({{rows_min}})"
+"""Python that a stage's process runs first: it spoils the first of so many rows and more."""
 
 
 @dataclass
@@ -31,8 +29,7 @@ class Spoiling:
         return self.pack(packing, rows_TD, codec)
 
 
-if __name__ == "__main__":
-    spoiling = Spoiling(int(os.environ[SPOILS]))
+def spoil(rows_min: int):
+    spoiling = Spoiling(rows_min)
     StageLoop.run = lambda loop: spoiling.run_as(loop)
     Packing.pack = lambda packing, rows, codec: spoiling.spoil(packing, rows, codec)
-    main()

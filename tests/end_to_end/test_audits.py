@@ -1,10 +1,9 @@
 """A PC that computes something else than others is found out; users are served on without it."""
 
 import asyncio
-import os
-from pathlib import Path
 
 from tests.end_to_end.clusters import cluster
+from tests.end_to_end.forked.asking import CHANGES
 from tools.experiments.audits.found_out import LIAR
 
 PROMPT = [5, 9, 13, 40, 41, 7, 77, 3]
@@ -12,11 +11,14 @@ BODY = {"prompt_token_ids": PROMPT, "max_tokens": 12, "temperature": 0, "ignore_
 AUDITS_MAX = 20
 
 
-def lying(folder: Path) -> dict[str, str]:
-    """What an agent is started with whose stages negate what their first layer gives."""
-    (folder / "sitecustomize.py").write_text(LIAR)
-    here = (folder, Path(__file__).parents[2], *os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return {"PYTHONPATH": os.pathsep.join(map(str, here))}
+LYING = f"""
+import sys
+sys.orig_argv.append("molink.stage.stage_process")
+exec({LIAR!r})
+from molink.engine import local_engine
+local_engine.load_stage = lying
+"""
+"""What an agent's stages run first that negate what their first layer gives."""
 
 
 async def quarantined(tools, made) -> list[str]:
@@ -29,8 +31,8 @@ async def test_a_liar_among_three_pcs_is_quarantined(tools, tiny_llama, tmp_path
     with cluster(tmp_path, tiny_llama, *options, "--audit-share", "1") as made:
         for name in ("anna", "ben"):
             made.join(name, "--threads", "1", known_steps=True)
-        liar = {"environment": lying(tmp_path), "forks": False}
-        made.join("liar", "--threads", "1", known_steps=True, **liar)
+        liar = {CHANGES: LYING}
+        made.join("liar", "--threads", "1", known_steps=True, environment=liar)
 
         async def three_serve():
             return len((await tools.get(made.url, "/cluster"))["rings"]) == 3

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import psutil
 
+from tests.end_to_end.forked import stage
+from tests.end_to_end.forked.asking import fork_of
+
+STAGES = {"stage_process", stage.__name__.rpartition(".")[2]}
+"""Names of a stage's program."""
+
 STOP_WITHIN_S = 5.0
 
 
@@ -43,11 +49,12 @@ def test_a_stop_signal_ends_every_process(tools, tiny_llama):
 
 def test_stages_do_not_outlive_a_killed_server(tools, tiny_llama):
     """And layers alone say how many they are."""
-    with tools.serving(str(tiny_llama), "--layers", "0-2,2-6", forks=False) as server:
+    with tools.serving(str(tiny_llama), "--layers", "0-2,2-6") as server:
         children = server.children()
-        assert [program_of(child) for child in children].count("stage_process") == 2
+        assert sum(program_of(child) in STAGES for child in children) == 2
+        computing = [psutil.Process(fork_of(child.pid)) for child in children]
         server.stop(signal.SIGKILL)
-        _, alive = psutil.wait_procs(children, timeout=STOP_WITHIN_S)
+        _, alive = psutil.wait_procs([*children, *computing], timeout=STOP_WITHIN_S)
         assert not alive
 
 
@@ -82,7 +89,7 @@ async def waiting_process(tools, server) -> int:
     stages = {one["pid"] for one in (await tools.get(server.url, "/cluster"))["stages"]}
 
     async def found():
-        programs = [one for one in server.children() if program_of(one) == "stage_process"]
+        programs = [one for one in server.children() if program_of(one) in STAGES]
         return {one.pid for one in programs} - stages
 
     (pid,) = await tools.eventually(found)
@@ -94,7 +101,7 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
     which load once, and the KV; no token is lost or comes twice. What fills the first hole has
     waited for it. Links that are cut for half a second before end nothing."""
     options = ("--nodes", "3", "--dtype", "float32", "--link", "100:20")
-    with tools.serving(str(tiny_llama), *options, waits=True, forks=False) as server:
+    with tools.serving(str(tiny_llama), *options, waits=True) as server:
         waiting = await waiting_process(tools, server)
         asked = asking(tools, server, tokens=80)
         await until_tokens(tools, server, 2)
@@ -106,7 +113,7 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
         harms = (1, signal.SIGKILL), (0, signal.SIGKILL), (2, signal.SIGSTOP)
         for count, (place, how) in enumerate(harms):
             before = await until_tokens(tools, server, 5 + 20 * count)
-            psutil.Process(before["stages"][place]["pid"]).send_signal(how)
+            psutil.Process(fork_of(before["stages"][place]["pid"])).send_signal(how)
             after = await until_tokens(tools, server, 15 + 20 * count)
             assert count or after["stages"][place]["pid"] == waiting
             pids = [[one["pid"] for one in cluster["stages"]] for cluster in (before, after)]
@@ -237,6 +244,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(tools, tiny_llama, tmp_path):
 
 
 def test_a_refusal_ends_the_process_with_2(tools, tmp_path):
-    done = tools.run_molink("serve", str(tmp_path / "no-such-model"))
+    done = tools.run_molink("serve", str(tmp_path / "no-such-model"), forks=False)
     assert done.returncode == 2 and "no-such-model" in done.stderr
     assert done.stdout == "" and "Traceback" not in done.stderr

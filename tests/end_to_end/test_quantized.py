@@ -3,12 +3,14 @@
 import asyncio
 import json
 
+import pytest
 import torch
 
 from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.engine.model.quantized.formats import FORMATS
 from tests.engine.tiny_models import generate
 from tests.importing.gguf_models import save_gguf
+from tests.sweeps import swept
 
 PROMPTS = [[5, 9, 70, 11], [3] * 21, [150, 7]]
 
@@ -29,12 +31,15 @@ async def check(tools, directory, reference):
     assert [answer["token_ids"] for _, answer in answers] == expected
 
 
-async def test_four_bits_over_two_processes(tools, tmp_path):
-    await check(tools, tmp_path, save_quantized("llama", tmp_path, FORMATS["awq"]))
+SAVE = {
+    "awq": lambda folder: save_quantized("llama", folder, FORMATS["awq"]),
+    "experts in mxfp4": save_gpt_oss,
+}
 
 
-async def test_experts_in_mxfp4_over_two_processes(tools, tmp_path):
-    await check(tools, tmp_path, save_gpt_oss(tmp_path))
+@pytest.mark.parametrize("name", swept(SAVE, "experts in mxfp4"))
+async def test_four_bits_over_two_processes(tools, tmp_path, name):
+    await check(tools, tmp_path, SAVE[name](tmp_path))
 
 
 def test_a_scheme_that_is_not_read(tools, tmp_path):

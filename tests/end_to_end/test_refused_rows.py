@@ -1,7 +1,6 @@
 """A row that is no number, in a real ring of three stages in fp16 beside eight streams."""
 
 import asyncio
-import os
 
 import pytest
 import torch
@@ -14,10 +13,10 @@ from molink.errors import RowsRefusedError
 from molink.node import stage_handle
 from molink.serving.service import GenerationRequest
 from molink_scheduler.request import SamplingParams
-from tests.end_to_end import spoiling_stage
 from tests.end_to_end.forked import stage
-from tests.end_to_end.forked.asking import ADDRESS
+from tests.end_to_end.forked.asking import ADDRESS, CHANGES
 from tests.end_to_end.forked.server import STAGES, server_of
+from tests.end_to_end.spoiling_stage import SPOIL
 
 STREAMS, TOKENS = 8, 100
 LONG = GenerationRequest((5,) * 70, SamplingParams(4, temperature=0.0))
@@ -94,11 +93,13 @@ async def streams_beside(model, bad: GenerationRequest):
         return str(caught.value), [one.kind for one in events], [one.text for one in events]
 
 
-async def test_a_prompt_that_overflows_ends_alone_and_nobody_is_blamed(
-    tiny_llama, tmp_path, monkeypatch
-):
+@pytest.fixture(autouse=True)
+def forked_stages(monkeypatch):
     monkeypatch.setattr(stage_handle, "STAGE_MODULE", stage.__name__)
     monkeypatch.setenv(ADDRESS, server_of(*STAGES))
+
+
+async def test_a_prompt_that_overflows_ends_alone_and_nobody_is_blamed(tiny_llama, tmp_path):
     bad = GenerationRequest((5, LOUD, 7), SamplingParams(4, temperature=0.0))
     said, kinds, _ = await streams_beside(loud_model(tiny_llama, tmp_path / "loud"), bad)
     assert "grow beyond the number format" in said
@@ -108,8 +109,7 @@ async def test_a_prompt_that_overflows_ends_alone_and_nobody_is_blamed(
 async def test_a_member_that_sends_infinity_spoils_its_request_alone_and_is_noted(
     tiny_llama, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(stage_handle, "STAGE_MODULE", spoiling_stage.__name__)
-    monkeypatch.setitem(os.environ, spoiling_stage.SPOILS, "17")
+    monkeypatch.setenv(CHANGES, SPOIL.format(rows_min=17))
     said, kinds, texts = await streams_beside(loud_model(tiny_llama, tmp_path / "loud"), LONG)
     assert "send it again" in said
     assert not {"ring_ended", "ring_resumed", "request_moved"} & {*kinds}

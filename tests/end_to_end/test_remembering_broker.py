@@ -33,7 +33,7 @@ def made(tmp_path, tiny_llama):
     ]
     with broker.running(), cluster(tmp_path, tiny_llama, *options, *fixed) as found:
         for name in ids:
-            found.join(name, known_steps=True, forks=False)
+            found.join(name, known_steps=True)
         found.up.line("ready")
         assert found.operator("node", "remove", "ben").returncode == 0
         yield found, broker, ids

@@ -7,8 +7,11 @@ import pytest
 
 from tests.end_to_end.conftest import eventually, prompts_of_mixed_length, serving
 from tests.engine.recurrent.hybrids import small_model
+from tests.sweeps import swept
 
 MAX_TOKENS = 12
+CHOSEN = ({"temperature": 0}, {"temperature": 0.9, "seed": 4})
+"""How tokens are chosen: the likeliest, and drawn ones."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ async def test_eight_requests_in_flight_are_each_as_alone(tools, tiny_server, ti
     assert {answer["text"] for _, answer in answers} == {""}
 
 
-@pytest.mark.parametrize("chosen", [{"temperature": 0}, {"temperature": 0.9, "seed": 4}])
+@pytest.mark.parametrize("chosen", CHOSEN)
 async def test_a_next_turn_begins_with_what_is_cached(tools, tiny_server, chosen):
     """The same tokens as of a request that shares nothing with those before."""
     body = {"max_tokens": MAX_TOKENS, "ignore_eos": True, **chosen}
@@ -72,7 +75,7 @@ async def test_a_chat_returns_after_others_took_its_place(tools, tiny_llama, nod
     ram, disk = room
     cache = ("--cache-ram-gb", ram, "--cache-disk-gb", disk)
     with serving(str(tiny_llama), *options, *cache) as server:
-        for chosen in ({"temperature": 0}, {"temperature": 0.9, "seed": 4}):
+        for chosen in CHOSEN:
             body = {"max_tokens": MAX_TOKENS, "ignore_eos": True, **chosen}
             chat = [(5 * at + len(chosen)) % 90 + 3 for at in range(300)]
             _, answer = await tools.post(
@@ -96,7 +99,7 @@ async def test_a_chat_returns_after_others_took_its_place(tools, tiny_llama, nod
         assert await eventually(fetched)
 
 
-@pytest.mark.parametrize("chosen", [{"temperature": 0}, {"temperature": 0.9, "seed": 4}])
+@pytest.mark.parametrize("chosen", swept(CHOSEN, CHOSEN[1]))
 async def test_tokens_are_the_same_whatever_is_cached(tools, tiny_server, chosen):
     """Two families in turn, each of which fills the KV by itself: what one has cached is dropped
     for the other, requests are preempted, and a user goes away."""
@@ -229,7 +232,7 @@ async def test_a_model_that_keeps_states_goes_on_from_a_snapshot(tools, tmp_path
     small_model(model).save_pretrained(tmp_path)
     options = ("--nodes", "2", "--dtype", "float32", "--kv-tokens", "2048")
     with serving(str(tmp_path), *options) as server:
-        for chosen in ({"temperature": 0}, {"temperature": 0.9, "seed": 4}):
+        for chosen in CHOSEN:
             body = {"max_tokens": 40, "ignore_eos": True, **chosen}
             chat = [(5 * at + len(chosen)) % 90 + 3 for at in range(100)]
             first = {"prompt_token_ids": chat, **body}

@@ -8,6 +8,7 @@ import pytest
 
 from molink.models import DEMO_MODEL_DIR
 from tests.end_to_end.conftest import serving
+from tests.sweeps import swept
 
 BEGIN = "{{ bos_token }}{% if tools %}<|user|>{{ tools | tojson }}<|end|>{% endif %}"
 EACH = (
@@ -54,7 +55,7 @@ ONE_CALL = {
 }
 
 
-@pytest.fixture(scope="module", params=TEMPLATES)
+@pytest.fixture(scope="module", params=swept(TEMPLATES, "mistral"))
 def url(request, tmp_path_factory):
     model = tmp_path_factory.mktemp("model") / "demo-with-tools"
     shutil.copytree(DEMO_MODEL_DIR, model)

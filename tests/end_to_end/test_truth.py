@@ -1,6 +1,9 @@
 """`molink sim compare` with a tiny model: both halves run, and the output has its shape."""
 
 import json
+import os
+
+from tests.end_to_end.command_line import forking_environment
 
 SCENARIO = """
 stages = 2
@@ -49,6 +52,7 @@ def test_a_scenario_is_compared(tmp_path, tiny_llama, tools):
     result = tools.run_molink(
         *("sim", "compare", "--scenario", str(scenario)),
         *("--model", str(tiny_llama), "--json", str(found)),
+        env=os.environ | forking_environment(tmp_path),
     )
     assert result.returncode in (0, 1), result.stderr  # 1: too far off, which is not asked here.
     assert "TTFT mean" in result.stdout and "within 15%" in result.stdout

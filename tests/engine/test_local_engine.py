@@ -13,20 +13,13 @@ from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Held, StepInputs
 from molink.errors import StageError
 from molink.stage_protocol.messages import LoadStage, StageWork
-from molink_scheduler.batch import (
-    DECODE,
-    PREFILL,
-    Admission,
-    Batch,
-    CacheChange,
-    KeptBlocks,
-    Release,
-    Span,
-)
+from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release, Span
+from molink_scheduler.kv.changes import KeepBlocks, KeptBlocks, LowerBlocks, RetainBlocks
 from molink_scheduler.kv.tiers import HOST
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from tests.engine.tiny_models import LAYERS, generate, save_tiny
 
 PROMPT = [5, 17, 23, 8, 40, 2, 9, 11, 4, 33, 21, 7, 6, 19, 3, 28, 14, 30]
@@ -119,11 +112,11 @@ def test_what_is_prepared_is_told(tiny):
 def test_blocks_leave_and_come_back_as_they_were(tiny):
     engine = prepared(tiny[0], 0, 2)
     wanted_TD = engine.step(StepInputs(prompt(1), PROMPT), nothing, nothing).rows_TD
-    keep = CacheChange(keep=(KeptBlocks(1, 0, 70, 1),))
+    keep = KeepBlocks((KeptBlocks(1, 0, 70, 1),))
     assert not engine.blocks_out(keep, copied=True)
     engine.release(Release(1), wiped=False)
     assert engine.report(watched=False).kv_tokens_cached == 16
-    (out,) = engine.blocks_out(CacheChange(to_host=((70, 2),)), copied=True)
+    out = engine.blocks_out(LowerBlocks(HOST, ((70, 2),)), copied=True)
     assert (out.tier, out.numbers, out.lower) == (HOST, (70,), (71,))
     assert engine.report(watched=False).kv_tokens_cached == 0
     arriving = engine.blocks_in((70,))
@@ -133,7 +126,7 @@ def test_blocks_leave_and_come_back_as_they_were(tiny):
     behind = prompt(2, 16, cached=((70, 1),))
     rows_TD = engine.step(StepInputs(behind, PROMPT[16:]), nothing, nothing).rows_TD
     assert np.allclose(rows_TD, wanted_TD[16:], rtol=1e-5, atol=1e-6)
-    engine.blocks_out(CacheChange(retain=()), copied=False)
+    engine.blocks_out(RetainBlocks(()), copied=False)
     assert engine.report(watched=False).kv_tokens_cached == 0
 
 
@@ -154,7 +147,7 @@ def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     first, rest = prepared(directory, 0, 2), prepared(directory, 4, LAYERS)
     lost = prepared(directory, 2, 4)
     (token,) = Ring([first, lost, rest]).step(prompt(1), PROMPT).drawn
-    first.blocks_out(CacheChange(keep=(KeptBlocks(1, 0, 70, 1),)), copied=False)
+    first.blocks_out(KeepBlocks((KeptBlocks(1, 0, 70, 1),)), copied=False)
     log = ReplayLog(1e9)
     log.admit(prompt(1).admissions)
     rows = engine_rows(first, len(PROMPT))
@@ -164,7 +157,7 @@ def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     resume = Resume(((1, len(PROMPT)),))
     kept = first.rows_kept(resume, {1: len(PROMPT)}, lambda *given: True)
     assert kept.missing == () and not kept.chains_stay
-    first.blocks_out(CacheChange(retain=()), copied=False)
+    first.blocks_out(RetainBlocks(()), copied=False)
     assert first.report(watched=False).kv_tokens_cached == 0, "though new layers cached nothing"
     known = [*PROMPT, token.token_id]
     span = Span(1, len(PROMPT), len(known), samples=True)

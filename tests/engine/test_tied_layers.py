@@ -23,6 +23,7 @@ from tests.engine.recurrent.mixed_requests import SAMPLING, MixedRequests
 from tests.engine.ring_driver import load_stages
 from tests.engine.self_test.test_self_test import DESCRIPTION
 from tests.engine.tiny_models import generate, tiny_model
+from tests.sweeps import swept
 from tools.models_page.published import PUBLISHED
 
 PROMPT_TOKENS = (1, 5, 33, 70, 131, 18, 2, 47)
@@ -52,7 +53,7 @@ def cuts_of(whole):
     return (0, 1, first, count) if first else (0, count)
 
 
-@pytest.mark.parametrize("name", [*E_SERIES, "Gemma 3n E4B"])
+@pytest.mark.parametrize("name", swept([*E_SERIES, "Gemma 3n E4B"], E_SERIES[0], "Gemma 3n E4B"))
 def test_eight_mixed_requests_equal_generate(name, tmp_path, monkeypatch):
     monkeypatch.setattr(miniature, "LAYERS_MIN", 8)
     whole = small_model(name)

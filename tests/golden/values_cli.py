@@ -18,7 +18,7 @@ from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink_agent.cli.join import KEY_FILE
 from molink_agent.cli.options import directory
 from molink_agent.daemon.agent_log import LOG_FILE
-from molink_agent.daemon.membership import DEVICES_DIR
+from molink_agent.daemon.membership import DEVICES_DIR, EARLIER_DEVICES_DIR
 from molink_agent.daemon.step_times import STEPS_FILE
 from molink_agent.daemon.this_pc import STARTED_FILE
 from molink_agent.data_files import KNOWN_FILE, MEMBERSHIP_FILE, OPTIONS_FILE, WEIGHTS_DIR
@@ -126,7 +126,8 @@ NAMES.add(
     agent_membership=lambda: MEMBERSHIP_FILE,
     agent_options=lambda: OPTIONS_FILE,
     agent_paused=lambda: PAUSED_FILE,
-    agent_seats=lambda: DEVICES_DIR,
+    agent_devices=lambda: DEVICES_DIR,
+    agent_devices_earlier=lambda: EARLIER_DEVICES_DIR,
     agent_socket=lambda: SOCKET_NAME,
     agent_started=lambda: STARTED_FILE,
     agent_steps=lambda: STEPS_FILE,

@@ -11,8 +11,9 @@ from molink.engine.step.card_retry import TensorInputs, computed
 from molink.errors import DeviceMemoryError
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_scheduler.batch import PREFILL, Admission, Batch, Fetched, Release, Span
+from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.changes import Fetched
 from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.request import SamplingParams
 from tests.engine.cpu_stages import cpu_stage

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import assert_never
 
-from molink_scheduler.batch import Batch, BatchClass, CacheChange, Release, Span
+from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -32,11 +32,12 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import KvBlocks, blocks_for
+from molink_scheduler.kv.changes import CacheChange, FetchBlocks, LowerBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.kv.tiers import FILE, HOST, CacheTiers
 from molink_scheduler.request import ModelLimits, Request
-from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
@@ -111,9 +112,8 @@ class FakeRing:
 
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
-        away = AwayBook(self.tiers or CacheTiers())
         ledger = KvLedger(blocks, self.state_slots)
-        book = StageBook(ledger, ANY_MODEL, away, self.state_snapshots)
+        book = StageBook.of(BlockTable.of(ledger, self.tiers), ANY_MODEL, self.state_snapshots)
         cut_tokens = self.head.settings.ring.cut_tokens
         queue = StageQueue.for_steps_of(self.stage_rows, book, cut_tokens)
         core = StageCore(queue if index else self.head, index == self.stage_count - 1)
@@ -175,11 +175,10 @@ class FakeRing:
     def change_cache(self, index: int, change: CacheChange) -> None:
         stage = self.stages[index]
         stage.change_cache(change)
-        for _, numbers in change.put_away:
-            for number in numbers:
-                if self.random.random() < self.lost:
-                    stage.away[number] = []
-        if change.fetch:
+        for number in change.numbers if isinstance(change, LowerBlocks) else ():
+            if self.random.random() < self.lost:
+                stage.away[number] = []
+        if isinstance(change, FetchBlocks):
             self.fetches += index == 0
             read = BlocksRead(stage.fetch(change))
             at = self.now + self.random.uniform(0.0, self.read_s)
@@ -301,18 +300,17 @@ class FakeRing:
     def assert_caches_agree(self) -> None:
         """All stages hold as many cached blocks as the head's directory says."""
         book = self.head.book
-        cached = 0 if book.tree is None else book.tree.blocks
+        cached = book.cache.tree.blocks
         assert book.ledger.blocks_cached == cached
         assert book.ledger.blocks_free + cached == book.ledger.blocks_total
         for stage in self.stages:
             assert stage.kv.blocks_free + cached == stage.kv.blocks_total
-        if book.snapshots is not None:
-            places = book.snapshots.directory
+        if (places := book.cache.states) is not None:
             assert places.count + len(places._free) == places.capacity
-        away = 0 if book.tree is None else sum(book.tree.blocks_in[1:])
+        away = sum(book.cache.tree.blocks_in[1:])
         assert not book.fetches.under_way
         for stage in self.stages:
             assert len(stage.away) == away
         for stage in self.stages[1:]:
             assert stage.core.source.book.kv.blocks_cached == cached
-            assert len(stage.core.source.book.away.tier_of) == away
+            assert sum(map(stage.core.source.book.table.count, (HOST, FILE))) == away

@@ -2,8 +2,16 @@
 
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched, Release, Span
+from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
+from molink_scheduler.kv.changes import (
+    CacheChange,
+    DropBlocks,
+    FetchBlocks,
+    Fetched,
+    KeepBlocks,
+    LowerBlocks,
+)
 from molink_scheduler.stage.core import StageCore
 
 
@@ -64,23 +72,27 @@ class FakeStage:
         self.states[span.request_id] = chain[span.end - 1]
 
     def change_cache(self, change: CacheChange) -> None:
-        for kept in change.keep:
-            self.kv.keep(kept.request_id, kept.first_block, kept.numbers)
-        self.kv.drop([number for number in change.dropped if self.away.pop(number, 0) == 0])
-        for _, numbers in change.put_away:
-            near = [number for number in numbers if number not in self.away]
-            for number, block in zip(near, self.kv.places(near), strict=True):
-                self.away[number] = self.block(block)
-            self.kv.drop(near)
+        match change:
+            case KeepBlocks(kept):
+                for one in kept:
+                    self.kv.keep(one.request_id, one.first_block, one.numbers)
+            case DropBlocks():
+                self.kv.drop([one for one in change.numbers if self.away.pop(one, 0) == 0])
+            case LowerBlocks():
+                near = [number for number in change.numbers if number not in self.away]
+                for number, block in zip(near, self.kv.places(near), strict=True):
+                    self.away[number] = self.block(block)
+                self.kv.drop(near)
 
     def block(self, block: int) -> list:
         return [self.contents.get((block, at)) for at in range(BLOCK_TOKENS)]
 
-    def fetch(self, change: CacheChange) -> Fetched:
+    def fetch(self, change: FetchBlocks) -> Fetched:
         """Blocks up to the first that is lost; those behind hold what nobody wrote."""
         good = True
         count = 0
-        for number, block in zip(change.fetched, self.kv.bring_back(change.fetched), strict=True):
+        back = self.kv.bring_back(change.numbers)
+        for number, block in zip(change.numbers, back, strict=True):
             contents = self.away.pop(number)
             good = good and bool(contents)
             count += good

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Release
 from molink_scheduler.events import BatchArrived, KeepRows, ReleaseArrived, RunBatch, SendRelease
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recovery.events import FillerFound
@@ -69,7 +70,7 @@ class ShadowedRing(SurvivingRing):
         before.feed = ShadowFeed(before.log, ROWS_MAX)
 
     def shadow_core(self, place: int, resume: Resume) -> StageCore:
-        book = StageBook(KvLedger(blocks_for(self.kv_tokens)), LIMITS)
+        book = StageBook(BlockTable(KvLedger(blocks_for(self.kv_tokens))), LIMITS)
         source = ShadowQueue.for_steps_of(8, book)
         return StageCore(source, place == self.stage_count - 1, resume)
 

@@ -6,8 +6,8 @@ Until all are in the next epoch survivors go on with the one before, as far as t
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.events import CacheChanged, RequestCancelled
+from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.recovery.events import (
     Event,
@@ -36,7 +36,7 @@ from molink_scheduler.recovery.instructions import (
 from molink_scheduler.recovery.machine import recover
 from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
 from molink_scheduler.recovery.state import RingRecovery
-from molink_scheduler.resume import Resume, cached_runs, requests_to_resume
+from molink_scheduler.resume import Resume, requests_to_resume
 from tests.scheduler.toy_ring import ToyRing
 from tests.scheduler.toy_stage import ToyLayers, ToyStage
 
@@ -200,8 +200,7 @@ class SurvivingRing(ToyRing):
         if not resume.chains_stay or resume.fresh:
             return ()
         numbers = stage.layers.parts()[0].cached
-        has_rows = stage.log.cached_numbers()
-        return cached_runs(has_rows.intersection(numbers) if resume.replays else numbers)
+        return resume.offered(frozenset(numbers), stage.log.blocks.numbers())
 
     def go_on(self, going_on: ResumeRequests) -> None:
         resumed = going_on.listed - going_on.missing
@@ -211,7 +210,7 @@ class SurvivingRing(ToyRing):
         for request_id in going_on.missing:
             self.to_head(RequestCancelled(request_id))
         if going_on.cached is not None:
-            self.to_head(CacheChanged(CacheChange(retain=going_on.cached)))
+            self.to_head(CacheChanged(RetainBlocks(going_on.cached)))
         self.submit_all(resumed)
         self.tell(WentOn())
 

@@ -20,6 +20,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
+from molink_scheduler.kv.changes import KeepBlocks
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.queue import cut_rows, join_batches
 from molink_scheduler.timing.round_tracker import StageStamp
@@ -179,7 +180,9 @@ def test_a_prompt_that_is_refused_halfway_ends_behind_what_is_under_way_of_it():
     assert next_run(head) is None
     orders = head.handle(returned(third, refusal(1)), 3.0)
     assert [type(one) for one in orders] == [SendRelease]
-    assert not any(one.change.keep for one in orders if isinstance(one, SendCacheChange))
+    assert not any(
+        isinstance(one.change, KeepBlocks) for one in orders if isinstance(one, SendCacheChange)
+    )
     assert head.running_count == 0 and not head.kv.holders()
     assert head.handle(RequestCancelled(1), 4.0) == [], "the coordinator has heard of it too"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from molink_scheduler.batch import Batch, BatchClass, CacheChange, Fetched
+from molink_scheduler.batch import Batch, BatchClass
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -29,14 +29,16 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
+from molink_scheduler.kv.block_table import OWED, BlockTable
 from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.changes import FetchBlocks, Fetched
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.resume import Resume
-from molink_scheduler.stage.away import AwayBook
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
@@ -136,14 +138,15 @@ class ToyRing:
                 tiers=self.tiers,
             )
             stays = before is not None and resume.chains_stay
-            directory = before.core.source.book.directory if stays else None
+            directory = before.core.source.book.cache if stays else None
             settings = HeadSettings(terms, limits=LIMITS)
-            source = HeadScheduler(settings, resume, missing, directory)
+            source = HeadScheduler(settings, KeptRequests(resume, missing), directory)
             if self.tiers is not None:
                 source.book.fetches.pace = AlwaysSlow()
         else:
-            away = AwayBook(self.tiers or CacheTiers())
-            book = StageBook(KvLedger(blocks_for(self.kv_tokens)), LIMITS, away)
+            book = StageBook(
+                BlockTable.of(KvLedger(blocks_for(self.kv_tokens)), self.tiers), LIMITS
+            )
             offered = [] if before is None else before.layers.parts()[0].cached
             book.resume(resume, frozenset(offered))
             source = StageQueue.for_steps_of(8, book, refills=resume.chains_stay)
@@ -220,7 +223,7 @@ class ToyRing:
                     stage.change_cache(change)
                     if not stage.core.is_tail:
                         self.send(stage.index, BatchClass.DECODE, CacheChanged(change))
-                    if change.fetch:
+                    if isinstance(change, FetchBlocks):
                         self.read(stage, change)
                 case SendFetched(fetched):
                     self.send(stage.index, BatchClass.DECODE, FetchArrived(fetched))
@@ -230,10 +233,10 @@ class ToyRing:
                     raise AssertionError(f"stage {stage.index} refused: {reason}")
         return None
 
-    def read(self, stage: ToyStage, change: CacheChange) -> None:
+    def read(self, stage: ToyStage, change: FetchBlocks) -> None:
         """Toy layers keep what they cache by its number, wherever it is said to be."""
         self.fetches += 1
-        event = BlocksRead(Fetched(change.fetch_id, len(change.fetched)))
+        event = BlocksRead(Fetched(change.fetch_id, len(list(change.numbers))))
         index, epoch, at = stage.index, self.epoch, self.now + self.random.uniform(0.0, 0.5)
         self.push(at, lambda: self.receive(index, event, epoch))
 
@@ -324,14 +327,15 @@ class ToyRing:
 
     def assert_books_agree(self, stage: ToyStage) -> None:
         """All stages hold what the head has cached, but for what a fresh one lacks."""
-        tree = self.stages[0].core.source.book.tree
-        numbers = set() if tree is None else set(itertools.chain.from_iterable(tree.all_numbers()))
+        tree = self.stages[0].core.source.book.cache.tree
+        numbers = set(itertools.chain.from_iterable(tree.all_numbers()))
         source = stage.core.source
         ledger = source.kv if stage.index == 0 else source.book.kv
-        lacking = set() if stage.index == 0 else source.book.lacking
+        lacking = set() if stage.index == 0 else source.book.table.owed(numbers)
         if self.tiers is None:
             assert ledger.blocks_free + ledger.blocks_cached == ledger.blocks_total
             assert ledger.blocks_cached == len(numbers - lacking)
             for part in stage.layers.parts():
                 assert part.cached.keys() == numbers - lacking
-        assert lacking <= numbers
+        if stage.index:
+            assert source.book.table.count(OWED) == len(lacking)

@@ -8,14 +8,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from molink_scheduler.batch import Admission, Batch, CacheChange, Span
+from molink_scheduler.batch import Admission, Batch, Span
 from molink_scheduler.events import RunBatch, SampledToken
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.changes import (
+    CacheChange,
+    DropBlocks,
+    KeepBlocks,
+    KeptBlocks,
+    RetainBlocks,
+)
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.extension import Extension
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from molink_scheduler.stage.shadow_feed import ShadowFeed
 
 VOCABULARY = 50_000
@@ -111,14 +119,20 @@ class ToyLayers:
         self.kept = {one: tokens for one, tokens in resume.keeps if one in self.kv}
 
     def change_cache(self, change: CacheChange) -> None:
-        for kept in change.keep:
-            for place, number in enumerate(kept.numbers, kept.first_block):
-                chain = self.kv[kept.request_id]
-                self.cached[number] = chain[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
-        for number in change.dropped:
-            self.cached.pop(number, None)
-        if change.retain is not None:
-            self.cached = {one: rows for one, rows in self.cached.items() if change.retains(one)}
+        match change:
+            case KeepBlocks(kept):
+                for one in kept:
+                    self._keep_blocks(one)
+            case DropBlocks():
+                for number in change.numbers:
+                    self.cached.pop(number, None)
+            case RetainBlocks():
+                self.cached = {one: rows for one, rows in self.cached.items() if one in change}
+
+    def _keep_blocks(self, kept: KeptBlocks) -> None:
+        for place, number in enumerate(kept.numbers, kept.first_block):
+            chain = self.kv[kept.request_id]
+            self.cached[number] = chain[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
 
     def release(self, request_id: int) -> None:
         self.kv.pop(request_id, None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from molink_sim.scenario import LinkChange, LinkSpec, RequestArrival, Scenario
 from molink_sim.simulate import World
 from molink_sim.systems import SYSTEMS, system_named
+from tests.sweeps import crossed
 
 POLICIES = ["molink", "just_in_time", "quantum", "fifo", "fair"]
 
@@ -45,14 +46,12 @@ def run(ring, arrivals, system, **more):
     return world
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-@pytest.mark.parametrize("kv_tokens", [100_000, 4000])
+@pytest.mark.parametrize("name, kv_tokens", crossed(list(SYSTEMS), [4000, 100_000]))
 def test_every_request_ends_once_with_its_tokens_in_order(plain_ring, name, kv_tokens):
     check(run(plain_ring(kv_tokens=kv_tokens), arrivals_from(1, 60), system_named(name)))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("paced", [True, False])
+@pytest.mark.parametrize("policy, paced", crossed(POLICIES, [True, False]))
 def test_policies_lose_nothing_paced_or_not(plain_ring, policy, paced):
     system = system_named("molink", policy=policy, paced=paced)
     check(run(plain_ring(mbps=30), arrivals_from(2, 40), system))
@@ -107,14 +106,15 @@ def mean(values):
     return sum(values) / len(values)
 
 
-@pytest.mark.parametrize("mbps, one_way_s", [(100, 0.03), (50, 0.01), (400, 0.05)])
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_the_ideal_link_agrees_with_the_paced_one(plain_ring, mbps, one_way_s, micro_batches):
+@pytest.mark.parametrize(
+    "link, micro_batches", crossed([(100, 0.03), (50, 0.01), (400, 0.05)], [1, 3])
+)
+def test_the_ideal_link_agrees_with_the_paced_one(plain_ring, link, micro_batches):
     """On the ideal link decode waits for a piece of prefill: nothing stops for steps under way."""
     found = []
     for link_model in ("paced", "ideal"):
         system = system_named("molink", link_model=link_model, micro_batches=micro_batches)
-        outcome = check(run(plain_ring(3, mbps, one_way_s), arrivals_from(5, 80, 1.2), system))
+        outcome = check(run(plain_ring(3, *link), arrivals_from(5, 80, 1.2), system))
         ttft_s = mean([r.token_times_s[0] - r.arrived_s for r in outcome.requests])
         latency_s = mean([r.token_times_s[-1] - r.token_times_s[0] for r in outcome.requests])
         found.append((ttft_s, latency_s))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sweeps import swept
+
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
@@ -43,7 +45,7 @@ def reference():
     return output(7, "0")
 
 
-@pytest.mark.parametrize("hash_seed", ["1", "4711"])
+@pytest.mark.parametrize("hash_seed", swept(["1", "4711"], "4711"))
 def test_the_same_seed_gives_the_same_bytes_in_every_process(reference, hash_seed):
     assert output(7, hash_seed) == reference
 

@@ -1,6 +1,7 @@
 """`molink sim plan`: the rings of the placement, simulated, beside its forecast."""
 
 import json
+from functools import cache
 
 import pytest
 from click.testing import CliRunner
@@ -19,8 +20,13 @@ MEASURED = (
 )
 
 
+simulated = cache(forecasts._run)
+"""Kept: several tests try the same rings at the same rates."""
+
+
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch):
+    monkeypatch.setattr(forecasts, "_run", simulated)
     monkeypatch.setattr(forecasts, "DURATION_S", 150.0)
     monkeypatch.setattr(forecasts, "SEARCH_STEPS", 3)
 

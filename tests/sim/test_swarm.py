@@ -17,25 +17,31 @@ from molink_sim.faults import FAULTS
 from molink_sim.ring import coordinator
 from molink_sim.ring.tail import Tail
 from molink_sim.swarm import fault_kinds, replay_command, run_swarm, swarm_scenario
+from tests.sweeps import swept
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 300
+SEEDS = (100, 300)
+
+
+@pytest.fixture(scope="module", params=swept(SEEDS, of=1))
+def seeds(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def report():
-    return run_swarm(SEEDS, 0, tuple(FAULTS))
+def report(seeds):
+    return run_swarm(seeds, 0, tuple(FAULTS))
 
 
-def test_every_invariant_holds_for_every_seed(report):
+def test_every_invariant_holds_for_every_seed(report, seeds):
     assert report.failures == []
-    assert (report.seeds, len(report.invariants)) == (SEEDS, len(CHECKERS) + 1)
+    assert (report.seeds, len(report.invariants)) == (seeds, len(CHECKERS) + 1)
 
 
-def test_the_swarm_meets_what_it_is_to_meet(report):
-    assert report.faults_met > 8 * SEEDS
+def test_the_swarm_meets_what_it_is_to_meet(report, seeds):
+    assert report.faults_met > 8 * seeds
     assert 0.02 < report.failed_requests / report.requests < 0.2
-    systems = {swarm_scenario(seed, ()).system.name for seed in range(SEEDS)}
+    systems = {swarm_scenario(seed, ()).system.name for seed in range(seeds)}
     assert systems == {"molink", "vllm", "helix", "paper"}
 
 
@@ -111,7 +117,7 @@ def test_what_the_core_raises_is_a_failure(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "4711"])
+@pytest.mark.parametrize("hash_seed", swept(["0", "4711"], "4711"))
 def test_the_same_seeds_give_the_same_report_in_every_process(tmp_path, hash_seed):
     path, here = tmp_path / "swarm.json", tmp_path / "here.json"
     paths = os.pathsep.join(str(ROOT / part) for part in (".", "sim", "scheduler"))

@@ -6,6 +6,7 @@ import pytest
 
 from molink.stage import event_files
 from molink.stage.event_files import EventFiles
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
@@ -23,7 +24,7 @@ def state(tmp_path, monkeypatch):
 
 
 def recorded(log: EventLog) -> RecordedCore:
-    book = StageBook(KvLedger(64), ModelLimits(100, 100))
+    book = StageBook(BlockTable(KvLedger(64)), ModelLimits(100, 100))
     return RecordedCore.begin(StageCore(StageQueue.for_steps_of(64, book), True), log, 0.0)
 
 

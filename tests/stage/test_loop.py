@@ -28,6 +28,7 @@ from molink.wire.elements import TensorHeader
 from molink.wire.frames import Activations, FinishReason, Forget, Sampled
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, SamplingParams
@@ -65,7 +66,7 @@ class Neighbours:
 
     def __post_init__(self):
         packing = Packing(HIDDEN)
-        book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
+        book = StageBook(BlockTable(KvLedger(KV_BLOCKS)), ModelLimits(1024, 100))
         core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
         recent = RecentWork(is_head=False)
         sent = SentLog(packing, "float32", 1e9, 128)

@@ -15,16 +15,17 @@ from molink.wire.frames import (
     Submit,
     TokenSample,
 )
-from molink_scheduler.batch import (
-    Admission,
-    Batch,
-    BatchClass,
-    CacheChange,
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.changes import (
+    DropBlocks,
+    FetchBlocks,
     Fetched,
+    KeepBlocks,
     KeptBlocks,
-    Release,
-    Span,
+    LowerBlocks,
+    RetainBlocks,
 )
+from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.token_ids import token_bytes
 
@@ -90,9 +91,15 @@ samples = st.builds(
 prompts = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5).map(token_bytes)
 
 
-runs = st.lists(st.tuples(ids, st.integers(1, 2**20)), max_size=3).map(tuple)
+runs = st.lists(st.tuples(ids, st.integers(1, 2**20)), min_size=1, max_size=3).map(tuple)
 kept = st.lists(st.builds(KeptBlocks, ids, ids, ids, st.integers(1, 99)), min_size=1, max_size=2)
-changes = st.builds(CacheChange, kept.map(tuple), runs, runs, runs, runs, ids)
+changes = st.one_of(
+    st.builds(KeepBlocks, kept.map(tuple)),
+    st.builds(DropBlocks, runs),
+    st.builds(LowerBlocks, st.sampled_from([HOST, FILE]), runs),
+    st.builds(FetchBlocks, ids, runs),
+    st.builds(RetainBlocks, runs.map(lambda some: some[:1])),
+)
 
 
 @pytest.fixture(scope="session")

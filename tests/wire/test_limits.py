@@ -43,11 +43,10 @@ from molink_scheduler.batch import (
     Admission,
     Batch,
     BatchClass,
-    CacheChange,
-    Fetched,
     Release,
     Span,
 )
+from molink_scheduler.kv.changes import Fetched, RetainBlocks
 from molink_scheduler.request import (
     GRAMMAR_CHARS_MAX,
     LOGIT_BIAS_BYTES,
@@ -112,7 +111,7 @@ def test_a_link_carries_what_its_sender_has_to_say_and_nothing_else(role, sender
 
 
 def test_what_stays_cached_goes_from_the_coordinator_to_the_head_and_down_the_ring():
-    message = ChangeCache(CacheChange(retain=((1, 2), (7, 1))))
+    message = ChangeCache(RetainBlocks(((1, 2), (7, 1))))
     for role in (FROM_COORDINATOR, FROM_STAGE):
         assert decode_message(encode_message(message, 1), role) == (message, 1)
     with pytest.raises(FrameError, match="does not send"):

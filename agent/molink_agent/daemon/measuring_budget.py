@@ -1,4 +1,4 @@
-"""How much measuring may a coordinator ask for?
+"""Budget of the measuring that a coordinator may ask for.
 
 A round sends for a second to each neighbour, and timing a layer takes a core for seconds; both are
 worth it when a node has come, and every few hours. A coordinator that asks without end, by mistake

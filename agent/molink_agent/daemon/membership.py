@@ -10,6 +10,7 @@ as a refusal, a member believes only behind the certificate that it knows.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -45,8 +46,11 @@ from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 from molink_agent.weights import CoordinatorSource
 
-DEVICES_DIR = "seats"
+DEVICES_DIR = "devices"
 """Folder in the data directory with a directory for each further device, by its number."""
+
+EARLIER_DEVICES_DIR = "seats"
+"""Earlier name of that folder, which an agent that finds it renames."""
 
 JOIN_PATH = "/agents/join"
 JOIN_TIMEOUT_S = 30.0
@@ -226,11 +230,22 @@ def load_membership(data_dir: Path) -> Membership | None:
         ) from None
 
 
+def device_dir(data_dir: Path, number: int) -> Path:
+    """Directory with the membership of a further device. What an agent before this one kept is
+    moved to where it is now; a device whose directory cannot be moved joins again."""
+    kept = data_dir / DEVICES_DIR
+    if not kept.exists():
+        with contextlib.suppress(OSError):
+            (data_dir / EARLIER_DEVICES_DIR).rename(kept)
+    return kept / str(number)
+
+
 def forget_membership(data_dir: Path) -> None:
     """Forget the membership of all devices after leaving: from now on an invite is needed again.
     The key stays."""
     (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
-    shutil.rmtree(data_dir / DEVICES_DIR, ignore_errors=True)
+    for name in (DEVICES_DIR, EARLIER_DEVICES_DIR):
+        shutil.rmtree(data_dir / name, ignore_errors=True)
 
 
 async def _ask(

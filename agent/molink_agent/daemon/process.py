@@ -20,9 +20,9 @@ from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.given import GivenRecorder, Totals, ask_totals
 from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner
 from molink_agent.daemon.membership import (
-    DEVICES_DIR,
     MemberAdmission,
     Membership,
+    device_dir,
     forget_membership,
 )
 from molink_agent.daemon.reports import DeviceReports
@@ -176,7 +176,7 @@ class _NodeFactory:
     def _admission(self, number: int) -> MemberAdmission:
         if number == 0:
             return self._first
-        directory = self._pc.data_dir / DEVICES_DIR / str(number)
+        directory = device_dir(self._pc.data_dir, number)
         pair = self._first.pair.for_device(number)
         return MemberAdmission(pair, node_name(self._first.name, number), directory, self._first)
 

@@ -173,8 +173,8 @@ class ThisPc:
         return nothing_left(self.limits.limits, these, disk, model, margin) or ""
 
     def next_start(self, now_unix_s: float) -> float:
-        """When the agent starts, as others will compare it: later than ever before, even where a
-        clock was set back."""
+        """Time of the agent's start, as others will compare it: later than ever before, even where
+        a clock was set back."""
         path = self.data_dir / STARTED_FILE
         try:
             before = float(path.read_text())

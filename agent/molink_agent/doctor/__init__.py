@@ -1,1 +1,1 @@
-"""Why does it not work? Each thing that an agent needs, looked at, with its remedy."""
+"""Checks of each thing that an agent needs, with the remedy for what is missing."""

@@ -1,4 +1,4 @@
-"""Does what the coordinator asks for keep to what the owner lends?
+"""Check of what the coordinator asks for against what the owner lends.
 
 A coordinator plans with what it was told, but the owner's word counts: he may have changed a limit
 meanwhile, the coordinator may be wrong about its own model, or somebody may play it. So each

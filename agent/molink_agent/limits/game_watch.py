@@ -1,4 +1,4 @@
-"""Does its owner play on this PC now? Then the card is his at once (`pause_on_game`).
+"""Detector of games that the owner plays: the card is theirs at once (`pause_on_game`).
 
 Three signs, any of which counts: a program fills the screen; a program that draws keeps a lent card
 busy; what is free of a card on which our stage computes has fallen below half of what it left free,

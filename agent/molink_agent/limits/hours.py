@@ -66,7 +66,7 @@ def is_open(hours: tuple[LendingHours, ...], now_local: datetime) -> bool:
 
 
 def next_change(hours: tuple[LendingHours, ...], now_local: datetime) -> datetime | None:
-    """When `is_open` will next answer otherwise; None: never."""
+    """Time when `is_open` will next answer otherwise; None: never."""
     now = _minute_of_week(now_local)
     here = _open(hours, now)
     later = sorted({(edge - now) % WEEK_MINUTES or WEEK_MINUTES for edge in _edges(hours)})

@@ -1,4 +1,4 @@
-"""How many bytes of each device may a stage use? The lower of the owner's cap and of what is free,
+"""Bytes of each device that a stage may use: the lower of the owner's cap and of what is free,
 less a reserve; of a card also less what a stage's process takes beside its weights and KV.
 
 What our own stage already holds counts as free: else the offer would shrink as soon as it is taken.

@@ -1,4 +1,4 @@
-"""May the PC be used now? What its owner has set, and what the PC is like, decide.
+"""Verdict on whether the PC may be used now, from what its owner has set and what it is doing.
 
 It is evaluated every few seconds, so it must not flap: to begin lending the PC must have been idle
 for as long as its owner set, to go on it need only be idle for half of that. A touch is an idle
@@ -200,9 +200,9 @@ def verdict(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerV
     found = (
         _paused(facts),
         _played_on(limits, facts),
-        _on_battery(limits, facts),
+        _battery_verdict(limits, facts),
         _closed(limits, now_local),
-        _in_use(limits, facts, now_local),
+        _use_verdict(limits, facts, now_local),
     )
     hindrances = [hindrance for hindrance in found if hindrance is not None]
     if not hindrances:
@@ -226,7 +226,7 @@ def _played_on(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
     return OwnerVerdict(False, facts.game, hurries=True)
 
 
-def _on_battery(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
+def _battery_verdict(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
     if not (limits.pause_on_battery and facts.on_battery):
         return None
     return OwnerVerdict(False, "The PC runs on its battery (pause_on_battery).")
@@ -241,7 +241,7 @@ def _closed(limits: OwnerLimits, now_local: datetime) -> OwnerVerdict | None:
     return OwnerVerdict(False, reason, opens)
 
 
-def _in_use(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerVerdict | None:
+def _use_verdict(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerVerdict | None:
     wanted = limits.only_when_idle_minutes
     if wanted is None:
         return None

@@ -1,4 +1,4 @@
-"""What kind of router stands between this PC and the world? Asked of the coordinator (STUN).
+"""Detector of the kind of router between this PC and the world; it asks the coordinator (STUN).
 
 Links are TCP, so the answer is a hint and no more: it tells the owner how hard it will be to be
 reached directly, and which paths are worth trying. Whether a path works is measured on that path.

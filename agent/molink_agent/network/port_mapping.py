@@ -101,7 +101,7 @@ class PortMapper:
         known = [] if self._gateway is None else [self._gateway]
         for gateway in (*known, *(make() for make in self._gateways)):
             try:
-                public = await self._in_thread(gateway.discover)
+                public = await self._ask_in_thread(gateway.discover)
                 _check_public(public)
             except OSError as error:
                 troubles.append(str(error) or "no answer in time")
@@ -113,7 +113,7 @@ class PortMapper:
 
     async def _map(self, port: int, public: str) -> None:
         assert self._gateway is not None
-        outside = await self._in_thread(self._gateway.map, port, self._periods.lease_s)
+        outside = await self._ask_in_thread(self._gateway.map, port, self._periods.lease_s)
         self._held.add(port)
         self.mapped[port] = f"{public}:{outside}"
 
@@ -123,9 +123,9 @@ class PortMapper:
             self.mapped.pop(port, None)
             if self._gateway is not None:
                 with suppress(OSError):
-                    await self._in_thread(self._gateway.unmap, port)
+                    await self._ask_in_thread(self._gateway.unmap, port)
 
-    async def _in_thread(self, ask: Callable[..., Result], *arguments: Any) -> Result:
+    async def _ask_in_thread(self, ask: Callable[..., Result], *arguments: Any) -> Result:
         """Result of a call in a daemon thread, because the loop's own pool would be waited for at
         exit. Raises OSError, TimeoutError among them, and nothing else. As long as an older
         question has no answer, no new question is asked.

@@ -1,6 +1,6 @@
-"""How far is this PC's clock from the coordinator's?
+"""Offset of this PC's clock from the coordinator's.
 
-Read off one request and its answer: the coordinator's time was true about half way between the
+One request and its answer tell it: the coordinator's time was true about half way between the
 two, so the error is at most half the round trip. Nothing in the ring needs clocks to agree; but
 expiries, certificates, the hours that the owner set and people who compare two logs do.
 """

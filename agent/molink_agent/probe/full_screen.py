@@ -1,4 +1,4 @@
-"""Does a program fill the screen, as games and films do? Asked of the desktop's own programs.
+"""Probe for a program that fills the screen, as games and films do; it asks the desktop's own.
 
 Windows tells whether it would disturb somebody with a notice now; under WSL only Windows is asked.
 X11 tells the state of the active window; games under Wayland mostly are X11 programs still, which

@@ -1,4 +1,4 @@
-"""Which GPUs are here, how full are they, and who else uses them? Asked of the driver (NVML).
+"""Probe of the GPUs: which are here, how full, and who else uses them. It asks the driver (NVML).
 
 NVML is the driver's own library, so it answers without CUDA and without torch. It numbers GPUs by
 their place on the bus, CUDA by speed: a stage must be started with `CUDA_DEVICE_ORDER=PCI_BUS_ID`

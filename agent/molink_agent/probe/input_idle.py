@@ -1,4 +1,4 @@
-"""How long has nobody touched this PC? Each desktop is asked by its own program, if at all.
+"""Probe of how long nobody has touched this PC; each desktop is asked by its own program, if any.
 
 The first that answers counts. Under WSL only Windows is asked: the Linux inside sees no mouse and
 would always answer idle. On Wayland X11 is left out: it sees the input of old programs only. logind

@@ -69,7 +69,7 @@ def read_machine(data_dir: Path, limits: ContainerLimits | None = None) -> Machi
     """Ask the system; a container's limits count as the machine's size."""
     allowed = container_limits() if limits is None else limits
     memory = psutil.virtual_memory()
-    total, available = _within(allowed, int(memory.total), int(memory.available))
+    total, available = _limited(allowed, int(memory.total), int(memory.available))
     name, bfloat16 = cpu_facts(_text(CPUINFO))
     return Machine(
         cpu_name=name,
@@ -151,7 +151,7 @@ def _threads(allowed: ContainerLimits) -> int:
     return max(1, usable if allowed.cpus is None else min(usable, int(allowed.cpus)))
 
 
-def _within(allowed: ContainerLimits, total: int, available: int) -> tuple[int, int]:
+def _limited(allowed: ContainerLimits, total: int, available: int) -> tuple[int, int]:
     if allowed.memory_bytes is None:
         return total, available
     left = max(0, allowed.memory_bytes - allowed.memory_used_bytes)

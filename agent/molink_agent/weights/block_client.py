@@ -191,12 +191,12 @@ class Retries:
             try:
                 return await call()
             except Unreachable as error:
-                pause_s = self._after_failure(error)
+                pause_s = self._pause_after_failure(error)
             except RetryLater as error:
-                pause_s = self._after_busy(error)
+                pause_s = self._pause_after_busy(error)
             await asyncio.sleep(pause_s)
 
-    def _after_failure(self, error: Unreachable) -> float:
+    def _pause_after_failure(self, error: Unreachable) -> float:
         self._failures += 1
         if self._failures > self._limits.failures_max:
             raise WeightsError(
@@ -206,7 +206,7 @@ class Retries:
         pause_s = self._limits.pause_s * 2.0 ** (self._failures - 1)
         return min(pause_s, self._limits.pause_s_max)
 
-    def _after_busy(self, error: RetryLater) -> float:
+    def _pause_after_busy(self, error: RetryLater) -> float:
         self._busy_s += error.after_s
         if self._busy_s > self._limits.busy_s_max:
             raise WeightsError(

@@ -98,7 +98,7 @@ def parts_of(manifest: WeightsManifest, plan: ShardPlan) -> list[WeightPart]:
     """Every file that a node must have: the small ones as they are, then weights by layer."""
     parts = [_whole(entry) for entry in manifest.small_files()]
     for need in plan.files:
-        parts += _of_file(manifest.file(need.name), need, plan)
+        parts += _parts_of_file(manifest.file(need.name), need, plan)
     return parts
 
 
@@ -112,7 +112,7 @@ def _whole(entry: FileEntry) -> WeightPart:
     return WeightPart(entry.name, entry, b"", runs)
 
 
-def _of_file(entry: FileEntry, need: FileNeed, plan: ShardPlan) -> list[WeightPart]:
+def _parts_of_file(entry: FileEntry, need: FileNeed, plan: ShardPlan) -> list[WeightPart]:
     wanted = set(need.tensors)
     by_home: dict[Home, list[StoredTensor]] = {}
     assert entry.table is not None, "plans name weight files"

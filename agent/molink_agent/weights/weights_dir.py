@@ -136,7 +136,7 @@ def make_view(view: Path, files: Mapping[str, Path], weight_map: Mapping[str, st
     writes nothing where that is the same: the disk may be full."""
     links = {name: os.path.relpath(target, view) for name, target in files.items()}
     index = json.dumps({"metadata": {}, "weight_map": dict(weight_map)})
-    if _in_view(view) == (links, index):
+    if _view_content(view) == (links, index):
         os.utime(view)
         return
     draft = view.with_name(f"{view.name}.new")
@@ -149,7 +149,7 @@ def make_view(view: Path, files: Mapping[str, Path], weight_map: Mapping[str, st
     draft.replace(view)
 
 
-def _in_view(view: Path) -> tuple[dict[str, str], str] | None:
+def _view_content(view: Path) -> tuple[dict[str, str], str] | None:
     """The links and the index of a view; None where there is none, or what is no link."""
     try:
         links = {one.name: str(one.readlink()) for one in view.iterdir() if one.name != INDEX}

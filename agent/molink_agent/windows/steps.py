@@ -1,4 +1,4 @@
-"""Which steps lead from this Windows PC, as it is, to an agent that starts at logon?
+"""Steps that lead from this Windows PC, as it is, to an agent that starts at logon.
 
 Facts in, steps out. A step is something that install.ps1 knows how to do, with a sentence that it
 shows first; running the installer again takes up where it was left, because what is done already

@@ -47,7 +47,7 @@ _FILES = {
 _RENAMES = {"old_path": {"type": "string"}, "new_path": {"type": "string"}}
 
 
-def _of_files(*more: str, **properties: Any) -> Mapping[str, Any]:
+def _file_schema(*more: str, **properties: Any) -> Mapping[str, Any]:
     commands = ["view", "create", "str_replace", "insert", *more]
     command = {"command": {"type": "string", "enum": commands}}
     return {"type": "object", "properties": command | properties, "required": ["command"]}
@@ -61,10 +61,10 @@ CLIENT_TOOLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             "properties": {"command": {"type": "string"}, "restart": {"type": "boolean"}},
         },
     ),
-    "text_editor": ("View, make and edit text files.", _of_files("undo_edit", **_FILES)),
+    "text_editor": ("View, make and edit text files.", _file_schema("undo_edit", **_FILES)),
     "memory": (
         "Keep notes in files below /memories, which last beyond this conversation.",
-        _of_files("delete", "rename", **_FILES, **_RENAMES),
+        _file_schema("delete", "rename", **_FILES, **_RENAMES),
     ),
 }
 """Description and argument schema of each tool type, the date of its name left off."""

@@ -145,7 +145,7 @@ class ChatFormat:
                 tool_parser = sister
         if reasoning_parser == AUTO:
             reasoning_parser = _found(_template(tokenizer), MARKS_OF_REASONING)
-        marks = _of_one_token(_marks(tool_parser, reasoning_parser), tokenizer)
+        marks = _single_tokens(_marks(tool_parser, reasoning_parser), tokenizer)
         hidden = {mark for mark, token_id in marks.items() if _is_hidden(token_id, tokenizer)}
         special = {
             mark: token_id
@@ -295,7 +295,7 @@ def _marks(tool_parser: str, reasoning_parser: str) -> tuple[str, ...]:
     return (*marks, tags.open, tags.close) if tags is not None else marks
 
 
-def _of_one_token(marks: tuple[str, ...], tokenizer: ChatTokenizer | None) -> dict[str, int]:
+def _single_tokens(marks: tuple[str, ...], tokenizer: ChatTokenizer | None) -> dict[str, int]:
     """Marks that are one token, with its id."""
     if tokenizer is None:
         return {}

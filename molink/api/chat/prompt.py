@@ -225,16 +225,16 @@ def _rendered(tokenizer: ChatTokenizer, conversation: Conversation, format: Chat
     that fails with these there are other ways, and the first failure counts where all fail."""
     first, *others = ARGUMENT_READERS
     try:
-        return _in_template(tokenizer, conversation, format, first)
+        return _templated_prompt(tokenizer, conversation, format, first)
     except ApiError:
         if any(message.tool_calls for message in conversation.messages):
             for read in others:
                 with suppress(ApiError):
-                    return _in_template(tokenizer, conversation, format, read)
+                    return _templated_prompt(tokenizer, conversation, format, read)
         raise
 
 
-def _in_template(
+def _templated_prompt(
     tokenizer: ChatTokenizer,
     conversation: Conversation,
     format: ChatFormat,

@@ -72,7 +72,7 @@ def _asked_by_format(given: ResponseFormat | None) -> Asked:
         return
     schema = given.schema_ if given.json_schema is None else given.json_schema.schema_
     if schema is not None:
-        yield "response_format", _of_schema(schema, "response_format")
+        yield "response_format", _schema_question(schema, "response_format")
         return
     if given.type == "json_schema":
         raise ApiError(
@@ -84,7 +84,7 @@ def _asked_by_format(given: ResponseFormat | None) -> Asked:
 
 def _asked_by_guided_fields(body: SamplingBody) -> Asked:
     if body.guided_json is not None:
-        yield "guided_json", _of_schema(body.guided_json, "guided_json")
+        yield "guided_json", _schema_question(body.guided_json, "guided_json")
     yield from _asked_as_text("guided_", body.guided_regex, body.guided_choice, body.guided_grammar)
 
 
@@ -107,7 +107,7 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
     if given.disable_any_whitespace:
         blanks = ""
     if given.json_ is not None:
-        yield f"{name}.json", _of_schema(given.json_, f"{name}.json", blanks)
+        yield f"{name}.json", _schema_question(given.json_, f"{name}.json", blanks)
     if given.json_object:
         yield f"{name}.json_object", GrammarQuestion("json", ANY_OBJECT, blanks)
     yield from _asked_as_text(f"{name}.", given.regex, given.choice, given.grammar)
@@ -121,7 +121,7 @@ def schema_question(schema: JsonObject | None, param: str) -> Question:
     return param, GrammarQuestion("json", text)
 
 
-def _of_schema(schema: Any, param: str, blanks: str | None = None) -> GrammarQuestion:
+def _schema_question(schema: Any, param: str, blanks: str | None = None) -> GrammarQuestion:
     """Question of a schema; vLLM takes one as an object, or as a string that holds one."""
     if isinstance(schema, dict):
         return GrammarQuestion("json", json_text(without_notes(schema)), blanks)

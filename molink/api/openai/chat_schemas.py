@@ -75,7 +75,7 @@ class ToolCallBody(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_a_text(cls, value: Any) -> Any:
+    def _boxed_text(cls, value: Any) -> Any:
         """A call of a tool that takes a text is a function's with this text; others may be flat."""
         custom = value.get("custom") if isinstance(value, dict) else None
         if not isinstance(custom, dict):

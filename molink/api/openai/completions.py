@@ -52,7 +52,7 @@ async def post_completions(backend: Backend, request: web.Request) -> web.Stream
     async with checked_body(request, CompletionBody, card) as body:
         given = prompt_list(body.prompt)
         prompts = [
-            await tokens_of_prompt(_around_gap(prompt, body.suffix, card), card) for prompt in given
+            await tokens_of_prompt(_gap_prompt(prompt, body.suffix, card), card) for prompt in given
         ]
         shown = [ShownPrompt.of(*one, body, card) for one in zip(given, prompts, strict=True)]
         grammar = await grammar_of(request, body, card)
@@ -73,7 +73,7 @@ async def post_completions(backend: Backend, request: web.Request) -> web.Stream
     return await answer_openai(request, backend.service, job, dialect)
 
 
-def _around_gap(prompt: str | list[Any], suffix: str | None, card: ModelCard) -> str | list[Any]:
+def _gap_prompt(prompt: str | list[Any], suffix: str | None, card: ModelCard) -> str | list[Any]:
     """The prompt and what comes behind the answer, in the marks with which the model was trained to
     fill gaps. Raises ApiError where it was not."""
     if not suffix:

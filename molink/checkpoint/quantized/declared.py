@@ -1,4 +1,4 @@
-"""What does a checkpoint's config.json say of its quantized weights, and is it refused for that?
+"""Reader of what config.json declares of quantized weights, and refusal of what is not read.
 
 Of all that such a config holds little is believed. Which weights are quantized, their bits and
 their groups are told by the tensors themselves (`recognised`): lists of exceptions are written in

@@ -1,6 +1,6 @@
-"""Which tensors of a checkpoint are the parts of quantized weights?
+"""Recognition of the tensors of a checkpoint that are parts of quantized weights.
 
-Told by their names, types and shapes. A suffix gives the role of a part and the name of the plain
+Their names, types and shapes tell. A suffix gives the role of a part and the name of the plain
 weight that it belongs to; the shapes of the parts give everything else. What looks like a part of a
 scheme that is not read is refused, and so is a weight whose parts do not fit together. No torch:
 agents and plans ask too.

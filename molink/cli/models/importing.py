@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.extras import check_extra
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink.terminal.amounts import bytes_text
@@ -67,7 +68,7 @@ def import_(
     from molink.importing.planned import gguf_of
 
     source = gguf_of(source) if weights is None else source
-    folder = out or _beside(source, weights)
+    folder = out or _default_folder(source, weights)
     if source == Path("demo") and not source.exists():
         source = DEMO_MODEL_DIR
     _check(source, weights, group, config)
@@ -98,6 +99,8 @@ def _check(
         )
     elif weights is not None:
         raise UserError("--weights rounds a folder with plain weights, not a GGUF file.")
+    else:
+        check_extra("import")
     if group is not None and weights != "int4":
         raise UserError("--group is for --weights int4.")
 
@@ -109,7 +112,7 @@ def _check_place(folder: Path) -> None:
     check_place(folder)
 
 
-def _beside(source: Path, weights: "WeightBits | None") -> Path:
+def _default_folder(source: Path, weights: "WeightBits | None") -> Path:
     from molink.checkpoint.gguf.split_files import PART_NAME
 
     source = source.absolute()

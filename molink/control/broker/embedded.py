@@ -46,7 +46,7 @@ class EmbeddedBroker:
 
     @property
     def address(self) -> BrokerAddress:
-        """Where it listens; the port is known once it has started."""
+        """Address at which it listens; the port is known once it has started."""
         return BrokerAddress(self._host, self._port, self._pinned)
 
     @property

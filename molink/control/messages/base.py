@@ -112,7 +112,7 @@ class Embedded:
     """Whether what holds the value cannot be read without it."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """By two functions; for a JSON schema, any object."""
+        """Schema by two functions; for a JSON schema, any object."""
         return core_schema.no_info_plain_validator_function(
             self._read,
             serialization=core_schema.plain_serializer_function_ser_schema(self._write),

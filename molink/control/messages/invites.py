@@ -86,7 +86,7 @@ class Invite:
 
     @classmethod
     def parse(cls, text: str) -> "Invite":
-        """From what a person pasted; white space and line breaks do not matter.
+        """Read what a person pasted; white space and line breaks do not matter.
 
         Raises UserError with a sentence that tells what is no invite at all from what was cut off
         and from what was altered.

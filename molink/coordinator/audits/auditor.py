@@ -98,7 +98,7 @@ class Auditor:
         return ONE_RING if self.service.audits.is_alone else ""
 
     def report(self) -> AuditReport:
-        """Audits so far."""
+        """Counts of the audits so far, and the share of requests."""
         share, causes = self.service.audits.share, dict(self.unfinished_by)
         return AuditReport(share, **self.counts, unfinished_by=causes)
 

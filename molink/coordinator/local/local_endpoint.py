@@ -47,7 +47,7 @@ class LinkEmulator:
         return cls(child, dict(zip(targets, addresses, strict=True)))
 
     async def watch(self) -> None:
-        """Until it has ended, then raises StageError."""
+        """Wait until it has ended, then raise StageError."""
         while await self.child.read_line():
             pass
         raise StageError(f"The link emulator (pid {self.child.pid}) ended unexpectedly.")
@@ -108,7 +108,7 @@ class LocalEndpoint:
 
     @property
     def _ports(self) -> dict[str, str]:
-        """Where emulated links begin, by the address at which they end."""
+        """Addresses at which emulated links begin, by those at which they end."""
         return {end: start for one in self._emulators for end, start in one.ports.items()}
 
     async def watch(self, ring: Ring) -> None:

@@ -85,7 +85,7 @@ class DirectRoutes:
 
     @classmethod
     def of(cls, plan: RingPlan) -> "DirectRoutes":
-        """For any stage of a plan."""
+        """Routes of any stage of a plan."""
         cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
         return cls(lambda: cap)
 
@@ -99,7 +99,7 @@ class DirectRoutes:
         """Nothing to do: no relay leads others to it."""
 
     async def join_command(self, epoch: int, command: InRing, move: MoveLink) -> EnterRing:
-        """With the addresses of the command; the last one is where a stage listens."""
+        """Command with the addresses that were assigned; a stage listens at the last one."""
         match command:
             case Join() | GoOn():
                 return self._join_command(epoch, command)
@@ -167,11 +167,11 @@ class LocalNode:
 
     @property
     def state(self) -> NodeState:
-        """As GET /cluster names it."""
+        """State as GET /cluster names it."""
         return NodeState(self.stage.state)
 
     async def run(self, broker: BrokerAddress) -> None:
-        """Until cancelled; then its stage ends. Raises ControlError when the broker refuses it."""
+        """Run until cancelled, then end its stage. Raises ControlError when it is refused."""
         try:
             async with self.session.open(broker, self.identity, (ASSIGNMENT, SHADOW)) as client:
                 await self.session.publish(PROFILE, self.profile)

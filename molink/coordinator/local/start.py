@@ -120,7 +120,7 @@ def _cluster(
 
 
 def _recoveries() -> RecoveryFiles:
-    """Where logs of recoveries go; a user without a home has none."""
+    """Folder for logs of recoveries; a user without a home has none."""
     try:
         return RecoveryFiles(state_dir() / "recoveries")
     except RuntimeError:

@@ -127,7 +127,7 @@ class NodeBook:
             self._heartbeats.beat(node_id, at_s)
 
     def last_download(self, pc: str) -> float:
-        """When a download of any of a PC's devices was last seen to go on."""
+        """Time when a download of any of a PC's devices was last seen to go on."""
         return self.downloading_at.get(pc, 0.0)
 
     def make_wait(self, pc: str, now: float) -> None:
@@ -135,7 +135,7 @@ class NodeBook:
         self.made_wait_at[pc] = now
 
     def last_wait(self, pc: str) -> float:
-        """When a PC's download last waited for the coordinator."""
+        """Time when a PC's download last waited for the coordinator."""
         return self.made_wait_at.get(pc, -math.inf)
 
     def note_rate(self, node_id: str, rate_mbps: float) -> None:

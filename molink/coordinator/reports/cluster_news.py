@@ -67,9 +67,9 @@ class ClusterNews:
         for node_id in self._shown.keys() - nodes.keys():
             self._removed(node_id)
         for node_id, node in nodes.items():
-            self._of_node(node_id, node)
-        self._of_troubles(report)
-        self._of_rings(report)
+            self._tell_node(node_id, node)
+        self._tell_troubles(report)
+        self._tell_rings(report)
         self.now = cluster_now(report)
 
     def _removed(self, node_id: str) -> None:
@@ -77,7 +77,7 @@ class ClusterNews:
         name = self._names.pop(node_id)
         self.events.add("node_removed", f"{name} is removed", node=name)
 
-    def _of_node(self, node_id: str, node: NodeReport) -> None:
+    def _tell_node(self, node_id: str, node: NodeReport) -> None:
         sentence, before = _sentence(node), self._shown.get(node_id)
         if sentence == before or (before is None and node.state == "lost"):
             return
@@ -89,14 +89,14 @@ class ClusterNews:
             kind = KINDS.get(node.state, "node_changed")
             self.events.add(kind, f"{name} {sentence}", node=name)
 
-    def _of_troubles(self, report: ClusterReport) -> None:
-        """Of the relay, the broker, the disk."""
+    def _tell_troubles(self, report: ClusterReport) -> None:
+        """Tell new troubles of the relay, the broker and the disk."""
         before, self._troubles = self._troubles, report.troubles
         for trouble in self._troubles:
             if trouble not in before:
                 self.events.add("trouble", trouble)
 
-    def _of_rings(self, report: ClusterReport) -> None:
+    def _tell_rings(self, report: ClusterReport) -> None:
         was_ready, self._ready = self._ready, report.unready_reason is None
         if self._ready and not was_ready:
             since, self._refused_since = self._refused_since, None
@@ -117,8 +117,8 @@ def cluster_now(report: ClusterReport) -> str:
 
 def _rings(report: ClusterReport) -> str:
     here, rings = report.counts(), len(report.rings)
-    spare = here.get("standby", 0)
-    beside = f", {_count(spare, 'PC')} standing by" if spare else ""
+    standbys = here.get("standby", 0)
+    beside = f", {_count(standbys, 'PC')} standing by" if standbys else ""
     pcs = _count(here.get("serving", 0), "PC")
     return f"{report.model} on {pcs} in {_count(rings, 'ring')}{beside}"
 
@@ -128,7 +128,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def _sentence(node: NodeReport) -> str:
-    """Without the progress of loading, which changes all the time."""
+    """Sentence on a node, without the progress of loading, which changes all the time."""
     layers = node.layers
     held = f"layers {layers[0]} to {layers[1] - 1}" if layers else "nothing"
     sentence = IN_WORDS.get(node.state, node.state).format(layers=held)

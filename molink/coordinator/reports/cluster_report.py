@@ -175,6 +175,6 @@ def _name(ring: Ring, index: int) -> str:
 
 
 def build_report() -> BuildReport:
-    """Which MoLink the coordinator is, and the numbers of the protocol that it speaks."""
+    """The coordinator's version of MoLink, and the numbers of the protocol that it speaks."""
     speaks = own_protocols()
     return BuildReport(version(), protocol=speaks.newest, protocol_min=speaks.oldest)

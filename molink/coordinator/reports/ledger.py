@@ -112,18 +112,18 @@ class Ledger:
             self._sums[node_id] = self._sums.get(node_id, Contribution()) + given
 
     def bytes_since(self, node_id: str, reported: int, most: float) -> int:
-        """Of a counter that a stage reports: what has come since its last report, up to `most`."""
+        """What a counter that a stage reports has gained since its last report, up to `most`."""
         before = self._sent_before.get(node_id, 0)
         self._sent_before[node_id] = reported
         new = reported - before if reported >= before else reported
         return max(0, min(new, int(most)))
 
     def all(self) -> Mapping[str, Contribution]:
-        """Of every node that has ever given something, as it is written."""
+        """Contributions of every node that has ever given something, as they are written."""
         return dict(self._sums)
 
     def of(self, node_ids: Iterable[str]) -> Contribution:
-        """Of these nodes together."""
+        """Contribution of these nodes together."""
         given = (self._sums.get(node_id, Contribution()) for node_id in node_ids)
         return sum(given, Contribution())
 
@@ -153,7 +153,7 @@ class Accounting:
         return self._trouble
 
     async def run(self) -> None:
-        """Until cancelled, and once more then. Only the last time is the disk waited for."""
+        """Write until cancelled, and once more then. Only the last time is the disk waited for."""
         try:
             while True:
                 await asyncio.sleep(PERIOD_S)

@@ -137,8 +137,8 @@ class AgentStage:
         await self.commands.assign(self.node, self._ordered(Hold(work=self.work)))
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
-        """Until the layers are there. Raises StageError when they cannot be, UserError when its
-        node reports that what was asked for cannot be."""
+        """Wait until the layers are there. Raises StageError when they cannot be, UserError when
+        its node reports that what was asked for cannot be."""
         await self.admit()
         await self.commands.assign(self.node, self.assignment)
         self._loading = LoadWatch(self.limits, self.clock())
@@ -193,7 +193,7 @@ class AgentStage:
 
     @property
     def seen(self) -> StageSeen:
-        """When it reported last, and whom it misses by that report; once it has joined."""
+        """Time of its last report, and whom it misses by that; once it has joined."""
         assert self._reports is not None, "only a stage that has joined is watched"
         progress = self.health.progress if self.health is not None else StageProgress()
         misses = progress.previous_silent_s, progress.next_silent_s
@@ -231,8 +231,8 @@ class AgentStage:
         return StageError(reason)
 
     async def watch(self, previous: "AgentStage") -> None:
-        """Until the stage is gone, stands still, or has refused what the `previous` one sent; then
-        raises StageError."""
+        """Wait until the stage is gone, stands still, or has refused what the `previous` one sent;
+        then raise StageError."""
         assert self._reports is not None, "only a stage that has joined is watched"
         stale = self.health  # Perhaps of the stage before.
         while True:
@@ -266,7 +266,7 @@ class AgentStage:
                     await self.node.changed.wait()
 
     def _patience_s(self, fact: StageFact | None) -> float | None:
-        """For how long to wait for news of a stage that loads; None: as long as it takes. Raises
+        """Seconds to wait for news of a stage that loads; None: as long as it takes. Raises
         StageError when there was no progress for too long."""
         watch, now = self._loading, self.clock()
         if watch is None or self.loaded is not None or self.node.is_local:

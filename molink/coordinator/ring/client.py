@@ -52,8 +52,8 @@ from molink.wire.frames import (
     Submit,
     TokenSample,
 )
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
+from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.recovery.instructions import ResumeRequests
 from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
@@ -123,12 +123,12 @@ class RingClient:
             raise
 
     async def until_idle(self) -> None:
-        """Until no sequence runs or waits."""
+        """Wait until no sequence runs or waits."""
         await self._idle.wait()
 
     @property
     def outstanding_tokens(self) -> int:
-        """Of all sequences: prompts and all that they may generate."""
+        """Tokens of all sequences: prompts and all that they may generate."""
         return sum(live.tokens for live in self._live.values())
 
     def served(self) -> Served:
@@ -219,7 +219,7 @@ class RingClient:
         now = time.monotonic()
         if going_on.cached is not None:
             retained = () if self._is_clear_due else going_on.cached
-            self.links.send(ChangeCache(CacheChange(retain=retained)))
+            self.links.send(ChangeCache(RetainBlocks(retained)))
         self.ring, self._is_paused = ring, False
         self.prospects.begins_anew()
         self._set_codec(self.codec.codec)
@@ -244,7 +244,7 @@ class RingClient:
             self.clear_cache()
 
     def _number_anew(self, live: LiveSequence) -> None:
-        """For the ring it is a new request, of which nothing is held."""
+        """Make it a new request for the ring, of which nothing is held."""
         del self._live[live.request_id]
         self.prospects.left(live, time.monotonic(), has_ended=False)
         before = live.request_id

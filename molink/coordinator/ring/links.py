@@ -74,7 +74,7 @@ class RingClientLinks:
 
     @property
     def port(self) -> int:
-        """Where the tail connects."""
+        """Port to which the tail connects."""
         return self._links.inbound[0].port
 
     @property
@@ -163,11 +163,11 @@ class RingClientLinks:
         self._links.close()
 
     def _on_failure(self, error: Exception) -> None:
-        """In the link thread, which ends."""
+        """Called in the link thread, which ends."""
         self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}.", is_ours=True))
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
-        """In the link thread: the path to the head seems dead."""
+        """Called in the link thread: the path to the head seems dead."""
         match step:
             case Reconnect(ask_for_path):
                 if ask_for_path:
@@ -179,7 +179,7 @@ class RingClientLinks:
                 assert_never(other)
 
     def _queue(self, event: ArrivedMessage | HeadSilent | HeadLost) -> None:
-        """In the link thread."""
+        """Called in the link thread."""
         self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
 

@@ -89,7 +89,7 @@ class Served:
 
     @classmethod
     def of(cls, live: Collection["LiveSequence"], tokens: int, round_s: float) -> "Served":
-        """Of a ring that has brought so many tokens, and has these sequences under way."""
+        """Facts of a ring that has brought so many tokens, and has these sequences under way."""
         return cls(
             tokens,
             sum(one.has_token for one in live),
@@ -279,7 +279,7 @@ class LiveSequence:
 
     @property
     def uncomputed_tokens(self) -> int:
-        """That the ring is still to compute before the first that it generates, as far as it is
+        """Tokens that the ring must compute before the first that it generates, as far as it is
         known here."""
         cached = 0 if self.met is None else self.met.cached_tokens
         done = 0 if self.timeline is None else self.timeline.prompt_tokens_done
@@ -292,12 +292,12 @@ class LiveSequence:
 
     @property
     def generated_tokens(self) -> int:
-        """Of its answer so far, those of rings before among them."""
+        """Tokens of its answer so far, those of rings before among them."""
         return len(self.output)
 
     @property
     def request(self) -> Request:
-        """As the head is to compute it from now on."""
+        """Request as the head is to compute it from now on."""
         output = tuple(self.output)
         return Request(
             self.request_id, self.packed, self.sampling, output, self.priority, self.cache_salt

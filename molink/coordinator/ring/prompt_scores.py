@@ -62,5 +62,5 @@ class PromptScores:
         return None
 
     def all(self) -> tuple[PromptLogprob, ...]:
-        """Of the prompt's second token and of those behind it."""
+        """Scores of the prompt's second token and of those behind it."""
         return tuple(self._found[position] for position in range(1, len(self.prompt)))

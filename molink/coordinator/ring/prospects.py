@@ -1,4 +1,4 @@
-"""What would a newcomer get on a ring? All that the coordinator knows for it, kept from what comes.
+"""What a newcomer would get on a ring: all that forecasts need, kept up to date by its requests.
 
 The ring's line, its pace, the lengths of its answers and a copy of its directory of cached prefixes
 follow requests from when they are sent to when they end. The decisions are in
@@ -51,7 +51,7 @@ class RingProspects:
 
     @classmethod
     def of(cls, terms: RingTerms) -> "RingProspects":
-        """Of a ring that has done nothing yet."""
+        """Prospects on a ring that has done nothing yet."""
         caches = terms.prefix_cache and terms.caches_states
         mirror = PrefixMirror.of_ring(terms.cache_tokens) if caches else None
         return cls(order=PromptOrder(terms.own_work_times), mirror=mirror)

@@ -43,7 +43,7 @@ class Ring:
         return self.stages[0].epoch
 
     async def watch(self) -> None:
-        """Until a stage is gone, or has been sent what it refuses; then raises StageError.
+        """Wait until a stage is gone, or was sent what it refuses; then raise StageError.
 
         What is refused was to bring rows or tokens, for which users would wait in vain. A ring's
         links lose and double nothing, so somebody lies: whoever sent it, or whoever says so."""

@@ -112,7 +112,7 @@ class LoadWatch:
             self.excuse(until)
 
     def due_at(self) -> float:
-        """When it has failed unless there is progress before."""
+        """Time when it has failed unless there is progress before."""
         is_download = self._kind == "downloading" and self._fraction < 1.0 - RISE_MIN
         limits = self.limits
         return self._progressed_at + (limits.download_s if is_download else limits.load_s)
@@ -183,13 +183,13 @@ class StageSeen:
     """By that report."""
 
     def missed_for_s(self, silent_s: float, now: float) -> float:
-        """For how long it has missed a neighbour by now; 0: it does not, or is not there itself."""
+        """Seconds for which it has missed a neighbour; 0: it does not, or is not there itself."""
         age_s = now - self.reported_at
         return silent_s + age_s if silent_s > 0 and age_s < REPORTS_MISSED_S else 0.0
 
 
 def silences_s(stages: Sequence[StageSeen], now: float) -> list[float]:
-    """For how long each stage of a ring has been silent, as a neighbour and the coordinator both
+    """Seconds for which each stage of a ring was silent, as a neighbour and the coordinator both
     see it; 0: it is not."""
     found = []
     for place, own in enumerate(stages):
@@ -204,7 +204,7 @@ def silences_s(stages: Sequence[StageSeen], now: float) -> list[float]:
 
 
 def stall_max_s(profile: Profile | None, span_tokens: int | None) -> float:
-    """For how long a stage may be within one layer of one step."""
+    """Seconds for which a stage may be within one layer of one step."""
     if profile is None or profile.steps is None:
         return STALL_MAX_S
     layer_s = profile.steps.prefill_row_s * (span_tokens or SPAN_TOKENS)

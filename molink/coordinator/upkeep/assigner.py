@@ -68,5 +68,5 @@ class Assigner:
         assignment = node.assignment
         if epoch is not None and (assignment is None or assignment.epoch != epoch):
             return
-        idle = Assignment(revision=0, command=Stop(), reason="No ring needs it now.")
-        await self.commands.assign(node, idle)
+        stop = Assignment(revision=0, command=Stop(), reason="No ring needs it now.")
+        await self.commands.assign(node, stop)

@@ -135,7 +135,7 @@ class ClusterManager:
         return node is not None and node.outdated != ""
 
     async def run(self) -> None:
-        """Until cancelled. Raises why the first ring does not stand, where it must."""
+        """Run until cancelled. Raises why the first ring does not stand, where it must."""
         while True:
             self.book.changed.clear()
             began = time.monotonic()
@@ -189,7 +189,7 @@ class ClusterManager:
 
     @property
     def nodes_wanted(self) -> int:
-        """To begin with as many as the operator asked for; after a loss those that are left."""
+        """Count of nodes to wait for: as the operator asked, after a loss those that are left."""
         return 1 if self._next_ring else self.settings.min_nodes
 
     @property
@@ -218,7 +218,7 @@ class ClusterManager:
                 self.blame.served((stage.node.node_id for stage in ring.stages), elapsed_s, now)
 
     def _note_restless(self, nodes: Sequence[Node], now: float) -> None:
-        """Who changes all the time is left out: no plan would hold. What it does while it rests
+        """Leave out who changes all the time: no plan would hold. What it does while it rests
         harms nobody, and is taken in then: after an hour it would all count as new."""
         for node_id in self._restless.update(nodes, now):
             if self.blame.is_resting(node_id, now):
@@ -255,7 +255,7 @@ class ClusterManager:
             self.blame.left(node.node_id, stage.name, now, announced=left)
 
     def _back_off(self, ring: RingSupervisor, error: MolinkError, now: float) -> None:
-        """Where nobody is to blame, whatever it was may happen again at once."""
+        """Put off the next ring where nobody is to blame: it may happen again at once."""
         if self.settings.first_must_stand and ring.number == 0 and not ring.has_served:
             self._fatal = error
         if ring.served_s >= STEADY_S:

@@ -70,12 +70,12 @@ class Fillers(Protocol):
     """Finder of nodes that can take a lost one's place."""
 
     def standing_by(self, lost: AgentStage, kv_tokens: int, taken: Set[str]) -> AgentStage | None:
-        """On a standby that holds the layers, and is not `taken` already."""
+        """The stage on a standby that holds the layers, and is not `taken` already."""
 
     def with_room(
         self, lost: AgentStage, kv_tokens: int, taken: Set[str], within_s: float
     ) -> AgentStage | None:
-        """On a free node that can have the layers in time."""
+        """The stage on a free node that can have the layers in time."""
 
     def beside(
         self, stage: AgentStage, layers: tuple[int, int], kv_tokens: int, within_s: float
@@ -106,7 +106,7 @@ class Recovery:
 
     @property
     def left_s(self) -> float:
-        """For how long it may still take."""
+        """Seconds that it may still take."""
         state = self._state
         return RECOVER_WITHIN_S if state is None else state.left_s(self.clock())
 
@@ -129,7 +129,7 @@ class Recovery:
                 case FindNeighbour() as asked:
                     self._tell(ring, self._neighbour(ring, asked))
                 case BeginEpoch(_, seats):
-                    return self._in_epoch(ring, seats)
+                    return self._next_epoch_of(ring, seats)
         return None
 
     def is_lost(self, ring: Ring, place: int, silent_s: float) -> bool:
@@ -207,7 +207,7 @@ class Recovery:
                 return NeighbourFound(place)
         return NeighbourFound(None)
 
-    def _in_epoch(self, ring: Ring, seats: Sequence[Seat]) -> Ring:
+    def _next_epoch_of(self, ring: Ring, seats: Sequence[Seat]) -> Ring:
         epoch = self.next_epoch()
         return in_places(ring, [self._seated(ring, seat).in_epoch(epoch) for seat in seats])
 
@@ -226,7 +226,7 @@ class Recovery:
     # -- into the epoch --------------------------------------------------------------------------
 
     async def _load(self, ring: Ring, places: Sequence[int]) -> None:
-        """Until all are loaded; ends when one more is lost."""
+        """Wait until all are loaded; end when one more is lost."""
         async with background_tasks() as tasks:
             for stage in ring.stages:
                 tasks.create_task(_until_lost(stage))

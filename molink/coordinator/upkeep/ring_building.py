@@ -159,7 +159,7 @@ def routes_of(
 
 
 def _link_to_itself(node: Node, port: int) -> StageLink:
-    """Of a ring of one PC."""
+    """Link of a ring of one PC."""
     link = link_to(node, port, "ring", "")
     addresses = (f"127.0.0.1:{port}", *link.addresses)[:ADDRESSES_MAX]
     return link.model_copy(update={"addresses": addresses})

@@ -1,4 +1,4 @@
-"""Does a ring that serves still move on, and if not, where does it stand?
+"""Detector of rings that serve and do not move on, and of the place where they stand.
 
 Each of its members may be alive, acknowledge every message and report itself well, and yet no token
 comes. What cannot be lied about is what arrives here: tokens. When sequences wait for some and none

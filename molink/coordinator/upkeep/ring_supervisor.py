@@ -123,7 +123,7 @@ class RingSupervisor:
             self._drain.set()
 
     async def run(self) -> None:
-        """Until it is drained, lost or cancelled; a failure is kept in `error`."""
+        """Run until it is drained, lost or cancelled; a failure is kept in `error`."""
         try:
             if self.kept is not None:
                 resumption = await self._take_over(self.kept)
@@ -179,8 +179,8 @@ class RingSupervisor:
         self.plan = self.plan.moved(places)
 
     async def _serve(self, ring: Ring, resumption: Resumption | None = None) -> None:
-        """Until it is drained, over as many epochs as it takes. Raises MolinkError when it is lost.
-        `resumption`: with which it is taken over."""
+        """Serve until it is drained, over as many epochs as it takes. Raises MolinkError when it is
+        lost. `resumption`: with which it is taken over."""
         try:
             while True:
                 try:
@@ -195,7 +195,7 @@ class RingSupervisor:
                 self.service.remove(self._serving)
 
     async def _serve_epoch(self, ring: Ring, resumption: Resumption | None) -> None:
-        """Until it is drained. Raises StageError or RingError when a stage is lost."""
+        """Serve until it is drained. Raises StageError or RingError when a stage is lost."""
         async with background_tasks() as tasks:
             tasks.create_task(ring.watch())
             tasks.create_task(self._watch_silence(ring))
@@ -312,7 +312,7 @@ class RingSupervisor:
                     raise stage.fail(failure.reason, failure.about)
 
     async def _watch_progress(self, client: RingClient) -> None:
-        """Until the ring stands, then raises StageError."""
+        """Wait until the ring stands, then raise StageError."""
         forecast, progress = self.plan.forecast, RingProgress(ForecastPace())
         if forecast is not None:
             progress.pace = ForecastPace(forecast.tpot_s, self.plan.prompt_token_s)
@@ -361,7 +361,7 @@ class RingSupervisor:
         self.wake.set()
 
     async def _until_drained(self, client: RingClient) -> None:
-        """Until drained, and those that run have ended."""
+        """Wait until it is drained, and those that run have ended."""
         assert self._serving is not None, "it takes requests"
         await self._drain.wait()
         self._serving.draining = True

@@ -79,11 +79,11 @@ class SlowStage:
 def findings(history: History) -> list[Finding]:
     """All that stands out, the worst first."""
     found = [
-        *_of_service(history),
-        *_of_losses(history),
-        *_of_stages(history),
-        *_of_links(history),
-        *_of_nodes(history),
+        *_service_findings(history),
+        *_loss_findings(history),
+        *_stage_findings(history),
+        *_links_findings(history),
+        *_node_findings(history),
     ]
     return sorted(found, key=lambda one: one.severity)
 
@@ -154,7 +154,7 @@ def _measured_step_s(history: History, ring: RingReport, index: int) -> float | 
     return node.layer_step_s * (stage.layers[1] - stage.layers[0])
 
 
-def _of_service(history: History) -> Iterator[Finding]:
+def _service_findings(history: History) -> Iterator[Finding]:
     state = history.state
     if history.trouble:
         yield Finding(Severity.BAD, "no answer", "", history.trouble)
@@ -168,7 +168,7 @@ def _of_service(history: History) -> Iterator[Finding]:
         yield Finding(Severity.BAD, trouble, "", trouble)
 
 
-def _of_losses(history: History) -> Iterator[Finding]:
+def _loss_findings(history: History) -> Iterator[Finding]:
     for node in history.state.nodes:
         lost_at_s = history.lost_at_s.get(node.id)
         if lost_at_s is not None and history.at_s - lost_at_s <= LOST_S:
@@ -177,7 +177,7 @@ def _of_losses(history: History) -> Iterator[Finding]:
             yield Finding(Severity.BAD, "lost", node.name, f"{node.name} was lost {ago}{why}")
 
 
-def _of_stages(history: History) -> Iterator[Finding]:
+def _stage_findings(history: History) -> Iterator[Finding]:
     slow = {(one.ring, one.node): one for one in slow_stages(history)}
     for one in slow.values():
         sentence = (
@@ -194,13 +194,13 @@ def _of_stages(history: History) -> Iterator[Finding]:
             yield Finding(Severity.NOTE, "pace", slowest.node, sentence)
 
 
-def _of_links(history: History) -> Iterator[Finding]:
+def _links_findings(history: History) -> Iterator[Finding]:
     for ring in history.state.rings:
         for link in ring.links:
-            yield from _of_link(history, link)
+            yield from _link_findings(history, link)
 
 
-def _of_link(history: History, link: RingLink) -> Iterator[Finding]:
+def _link_findings(history: History, link: RingLink) -> Iterator[Finding]:
     name = f"The link {link.source} to {link.target}"
     if link.decode_wait_s >= DECODE_WAIT_S:
         sentence = f"{name} holds up decode: {link.decode_wait_s:.1f} s of it are queued."
@@ -209,7 +209,7 @@ def _of_link(history: History, link: RingLink) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, "full", link.source, f"{name} is full.")
 
 
-def _of_nodes(history: History) -> Iterator[Finding]:
+def _node_findings(history: History) -> Iterator[Finding]:
     for node in history.state.nodes:
         if node.state == "outdated":
             sentence = f"{node.name} is outdated: {node.reason}"

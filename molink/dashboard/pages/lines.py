@@ -69,7 +69,7 @@ class Glyphs:
     def sparkline(self, values: Sequence[float], width: int, top: float | None = None) -> str:
         """The last values, as many as there is room for; several share a place where there are
         more, and the greatest of them is shown. `top` is what is full: without it the greatest."""
-        shown = _in_places(values, width)
+        shown = _resampled(values, width)
         full = top if top is not None else max(shown, default=0.0)
         steps = len(self.levels) - 1
         levels = (
@@ -106,7 +106,7 @@ def fitted(text: str, width: int, *, right: bool = False) -> str:
     return set_cell_size(text, max(0, width - 1)) + "~" if width else ""
 
 
-def _in_places(values: Sequence[float], width: int) -> list[float]:
+def _resampled(values: Sequence[float], width: int) -> list[float]:
     if len(values) <= width:
         return list(values)
     edges = [index * len(values) // width for index in range(width + 1)]

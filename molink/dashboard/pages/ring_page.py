@@ -78,7 +78,7 @@ def _title(ring: RingReport, width: int, glyphs: Glyphs) -> Line:
     parts: list[TextSpan | str] = [TextSpan(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
         noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
-        parts.append(f"{_under_way(ring)}{ring.micro_batches} {noun}")
+        parts.append(f"{_circling(ring)}{ring.micro_batches} {noun}")
     if ring.round_s is not None:
         parts.append(f", round {seconds(ring.round_s)}")
     requests = ring.requests
@@ -108,7 +108,7 @@ def _thousands(tokens: int) -> str:
     return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens}"
 
 
-def _under_way(ring: RingReport) -> str:
+def _circling(ring: RingReport) -> str:
     """How many of the micro-batches that may circle do."""
     return "" if ring.circling is None else f"{ring.circling:.1f} of "
 

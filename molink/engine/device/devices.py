@@ -1,4 +1,4 @@
-"""On which device, and in which number format, does a stage compute, and how much KV may it hold?
+"""Choice of a stage's device and number format, and of how much KV it may hold.
 
 On a CPU bfloat16 pays only where the instruction set multiplies it (AVX512-BF16 or AMX: prefill is
 up to 8 times faster than fp32, decode reads half the bytes); elsewhere it is emulated and fp32

@@ -1,4 +1,4 @@
-"""Does a card compute attention with our kernel, or with torch, and why?
+"""Choice between our attention kernel and torch's on a card, with the reason.
 
 The kernel needs Triton, which only torch's CUDA builds bring, a C compiler with Python's headers,
 which Triton runs at its first use, and a card that Triton compiles matrix products for. A

@@ -81,8 +81,8 @@ def expansion_of(expand: Expand, latent: Any, rotated: Any) -> LatentExpansion |
     """
     rank, turned = latent.shape[-1], rotated.shape[-1]
     one = {"dtype": latent.dtype, "device": latent.device}
-    keys_HRA, values_HRV = _of(expand, torch.eye(rank, **one), torch.zeros(rank, turned, **one))
-    turned_keys, turned_values = _of(
+    keys_HRA, values_HRV = _kv_of(expand, torch.eye(rank, **one), torch.zeros(rank, turned, **one))
+    turned_keys, turned_values = _kv_of(
         expand, torch.zeros(turned, rank, **one), torch.eye(turned, **one)
     )
     plain = keys_HRA.shape[-1] - turned
@@ -99,6 +99,6 @@ def expansion_of(expand: Expand, latent: Any, rotated: Any) -> LatentExpansion |
     return LatentExpansion(keys_HPR, values_HRV.transpose(1, 2).contiguous(), turned)
 
 
-def _of(expand: Expand, latent: Any, rotated: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _kv_of(expand: Expand, latent: Any, rotated: Any) -> tuple[torch.Tensor, torch.Tensor]:
     keys, values = expand(latent[None, None], rotated[None, None])
     return keys[0], values[0]

@@ -6,14 +6,21 @@ parts has blocks of one number in all of them, which leave and come back as one.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from molink.engine.memory.arriving_blocks import Arrivals, ArrivingBlocks
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.engine_protocol import values
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.kv.blocks import KvBlocks
+from molink_scheduler.kv.changes import (
+    DropBlocks,
+    KeepBlocks,
+    KeptBlocks,
+    LowerBlocks,
+    OutwardChange,
+    RetainBlocks,
+)
 
 
 class CachingPart(Protocol):
@@ -82,22 +89,35 @@ class BlocksOfParts:
         """Packer of a block of all parts."""
         return PackedBlocks(tuple(part.kv_memory for part in self.parts))
 
-    def blocks_out(self, change: CacheChange, *, copied: bool) -> list[values.BlocksOut]:
+    def blocks_out(self, change: OutwardChange, *, copied: bool) -> values.BlocksOut | None:
         """Keep, drop and put away blocks as the head says; what is put away."""
-        for part in self.parts if change.retain is not None else ():
-            cached = part.kv.cached_numbers()  # A part that is new has none of the others'.
-            part.kv.drop([number for number in cached if not change.retains(number)])
-        for part in self.parts:
-            for kept in change.keep:
-                part.kv.keep(kept.request_id, kept.first_block, kept.numbers)
-        out = [self._put_away(tier, numbers, copied) for tier, numbers in change.put_away]
-        self._leave([number for number in change.dropped if self.parts[0].kv.has(number)])
-        return out
+        match change:
+            case KeepBlocks(kept):
+                self._keep(kept)
+            case DropBlocks():
+                self._leave([one for one in change.numbers if self.parts[0].kv.has(one)])
+            case LowerBlocks(tier):
+                return self._put_away(tier, tuple(change.numbers), copied)
+            case RetainBlocks():
+                self._retain(change)
+            case _:
+                assert_never(change)
+        return None
 
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""
         arrivals = [part.arrivals.bring_back(part.kv, numbers) for part in self.parts]
         return ArrivingTogether(self.packed, arrivals)
+
+    def _keep(self, kept: Iterable[KeptBlocks]) -> None:
+        for part in self.parts:
+            for one in kept:
+                part.kv.keep(one.request_id, one.first_block, one.numbers)
+
+    def _retain(self, change: RetainBlocks) -> None:
+        for part in self.parts:
+            cached = part.kv.cached_numbers()  # A part that is new has none of the others'.
+            part.kv.drop([number for number in cached if number not in change])
 
     def _put_away(self, tier: int, numbers: Sequence[int], copied: bool) -> values.BlocksOut:
         """Blocks go to a lower tier, from the device or from the one above."""

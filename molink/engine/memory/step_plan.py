@@ -1,4 +1,4 @@
-"""Where do the rows of a batch stand, and which KV slots do they write and read?
+"""Plan of one step: where a batch's rows stand, and which KV slots they write and read.
 
 Worked out once per step, uploaded in one copy with whatever else a step indexes or computes with,
 and used by every layer. A *slot* is the place of one token in the KV pool: block times 16 plus

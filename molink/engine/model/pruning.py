@@ -1,4 +1,4 @@
-"""How does a whole-model class become a stage that owns some of its layers?
+"""Pruning of a whole-model class to a stage that owns some of its layers.
 
 The model's own class is subclassed. Once its constructor has built the skeleton (on the meta
 device, so nothing is allocated), every part that another stage owns is replaced by a module without

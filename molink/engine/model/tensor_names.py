@@ -1,4 +1,4 @@
-"""What do the tensors of a checkpoint become in a model?
+"""Mapping from the tensors of a checkpoint to those of a model.
 
 Checkpoints of one architecture come with older and newer names, and some layers hold several stored
 tensors as one (experts, for example). The library knows how; this asks it.

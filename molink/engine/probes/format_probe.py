@@ -1,4 +1,4 @@
-"""How long are products with weights of each format? `python -m molink.engine.probes.format_probe`.
+"""Probe of weight formats: times products. `python -m molink.engine.probes.format_probe`.
 
 Beside timing a layer of the cluster's model, and once for a device instead of once for a model: so
 a node that was measured for one model can be planned for any other. Square matrices of random codes
@@ -80,7 +80,7 @@ def _copies(
     layer = _random_linear(declared, width, dtype)
     held = layer.quantized.nbytes if isinstance(layer, QuantizedLinear) else layer.weight.nbytes
     count = max(2, COLD_BYTES[device.type] // held)
-    copies = nn.ModuleList(_on_device(layer, device) for _ in range(count))
+    copies = nn.ModuleList(_placed(layer, device) for _ in range(count))
     if device.type == "cuda":
         use_cuda_kernels(copies)
     return copies
@@ -96,7 +96,7 @@ def _random_linear(
     return QuantizedLinear(weight, None, dtype)
 
 
-def _on_device(layer: nn.Linear | QuantizedLinear, device: torch.device) -> nn.Module:
+def _placed(layer: nn.Linear | QuantizedLinear, device: torch.device) -> nn.Module:
     """A copy, as a stage would hold it."""
     if isinstance(layer, nn.Linear):
         packed = pack([layer]) if device.type == "cpu" else None

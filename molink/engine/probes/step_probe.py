@@ -1,4 +1,4 @@
-"""How long does this PC compute one decoder layer? `python -m molink.engine.probes.step_probe`.
+"""Probe of this PC: times one decoder layer. `python -m molink.engine.probes.step_probe`.
 
 A process of its own, started by the agent before anything is assigned: nothing but config.json is
 needed, because a layer of random weights takes as long as one of real ones. They have the format

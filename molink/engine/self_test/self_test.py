@@ -1,4 +1,4 @@
-"""Does this architecture, cut into stages, compute what it computes whole? Only numbers can tell.
+"""Self-test of an architecture: cut into stages it must compute what it computes whole.
 
 Before weights are loaded, a miniature of the model with random weights is run twice
 in fp32: whole, by the library's own reference attention, one sequence after the other; and over

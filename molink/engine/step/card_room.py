@@ -1,4 +1,4 @@
-"""How much KV has room on a graphics card, beside weights and what a step takes?
+"""Room for KV on a graphics card, beside weights and what a step takes.
 
 A card commits memory at once, so what a stage takes is measured before it offers anything: the
 longest span is run once, and what the allocator has held meanwhile beyond the tensors that stay is

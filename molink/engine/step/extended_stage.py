@@ -25,7 +25,7 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.kv.blocks import KvBlocks
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import Extension, HasRows
-from molink_scheduler.stage.replay_log import SentRows
+from molink_scheduler.stage.sent_rows import SentRows
 
 Compute = Callable[[StageExecutor, Batch, SentRows], StepOutput]
 """Computes replayed rows."""

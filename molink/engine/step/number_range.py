@@ -1,4 +1,4 @@
-"""fp16 ends at 65,504: is that enough for a model that was made for bfloat16, which ends at 3e38?
+"""Check that fp16, which ends at 65,504, is enough for a model made for bfloat16 (up to 3e38).
 
 Cards before the RTX 30 multiply fp16 and no bfloat16, and many checkpoints are bfloat16. Most keep
 far within fp16; some (gemma's, some of qwen's) let single numbers of the residual grow beyond it,

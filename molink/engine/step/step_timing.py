@@ -1,4 +1,4 @@
-"""How long does a real stage take for a step? Batches of its own making, one stage at a time.
+"""Timing of a real stage's steps, with batches of its own making, one stage at a time.
 
 A step is measured where requests stand in the middle of their life: their KV is computed first, in
 spans, because memory that was never written is quicker to read than any KV. The same step is then

@@ -17,7 +17,7 @@ from molink.errors import StageError
 from molink_scheduler.batch import Batch
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import Extension, HasRows
-from molink_scheduler.stage.replay_log import SentRows
+from molink_scheduler.stage.sent_rows import SentRows
 
 
 def both(kept: Executor, added: StageExecutor, held: Held) -> ExtendedExecutor:

@@ -98,7 +98,7 @@ def fused_rows(other: str, order: Order | None = None) -> Change:
     """The rows of this part and, below them, those of another part as one matrix."""
 
     def change(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors]:
-        second = _beside(model, tensor, other)
+        second = _sibling(model, tensor, other)
         shape = (tensor.shape[0] + second.shape[0], *tensor.shape[1:])
         rows = None if order is None else order(model, tensor)
         return [_rows(model, [(tensor, second)], name, shape, rows)]
@@ -111,7 +111,7 @@ def fused_experts(
 ) -> list[NewTensors]:
     """Stack of each expert's gate with its up projection below it, or with rows of both in turns;
     of biases, [experts, rows], the same with their numbers."""
-    second = _beside(model, tensor, "ffn_up_exps")
+    second = _sibling(model, tensor, "ffn_up_exps")
     if second.shape != tensor.shape or len(tensor.shape) not in (2, 3):
         raise model.misfit(tensor, f"the shape {tensor.shape}, ffn_up_exps {second.shape}")
     experts, rows, *inputs = tensor.shape
@@ -125,7 +125,7 @@ experts_in_turns = partial(fused_experts, in_turns=True)
 """Gates and up projections as gpt-oss has them."""
 
 
-def _beside(model: GgufModel, tensor: GgufTensor, other: str) -> GgufTensor:
+def _sibling(model: GgufModel, tensor: GgufTensor, other: str) -> GgufTensor:
     found = model.tensors.get(tensor.name.replace(tensor.name.split(".")[2], other))
     if found is None or found.shape[1:] != tensor.shape[1:]:
         raise model.misfit(tensor, f"no match in {other}")

@@ -79,7 +79,7 @@ LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
 """Numbers for codes, times a block's scale, of other types that the package does not read."""
 
 
-def _of_levels(blocks: np.ndarray, levels: tuple[int, ...]) -> np.ndarray:
+def _level_values(blocks: np.ndarray, levels: tuple[int, ...]) -> np.ndarray:
     bits = len(levels) // 2
     scale = blocks[..., :2].copy().view(np.float16).astype(np.float32)
     codes = (blocks[..., 2:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & (len(levels) - 1)
@@ -94,7 +94,7 @@ def _numbers(raw: np.ndarray, kind: BlockType) -> np.ndarray:
     if kind.name in PLAIN:
         return raw.view(PLAIN[kind.name]).astype(np.float32)
     if kind.name in LEVELS:
-        return _of_levels(raw.reshape(len(raw), -1, kind.size), LEVELS[kind.name])
+        return _level_values(raw.reshape(len(raw), -1, kind.size), LEVELS[kind.name])
     if kind.name == "Q8_K":  # Nor this: a scale, codes, and their sums.
         blocks = raw.reshape(len(raw), -1, kind.size)
         scale = blocks[..., :4].copy().view(np.float32)

@@ -275,7 +275,7 @@ def _answer(row: sqlite3.Row) -> KeptAnswer | None:
         sampling,
         owner or None,
         row["priority"],
-        _on_loop(deadline),
+        _loop_time(deadline),
         cache_salt(None, row["id"]),  # What it had chosen is not kept: it shares with nobody.
     )
     place = None
@@ -318,6 +318,6 @@ def _with_tokens(db: sqlite3.Connection, answer: KeptAnswer) -> KeptAnswer:
     return replace(answer, token_ids=tuple(token_ids), logprobs=tuple(logprobs), came_unix_s=times)
 
 
-def _on_loop(unix_s: float | None) -> float | None:
+def _loop_time(unix_s: float | None) -> float | None:
     """A moment since 1970 by the clock that event loops use."""
     return None if unix_s is None else unix_s - time.time() + time.monotonic()

@@ -8,12 +8,22 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from molink.engine_protocol.engine import BlocksIn, CachedBlocks
 from molink.engine_protocol.values import Prepared, RowsKept
+from molink.stage.cache.lower_store import EmptyStore, LowerStore
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_scheduler.batch import CacheChange, Fetched
+from molink_scheduler.kv.changes import (
+    CacheChange,
+    DropBlocks,
+    FetchBlocks,
+    Fetched,
+    KeepBlocks,
+    LowerBlocks,
+    RetainBlocks,
+)
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
 
 log = logging.getLogger(__name__)
@@ -24,8 +34,8 @@ class StageCache:
     """Cached blocks of one stage, wherever they are; for the stage's own thread."""
 
     device: CachedBlocks
-    store: CacheStore | None = None
-    """Store of the blocks; None: they leave the device's memory for good."""
+    store: LowerStore = field(default_factory=EmptyStore)
+    """Store of the blocks that leave the device's memory."""
     _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
     _arriving: list[BlocksIn] = field(default_factory=list)
     """Blocks that are being filled."""
@@ -51,40 +61,51 @@ class StageCache:
             cache._read.append(answer)
             wake()
 
-        cache.store = CacheStore(room, layers.block_bytes, fetched)
-        cache.store.start(device, layers.kv_blocks)
+        store = CacheStore(room, layers.block_bytes, fetched)
+        store.start(device, layers.kv_blocks)
+        cache.store = store
         return cache
 
     @property
     def tiers(self) -> CacheTiers | None:
         """Room below the device's memory, as measured; None: there is none."""
-        return None if self.store is None else self.store.tiers
+        return _with_room(self.store.tiers)
 
     def tiers_of(self, layers: Prepared) -> CacheTiers | None:
         """Room and rates where more layers take the place of its own."""
-        if self.store is None or layers.loaded.state_slots is not None:
+        if layers.loaded.state_slots is not None:
             return None
-        return self.store.tiers_of(layers.block_bytes)
+        return _with_room(self.store.tiers_of(layers.block_bytes))
 
     def change(self, change: CacheChange) -> None:
         """Do as the head says; what comes back is in `take_read` once it is there."""
-        if self._arriving:
-            self._settle([*change.dropped, *(one for _, some in change.put_away for one in some)])
-        store = self.store
-        leaving = self.device.blocks_out(change, copied=store is not None)
-        if store is None:
-            return
-        for out in leaving:
-            if out.numbers:
-                store.put(out.tier, out.numbers, out.packed_BW)
-            if out.lower:
-                store.put(out.tier, out.lower, None)
-        if dropped := list(change.dropped):
-            store.drop(dropped)
-        if change.fetch:
-            arriving = self.device.blocks_in(change.fetched)
-            self._arriving.append(arriving)
-            store.fetch(change.fetch_id, arriving)
+        match change:
+            case KeepBlocks() | RetainBlocks():
+                self.device.blocks_out(change, copied=False)
+            case DropBlocks():
+                self._drop(change)
+            case LowerBlocks():
+                self._lower(change)
+            case FetchBlocks(fetch_id):
+                arriving = self.device.blocks_in(tuple(change.numbers))
+                self._arriving.append(arriving)
+                self.store.fetch(fetch_id, arriving)
+            case _:
+                assert_never(change)
+
+    def _drop(self, change: DropBlocks) -> None:
+        numbers = list(change.numbers)
+        self._settle(numbers)
+        self.device.blocks_out(change, copied=False)
+        self.store.drop(numbers)
+
+    def _lower(self, change: LowerBlocks) -> None:
+        self._settle(list(change.numbers))
+        out = self.device.blocks_out(change, copied=True)
+        if out is not None and out.numbers:
+            self.store.put(out.tier, out.numbers, out.packed_BW)
+        if out is not None and out.lower:
+            self.store.put(out.tier, out.lower, None)
 
     def take_read(self) -> list[Fetched]:
         """Answers of fetches that have come since the last call. Raises StageError where blocks
@@ -96,23 +117,21 @@ class StageCache:
     def go_on(self, kept: RowsKept, block_bytes: int) -> bool:
         """Whether what is cached stays in the ring's next epoch; else nothing is cached any more,
         and blocks are of this size from now on."""
-        stays = kept.chains_stay and self.store is None
+        stays = kept.chains_stay and not self.store.tiers.has_room
         if not stays:
             self.clear(block_bytes)
         return stays
 
     def clear(self, block_bytes: int) -> None:
         """Cache nothing, and blocks of this size from now on."""
-        if self.store is not None:
-            self.store.clear(block_bytes)
+        self.store.clear(block_bytes)
         self._read.clear()
         self._arriving.clear()
-        self.device.blocks_out(CacheChange(retain=()), copied=False)
+        self.device.blocks_out(RetainBlocks(), copied=False)
 
     def shed(self) -> None:
         """Drop the blocks cached in host memory: the host is short of it."""
-        if self.store is not None:
-            self.store.shed()
+        self.store.shed()
 
     def _settle(self, numbers: list[int]) -> None:
         """Wait for those of the blocks that are being filled: others may write there next. It is
@@ -120,3 +139,7 @@ class StageCache:
         self._arriving = [one for one in self._arriving if not one.is_there]
         for arriving in self._arriving:
             arriving.settle(numbers)
+
+
+def _with_room(tiers: CacheTiers) -> CacheTiers | None:
+    return tiers if tiers.has_room else None

@@ -24,7 +24,7 @@ from molink.engine_protocol.engine import BlocksIn, CachedBlocks
 from molink.engine_protocol.values import BlockBytes
 from molink.stage.cache.sealed_file import TAG_BYTES, SealedFile
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_scheduler.batch import CacheChange, Fetched
+from molink_scheduler.kv.changes import DropBlocks, Fetched, LowerBlocks
 from molink_scheduler.kv.tiers import FILE, HOST, TIER_BLOCKS_MAX, CacheTiers
 
 log = logging.getLogger(__name__)
@@ -286,7 +286,7 @@ class CacheStore:
             device.blocks_in(range(len(found))).fill(found)
         copied_at = time.perf_counter()
         if found:
-            device.blocks_out(CacheChange(drop=((0, len(found)),)), copied=False)
+            device.blocks_out(DropBlocks(((0, len(found)),)), copied=False)
         read_s = read_at - began if tier == FILE else 0.0
         return read_s / max(1, count), (copied_at - read_at) / max(1, count)
 
@@ -304,5 +304,5 @@ def _sample(device: CachedBlocks, count: int) -> BlockBytes | None:
     if not count:
         return None
     device.blocks_in(range(count)).fill(())
-    (out,) = device.blocks_out(CacheChange(to_host=((0, count),)), copied=True)
-    return out.packed_BW
+    out = device.blocks_out(LowerBlocks(HOST, ((0, count),)), copied=True)
+    return None if out is None else out.packed_BW

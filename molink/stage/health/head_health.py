@@ -28,12 +28,12 @@ def with_head(health: StageHealth, source: WorkSource, now: float) -> StageHealt
 
 def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:
     """Health of the cache's tiers; None where nothing is cached below the devices' memory."""
-    fetches = book.fetches
-    if book.tree is None or not any(map(fetches.tiers.capacity, (HOST, FILE))):
+    fetches, tree = book.fetches, book.cache.tree
+    if not (book.cache.is_on and book.cache.tiers.has_room):
         return None
     return CacheTiersHealth(
-        host_tokens=BLOCK_TOKENS * book.tree.blocks_in[HOST],
-        file_tokens=BLOCK_TOKENS * book.tree.blocks_in[FILE],
+        host_tokens=BLOCK_TOKENS * tree.blocks_in[HOST],
+        file_tokens=BLOCK_TOKENS * tree.blocks_in[FILE],
         fetched_tokens=BLOCK_TOKENS * fetches.fetched_blocks,
         lost_tokens=BLOCK_TOKENS * fetches.lost_blocks,
     )

@@ -83,7 +83,7 @@ class MoveOutcome:
 
 @dataclass(slots=True)
 class PathMove:
-    """Move under way."""
+    """Move of a link to another path, while it is under way."""
 
     address: str
     done: Done | None

@@ -1,4 +1,4 @@
-"""To which addresses may others send this program?
+"""Filter of the addresses to which others may send this program.
 
 A node says where it is reached, and a coordinator tells nodes where their neighbours are: whoever
 lies about it would have this PC connect to its own services, or to what else is in its home. So of
@@ -51,7 +51,7 @@ class Reach:
         own = _own_devices() if devices is None else list(devices)
         networks = {IPv4Network(f"{address}/{mask}", strict=False) for address, mask in own}
         networks |= {SHARED for address, _ in own if IPv4Address(address) in SHARED}
-        networks |= {block for one in addresses for block in PRIVATE_BLOCKS if _within(one, block)}
+        networks |= {block for one in addresses for block in PRIVATE_BLOCKS if _is_in(one, block)}
         return cls(hosts, tuple(networks), any(address.is_loopback for address in addresses))
 
     def permits(self, address: str) -> bool:
@@ -79,10 +79,10 @@ class Reach:
             return self.is_local
         if address.is_unspecified or address.is_multicast or address.is_link_local:
             return False
-        return address.is_global or any(_within(address, network) for network in self.networks)
+        return address.is_global or any(_is_in(address, network) for network in self.networks)
 
 
-def _within(address: Address, network: IPv4Network) -> bool:
+def _is_in(address: Address, network: IPv4Network) -> bool:
     return isinstance(address, IPv4Address) and address in network
 
 

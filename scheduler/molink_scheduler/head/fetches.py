@@ -17,9 +17,18 @@ Pure.
 import math
 from dataclasses import dataclass, field, replace
 
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, FetchPace, PromptPace
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs
+from molink_scheduler.kv.changes import FetchBlocks, Fetched
+from molink_scheduler.kv.prefix_tree import CachedPrefix
+from molink_scheduler.kv.ring_cache import RingCache
+from molink_scheduler.kv.tiers import (
+    FETCHES_MAX,
+    FetchPace,
+    PromptPace,
+    answer_s,
+    blocks_worth_fetching,
+)
 
 FETCH_FACTOR = 3.0
 """Multiple of the forecast until a fetch is answered: as patient as coordinators are with prompts.
@@ -51,7 +60,8 @@ class Fetch:
 class Fetches:
     """Blocks that come back now, and the paces by which a fetch is weighed."""
 
-    tiers: CacheTiers
+    cache: RingCache
+    """Table in which the blocks are."""
     pace: PromptPace = field(init=False, default_factory=PromptPace)
     answers: FetchPace = field(init=False, default_factory=FetchPace)
     under_way: dict[int, Fetch] = field(init=False, default_factory=dict)
@@ -78,13 +88,52 @@ class Fetches:
         """Whether blocks are on their way for a request."""
         return any(one.sequence is sequence for one in self.under_way.values())
 
-    def begin(self, fetch: Fetch, runs: tuple[tuple[int, int], ...]) -> CacheChange:
-        """Blocks in these runs begin to come back: what stages are told."""
-        change = CacheChange(fetch=runs, fetch_id=self._next_id)
+    def begin(self, sequence: Sequence, near: CachedPrefix, now: float) -> bool:
+        """Begin to bring back the blocks behind what is `near` of a request's beginning, if some
+        are away and that is sooner than computing them."""
+        wanted, from_file = self._worth_fetching(sequence)
+        if not wanted or wanted > self.cache.ledger.blocks_free + self.cache.blocks_beside(near):
+            return False
+        salt, packed, _ = prompt_of(sequence)
+        prefix, numbers = self.cache.fetchable(salt, packed, near.blocks, wanted)
+        blocks = sum(map(len, numbers))
+        expected_s = answer_s(from_file, self.cache.tiers, self.pace.trip_s or 0.0)
+        change = FetchBlocks(self._next_id, named_runs(numbers))
+        node = self.cache.fetch(prefix, change, sequence.owner)
+        from_file = max(0, from_file - wanted + blocks)
+        self.awaiting(Fetch(sequence, node, blocks, from_file, now, expected_s))
+        sequence.was_fetched = True
+        return True
+
+    def awaiting(self, fetch: Fetch) -> None:
+        """Wait for a fetch of which stages are told."""
         due_at = fetch.begun_at + self._patience_s(fetch)
         self.under_way[self._next_id] = replace(fetch, due_at=due_at)
         self._next_id += 1
-        return change
+
+    def answered(self, fetched: Fetched, now: float) -> str | None:
+        """So many blocks of a fetch are sure on every stage; why that cannot be, None: it can."""
+        fetch = self.under_way.get(fetched.fetch_id) or self.late.get(fetched.fetch_id)
+        if fetch is None or fetched.blocks > fetch.blocks:
+            return f"nothing was to come back as fetch {fetched.fetch_id}, or less of it"
+        if self.late.pop(fetched.fetch_id, None) is None:
+            self._end(fetched, now)
+        return None
+
+    def give_up(self, now: float) -> bool:
+        """Have those that are overdue computed instead; whether there were any."""
+        overdue = [one for one, fetch in self.under_way.items() if fetch.due_at <= now]
+        for fetch_id in overdue:
+            self.late[fetch_id] = self.under_way[fetch_id]
+            self._end(Fetched(fetch_id, 0), now)
+        return bool(overdue)
+
+    def _worth_fetching(self, sequence: Sequence) -> tuple[int, int]:
+        """Blocks behind a request's cached beginning that had better be brought back, and how many
+        of them are in the file."""
+        host, file = self.cache.away(*prompt_of(sequence))
+        found = blocks_worth_fetching(host, file, self.cache.tiers, self.pace, self.answers)
+        return found, max(0, found - host)
 
     def _patience_s(self, fetch: Fetch) -> float:
         """How long a fetch is waited for; one thread of each stage reads those before it first."""
@@ -92,16 +141,18 @@ class Fetches:
         expected_s = fetch.expected_s + sum(one.expected_s for one in before)
         return max(FETCH_WAIT_MIN_S, FETCH_FACTOR * expected_s * self.answers.slowness)
 
-    def awaited(self, fetch_id: int) -> Fetch | None:
-        """The fetch of this number whose answer is still to come, given up or not."""
-        return self.under_way.get(fetch_id) or self.late.get(fetch_id)
-
-    def end(self, fetch_id: int, blocks: int, now: float) -> Fetch:
-        """A fetch has ended with so many of its blocks; the others are lost."""
-        fetch = self.under_way.pop(fetch_id)
+    def _end(self, fetched: Fetched, now: float) -> None:
+        """End a fetch: so many of its blocks are cached in device memory, the others no more."""
+        fetch = self.under_way.pop(fetched.fetch_id)
         self.answers.answered(fetch.expected_s, now - fetch.begun_at)
         from_host = fetch.blocks - fetch.file_blocks
-        self.answers.came(max(0, blocks - from_host), fetch.file_blocks)
-        self.fetched_blocks += blocks
-        self.lost_blocks += fetch.blocks - blocks
-        return fetch
+        self.answers.came(max(0, fetched.blocks - from_host), fetch.file_blocks)
+        self.fetched_blocks += fetched.blocks
+        self.lost_blocks += fetch.blocks - fetched.blocks
+        self.cache.arrived(fetch.node, fetched.blocks, fetch.blocks)
+
+
+def prompt_of(sequence: Sequence) -> tuple[str, bytes, int]:
+    """Salt and tokens by which a request is cached, and the most blocks that it may begin with."""
+    blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
+    return sequence.request.cache_salt, sequence.packed, blocks_max

@@ -40,6 +40,7 @@ from molink_scheduler.events import (
     StageEvent,
 )
 from molink_scheduler.head.decode_batcher import DecodeBatcher, must_leave_it
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.objections import (
@@ -52,10 +53,10 @@ from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.tiered_tree import TieredTree
+from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.request import Request
-from molink_scheduler.resume import Resume
 from molink_scheduler.timing.steps import DecodeClock
 
 __all__ = ["HeadScheduler", "HeadSettings"]
@@ -70,11 +71,9 @@ class HeadScheduler:
     """The requests of one ring, from arrival to their last token."""
 
     settings: HeadSettings
-    resume: Resume = field(default_factory=Resume)
-    """Requests and cached blocks that survivors keep from the ring's epoch before."""
-    missing: frozenset[int] = frozenset()
-    """Requests that others may have kept, and this head not."""
-    before: InitVar[TieredTree | None] = None  # Directory of the ring's epoch before.
+    kept: KeptRequests = field(default_factory=KeptRequests)
+    """Requests that go on from the ring's epoch before."""
+    before: InitVar[RingCache | None] = None  # What was cached in that epoch.
     book: KvBook = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
@@ -84,14 +83,11 @@ class HeadScheduler:
     """Codec of the activations of batches planned from now on."""
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
-    _kept: dict[int, int] = field(init=False)
-    """Tokens of each request that was kept and has not been submitted again."""
 
-    def __post_init__(self, before: TieredTree | None) -> None:
-        stays = (before or TieredTree()) if self.resume.chains_stay else None
-        self.book = KvBook.of(self.settings.ring, stays)
-        self._kept = dict(self.resume.requests)
-        for request_id, tokens in self._kept.items():
+    def __post_init__(self, before: RingCache | None) -> None:
+        chains_stay = self.kept.resume.chains_stay
+        self.book = KvBook.of(self.settings.ring, before, chains_stay=chains_stay)
+        for request_id, tokens in self.kept.tokens:
             self.kv.grow(request_id, tokens)
         self.decode = DecodeBatcher(self.settings, self.clock)
         self.prompts = PromptQueue(self.settings, self.book, self.clock)
@@ -158,11 +154,11 @@ class HeadScheduler:
             case BlocksRead(fetched):
                 return [SendFetched(fetched)]
             case FetchArrived(fetched):
-                objection = self.book.fetched(fetched, now)
+                objection = self.book.fetches.answered(fetched, now)
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
-            case CacheChanged(change) if change.retain is not None:
-                retained = self.book.retain(change)
+            case CacheChanged(RetainBlocks() as change):
+                retained = self.book.cache.retain(change)
                 if retained is not None:
                     return [SendCacheChange(retained)]
                 return [Refuse("what stays cached from the epoch before was said already")]
@@ -179,7 +175,7 @@ class HeadScheduler:
         Decode first; prefill when no group is ready, or when decode has passed it often enough.
         """
         self.prompts.link_measured(link_bytes_per_s)
-        if self.book.give_up_fetches(now):
+        if self.book.fetches.give_up(now):
             self.prompts.released()
         orders: list[BookOrder] = []
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
@@ -203,7 +199,7 @@ class HeadScheduler:
 
     def _drops(self) -> list[BookOrder]:
         """Orders for blocks that leave the cache, or device memory, now, or come back."""
-        return [SendCacheChange(change) for change in self.book.take_changes()]
+        return [SendCacheChange(change) for change in self.book.cache.take_changes()]
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -213,12 +209,8 @@ class HeadScheduler:
         if (objection := request_objection(request, self.kv, self.settings.limits)) is not None:
             return [RefuseRequest(objection, request.request_id)]
         sequence = Sequence(request)
-        kept = self._kept.get(request.request_id, 0)
-        if kept >= len(sequence.known):
-            few = f"request {request.request_id} has fewer tokens than were kept of it"
-            return [RefuseRequest(few, request.request_id)]
-        if self._kept.pop(request.request_id, 0):
-            sequence.keep(kept, fresh=self.resume.fresh)
+        if (objection := self.kept.take_up(sequence)) is not None:
+            return [RefuseRequest(objection, request.request_id)]
         self._sequences[request.request_id] = sequence
         self.prompts.join(sequence)
         return []
@@ -237,7 +229,7 @@ class HeadScheduler:
 
     def _forget_kept(self, request_id: int) -> list[BookOrder]:
         """Release a request that does not go on after all; stages without it pass that on."""
-        if self._kept.pop(request_id, None) is None and request_id not in self.missing:
+        if not self.kept.forget(request_id):
             return []
         self.kv.release(request_id)
         self.prompts.released()
@@ -299,15 +291,12 @@ class HeadScheduler:
             self.decode.token_ready(sequence)
 
     def _settle(self, sequence: Sequence) -> list[BookOrder]:
-        """Release a sequence that has ended or is preempted, once nothing of it is in flight: of
-        rows that are replayed to the next stage nothing comes back, so one more row follows them,
-        which does."""
+        """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
         if not sequence.stopping or sequence.in_flight:
             return []
         if sequence.token_is_late and not sequence.cancelled:
             return []  # Once it is drawn, the coordinator has it too.
-        if self.resume.next_fresh and sequence.is_replayed:
-            sequence.replay_no_further()
+        if self.kept.ends_replay(sequence):
             return []
         return self._end(sequence) if sequence.cancelled else self._preempt(sequence)
 
@@ -382,7 +371,6 @@ class HeadScheduler:
         result_due_at: float | None = None,
     ) -> RunBatch:
         last = spans[-1]
-        is_replay = last.end <= self._sequences[last.request_id].kept_tokens
         batch = Batch(
             self._next_batch_id,
             batch_class,
@@ -390,7 +378,7 @@ class HeadScheduler:
             tuple(spans),
             admissions,
             self.codec,
-            replay=is_replay,
+            replay=last.end <= self._sequences[last.request_id].kept_tokens,
             snapshots=self.book.states_kept(spans, self._sequences),
         )
         self._next_batch_id += 1

@@ -15,7 +15,7 @@ as one. The snapshot is of use once the span is back from the tail.
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from molink_scheduler.batch import KeptState, Span
@@ -23,6 +23,33 @@ from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import STATE_CHUNK_TOKENS
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.snapshots import SnapshotDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class NoSnapshots:
+    """Snapshots of a ring whose layers keep no states: a request begins behind any cached block."""
+
+    def begin(self, sequence: Sequence, last_block: int | None, partings: Iterable[int]) -> None:
+        """A request is admitted; it needs none."""
+
+    def ordered(
+        self, spans: Iterable[Span], sequences: Mapping[int, Sequence]
+    ) -> tuple[KeptState, ...]:
+        """No orders."""
+        return ()
+
+    def coming_blocks(self, other: Sequence, blocks: int) -> int:
+        """All blocks of a prompt under way are of use."""
+        return blocks
+
+    def returned(self, sequence: Sequence) -> None:
+        """Rows of a request have come out of the tail."""
+
+    def settle(self, sequence: Sequence, numbers: list[int]) -> None:
+        """Blocks are cached of a request."""
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget a request."""
 
 
 @dataclass(slots=True)
@@ -40,7 +67,14 @@ class Snapshots:
         tokens = {_chunked(blocks * BLOCK_TOKENS) for blocks in ends}
         sequence.keep_at = sorted(one for one in tokens if one > sequence.begun_tokens)
 
-    def ordered(self, sequence: Sequence, span: Span) -> KeptState | None:
+    def ordered(
+        self, spans: Iterable[Span], sequences: Mapping[int, Sequence]
+    ) -> tuple[KeptState, ...]:
+        """Orders to keep the states behind spans that leave now."""
+        orders = (self._order(sequences[one.request_id], one) for one in spans)
+        return tuple(kept for kept in orders if kept is not None)
+
+    def _order(self, sequence: Sequence, span: Span) -> KeptState | None:
         """Order to keep the states behind a span that leaves now; None: nothing is kept."""
         is_wanted = span.end in sequence.keep_at
         if is_wanted:

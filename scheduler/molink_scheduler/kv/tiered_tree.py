@@ -118,7 +118,7 @@ class TieredTree(PrefixTree):
             node = self._nodes[here]
             near = node.numbers if node.tier == DEVICE else ()
             if (count := len([*takewhile(stays, chain.from_iterable(near))])) > 0:
-                there = kept._take_over(node, count, parent)
+                there = kept._add_part_of(node, count, parent)
                 complete = count == node.blocks
                 waiting += [(child, there) for child in node.children.values() if complete]
         kept._settle_ends()
@@ -127,7 +127,7 @@ class TieredTree(PrefixTree):
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def _take_over(self, node: Node, blocks: int, parent: int) -> int:
+    def _add_part_of(self, node: Node, blocks: int, parent: int) -> int:
         """A node like the first blocks of another tree's."""
         above = self._nodes[parent]
         there = self._add(

@@ -1,4 +1,4 @@
-"""How fast is the link to the next stage, and how long do its bytes queue, right now?
+"""Estimator of a link: how fast it is, and how long its bytes queue, right now.
 
 Every chunk is acknowledged. The bytes that came back between two moments give a rate; the soonest
 that any chunk came back, less the time that the chunk itself took on the wire, gives the base round

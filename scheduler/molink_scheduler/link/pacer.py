@@ -1,4 +1,4 @@
-"""How much may be under way on a link? Enough to keep it busy, no more: the sender owns the queue.
+"""Pacer of a link: enough is under way to keep it busy, no more, so the sender owns the queue.
 
 What a sender hands to a socket it can no longer order, and a home router holds seconds of prefill.
 So no more is unacknowledged than the window of `LinkWindow`: a bandwidth-delay product, a chunk,
@@ -98,7 +98,7 @@ class LinkPacer:
 
     @property
     def silent_since(self) -> float:
-        """When the last acknowledgement came, or what is in flight began to leave, if later."""
+        """Time of the last acknowledgement, or when what is in flight began to leave, if later."""
         return self._progress_at
 
     @property
@@ -166,7 +166,7 @@ class LinkPacer:
         return True
 
     def next_wake(self, now: float, *, urgent: bool = False) -> float | None:
-        """When a chunk may leave without an acknowledgement before; None when one may leave now."""
+        """Time when a chunk may leave without another acknowledgement; None: one may leave now."""
         if self._open_bytes(now, urgent) >= self._window.piece_bytes:
             least, spare = self._least_bytes(urgent), self.is_spare
             at = self.budget.sendable_at(least, now, urgent=urgent, spare=spare)
@@ -243,7 +243,7 @@ class LinkPacer:
         return now >= self._stall_at
 
     def _opens_at(self, now: float) -> float | None:
-        """From when on the pacing rate lets something go; None while the window is full."""
+        """Time from which the pacing rate lets something go; None while the window is full."""
         is_open = self._open_bytes(now, False) >= self._window.piece_bytes
         return max(now, self._paced_until) if is_open else None
 

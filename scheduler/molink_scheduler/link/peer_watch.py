@@ -1,4 +1,4 @@
-"""Is the far end of a link still there? Both ends know within a second or so, also of an idle link.
+"""Watch over the far end of a link: both ends miss it within a second or so, also on an idle link.
 
 A PC that is switched off, or whose line is cut, closes nothing. So whoever sends lets no
 `BEAT_PERIOD_S` pass without a frame, a hello where there is nothing else, and the far end answers
@@ -76,7 +76,7 @@ class PeerWatch:
         return self._is_silent and not before
 
     def silent_s(self, now: float) -> float:
-        """For how long nothing has come; 0 while that is not too long."""
+        """Seconds for which nothing has come; 0 while that is not too long."""
         if self._arrived_at is None:
             return 0.0
         silent_s = now - self._arrived_at

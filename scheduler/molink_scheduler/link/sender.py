@@ -75,7 +75,7 @@ class PrefillPause:
     """When the allowance was counted."""
 
     def until(self, now: float, drain_s: float) -> float | None:
-        """Until when prefill that waits must go on waiting; None: it may leave.
+        """Time until which prefill that waits must go on waiting; None: it may leave.
 
         `drain_s` is how long the bottleneck would be busy with what has left and one chunk more.
         """
@@ -138,11 +138,11 @@ class LinkSender:
         self.pacer.is_spare = bool(others)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """When the stage expects to want this link for decode again; the just-in-time rule asks."""
+        """Tell when the stage expects to want this link for decode: the just-in-time rule asks."""
         self._next_decode_due_at = due_at
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """When the result of the decode step that has begun is expected; prefill makes room."""
+        """Tell when the begun decode step's result is expected; prefill makes room."""
         self._pause.ready_at = due_at
 
     def offer(self, transfer: Transfer, now: float) -> None:
@@ -231,7 +231,7 @@ class LinkSender:
         self.pacer.on_sent(repeat.sequence, repeat.size_bytes, now, urgent=repeat.urgent)
 
     def next_wake(self, now: float) -> float | None:
-        """When to ask again if nothing happens before; None when only an event helps."""
+        """Time to ask again if nothing happens before; None when only an event helps."""
         if self._again:
             return self.pacer.next_wake(now, urgent=self._again[0].urgent)
         if self.queue.is_empty:
@@ -268,11 +268,11 @@ class LinkSender:
         return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
 
     def _turn_at(self, now: float) -> float | None:
-        """When to ask again whether others leave room; None: they do."""
+        """Time to ask again whether others leave room; None: they do."""
         return self._turn.until(self.rate_bytes_per_s, now) if self._turn is not None else None
 
     def _paused_until(self, now: float) -> float | None:
-        """Until when prefill waits for a decode step under way; None: it does not wait."""
+        """Time until which prefill waits for a decode step under way; None: it does not wait."""
         if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
             return None
         until = self._pause.until(now, self.pacer.drain_s)

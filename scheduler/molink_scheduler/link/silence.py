@@ -1,4 +1,4 @@
-"""Is the path to the far end dead, and what should be done about it?
+"""Steps against a path to the far end that is dead: another connection, another path, giving up.
 
 A router that restarts, or forgets a connection, informs neither end: what is sent vanishes, and TCP
 goes on trying for a quarter of an hour. What a link can see is that nothing is acknowledged any
@@ -116,7 +116,7 @@ class LinkSilence:
         return Reconnect(ask_for_path=self._tries > 1)
 
     def _due_at(self, pacer: LinkPacer, now: float) -> float:
-        """When the next try is due if nothing is acknowledged before."""
+        """Time when the next try is due if nothing is acknowledged before."""
         since = pacer.silent_since if pacer.in_flight_bytes else self._hello_at
         if since is None:  # What leaves from now on cannot be late sooner.
             return now + SILENT_S_MIN

@@ -1,4 +1,4 @@
-"""When may a link send that only takes what others leave? While nothing waits on any of them.
+"""Turn of a link that takes only what others leave: it sends while nothing waits on any of them.
 
 Links of one node leave over one line, and each knows only what it has under way itself. A shadow's
 rows are in no hurry, so their link looks at the others before each chunk, and waits until what all
@@ -44,7 +44,7 @@ class SpareTurn:
         self._others_bytes = self._sum()
 
     def until(self, rate_bytes_per_s: float, now: float) -> float | None:
-        """When to ask again, on a line of such a rate; None: a chunk may leave now."""
+        """Time to ask again, on a line of such a rate; None: a chunk may leave now."""
         before, self._others_bytes = self._others_bytes, self._sum()
         if self._others_bytes > before:
             self.sent(self._others_bytes - before, rate_bytes_per_s, now)

@@ -80,7 +80,7 @@ class UploadBudget:
     def sendable_at(
         self, size_bytes: int, now: float, *, urgent: bool = False, spare: bool = False
     ) -> float:
-        """When `size_bytes`, or as much as ever goes at once, may go; `now` when they may."""
+        """Time when `size_bytes`, or as much as ever goes at once, may go; `now` when they may."""
         if self.cap_bytes_per_s is None:
             return now
         whole_byte = size_bytes + 1  # rounding must not leave the caller one byte short

@@ -1,4 +1,4 @@
-"""How many bytes may be in flight on a link now (its congestion window), and how large is a chunk?
+"""Congestion window of a link, the bytes that may be in flight now, and the size of a chunk.
 
 While cruising: one bandwidth-delay product, one chunk of 8 ms of the measured rate, and what the
 link's acknowledgements are usually late. Every few rounds the window grows by 4 ms to ask whether
@@ -142,7 +142,7 @@ class LinkWindow:
         return PACE_GAIN * self.bytes_at(now) / round_s
 
     def phase_ends(self, now: float) -> float:
-        """When the window changes by itself; never while ramping."""
+        """Time when the window changes by itself; never while ramping."""
         if self._ramp_bytes is not None:
             return math.inf
         ends = (self._round_s, 2 * self._round_s, self.cycle_s)

@@ -1,4 +1,4 @@
-"""Is another plan worth its change?
+"""Decision whether another plan is worth its change.
 
 Newcomers fetch and load their layers while the present plan serves. A node that serves already
 begins when its ring has ended: so all users of a ring whose stages change wait while the slowest of

@@ -1,4 +1,4 @@
-"""What will this ring do? A forecast from the facts, for any order and any split.
+"""Forecast of a ring from the facts, for any order and any split.
 
 Decode is predicted by the head's own cost model (`round_model`), with the number of micro-batches
 that makes a cycle shortest; where prompts and decode together ask more of a device or a link than

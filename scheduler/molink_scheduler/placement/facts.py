@@ -34,13 +34,13 @@ SCALES = (1 / 64, 64.0)
 OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
 
 
-def _between(value: float, low: float, high: float, worst: float) -> float:
+def _clamped(value: float, low: float, high: float, worst: float) -> float:
     """The nearest number from `low` to `high`; `worst` for what is no number."""
     return worst if math.isnan(value) else min(max(value, low), high)
 
 
 def _seconds(value: float) -> float:
-    return _between(value, 0.0, TIME_MAX_S, worst=TIME_MAX_S)
+    return _clamped(value, 0.0, TIME_MAX_S, worst=TIME_MAX_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +81,24 @@ class NodeFacts:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        memory = _between(self.memory_bytes, 0, MEMORY_MAX_BYTES, worst=0)
+        memory = _clamped(self.memory_bytes, 0, MEMORY_MAX_BYTES, worst=0)
         put(self, "memory_bytes", int(memory))
         for key in ("decode_fixed_s", "decode_row_s", "prefill_row_s", *OVERHEADS):
             put(self, key, _seconds(getattr(self, key)))
         put(self, "decode_row_s", max(self.decode_row_s, 1 / ROWS_PER_S_MAX))
         put(self, "prefill_row_s", max(self.prefill_row_s, 1 / ROWS_PER_S_MAX))
         put(self, "upload_bytes_per_s", _rate(self.upload_bytes_per_s))
-        download = _between(self.download_bytes_per_s, 0.0, RATE_MAX_BYTES_PER_S, worst=0.0)
+        download = _clamped(self.download_bytes_per_s, 0.0, RATE_MAX_BYTES_PER_S, worst=0.0)
         put(self, "download_bytes_per_s", download)
         for key in ("kv_scale", "tables_scale", "state_scale"):
-            put(self, key, _between(getattr(self, key), *SCALES, worst=SCALES[1]))
+            put(self, key, _clamped(getattr(self, key), *SCALES, worst=SCALES[1]))
         put(self, "name", self.name or self.id)
         put(self, "pc", self.pc or self.id)
 
 
 def _rate(value: float) -> float:
     floor = RATE_FLOOR_BYTES_PER_S
-    return _between(value, floor, RATE_MAX_BYTES_PER_S, worst=floor)
+    return _clamped(value, floor, RATE_MAX_BYTES_PER_S, worst=floor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Can this ring serve c users within the bound, and how are its layers best split for that?
+"""Fit of a ring to c users within the bound: whether it can serve them, and with which split.
 
 With c users in K micro-batches of r = ceil(c/K) rows, and p prompt rows for each token of an
 answer, within one bound T on the time per token (`round_model` has the same cycle, without

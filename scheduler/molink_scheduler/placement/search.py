@@ -1,4 +1,4 @@
-"""Which nodes, in which order, in which rings? A local search over several starts.
+"""Local search over several starts for the nodes and the order of each ring.
 
 Every move changes one or two rings, and each changed ring is judged exactly: its best split, then
 the users that it can serve. Moves are: another order (2-opt, or-opt, other ends), a node more, a

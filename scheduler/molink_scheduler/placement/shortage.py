@@ -1,4 +1,4 @@
-"""Can these nodes hold the model at all, and if not, how much is missing?
+"""Check that nodes can hold the model at all, and how much is missing if not.
 
 Each node takes as many layers, with one user's KV and states, as its memory allows; the first stage
 also holds the embeddings and the last one the output matrix, so of all pairs of nodes those become
@@ -30,7 +30,7 @@ def shortage(problem: Problem) -> Shortage | None:
     order = fullest_order(problem)
     held = _held(problem, order) if order is not None else 0
     if held >= problem.layers:
-        return _of_layers_together(problem) if problem.model.together else None
+        return _together_shortage(problem) if problem.model.together else None
     lent = sum(node.memory_bytes for node in problem.nodes)
     layers = problem.layers - held
     missing = layers * (max(problem.model.layer_bytes) + max(problem.user_bytes, default=0))
@@ -47,7 +47,7 @@ def shortage(problem: Problem) -> Shortage | None:
     return Shortage(layers, missing, lent, sentence)
 
 
-def _of_layers_together(problem: Problem) -> Shortage:
+def _together_shortage(problem: Problem) -> Shortage:
     """Shortage of the PC with the most room for the longest run of layers that stay together."""
     start, end = max(problem.model.together, key=lambda run: run[1] - run[0])
     nodes = range(len(problem.nodes))

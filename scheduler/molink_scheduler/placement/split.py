@@ -1,4 +1,4 @@
-"""How many layers does each node of a ring take? Exactly, in two ways.
+"""Exact split of the layers over the nodes of a ring, in two ways.
 
 *Equal layers* (`fill`): only how many each takes matters. Every node has a most that memory and
 time allow, and a price for each layer; one to each, then the rest to the cheapest first. That is

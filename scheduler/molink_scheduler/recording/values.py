@@ -17,6 +17,7 @@ from molink_scheduler import batch, events, prompt_order, request, resume
 from molink_scheduler.head import (
     decode_batcher,
     fetches,
+    kept_requests,
     kv_book,
     kv_forecast,
     micro_batch_choice,
@@ -27,11 +28,23 @@ from molink_scheduler.head import (
     settings,
 )
 from molink_scheduler.head import snapshots as head_snapshots
-from molink_scheduler.kv import blocks, ledger, owners, prefix_tree, snapshots, tiered_tree, tiers
+from molink_scheduler.kv import (
+    block_table,
+    blocks,
+    changes,
+    fetch_answers,
+    ledger,
+    owners,
+    prefix_tree,
+    ring_cache,
+    snapshots,
+    tiered_tree,
+    tiers,
+)
 from molink_scheduler.recording.writing import CACHED_BLOCKS_MAX, CONTAINERS, UNWRITTEN
 from molink_scheduler.recovery import events as recovery_events
 from molink_scheduler.recovery import instructions, members, state
-from molink_scheduler.stage import away, book, core, held_request, queue, shadow_queue
+from molink_scheduler.stage import book, core, held_request, kept_states, queue, shadow_queue
 from molink_scheduler.timing import round_tracker, steps
 
 _MODULES: tuple[ModuleType, ...] = (
@@ -41,15 +54,27 @@ _MODULES: tuple[ModuleType, ...] = (
         prompt_order,
         request,
         resume,
+        block_table,
         blocks,
+        changes,
+        fetch_answers,
         ledger,
         owners,
         prefix_tree,
+        ring_cache,
         tiered_tree,
         tiers,
     ),
-    *(away, book, core, held_request, queue, shadow_queue, round_tracker, steps),
-    *(decode_batcher, fetches, kv_book, kv_forecast, micro_batch_choice, micro_batches),
+    *(book, core, held_request, kept_states, queue, shadow_queue, round_tracker, steps),
+    *(
+        decode_batcher,
+        fetches,
+        kept_requests,
+        kv_book,
+        kv_forecast,
+        micro_batch_choice,
+        micro_batches,
+    ),
     *(prompt_queue, scheduler, sequence, settings, snapshots, head_snapshots),
     *(recovery_events, instructions, members, state),
 )

@@ -60,7 +60,7 @@ def with_neighbour(state: RingRecovery, found: NeighbourFound) -> RingRecovery |
 
 
 def seats(state: RingRecovery) -> tuple[Seat, ...]:
-    """Who is in the places of the next epoch, when all is answered."""
+    """Seats of the next epoch, when all is answered."""
     search = _search(state)
     places = {loss.place: seat for loss, seat in zip(search.losses, search.fillings, strict=True)}
     places |= {seat.place: seat for seat in search.extended}

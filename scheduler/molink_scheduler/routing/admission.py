@@ -1,4 +1,4 @@
-"""Is a newcomer better refused at once, because its forecast misses what is promised?
+"""Early rejection of newcomers whose forecast misses what is promised.
 
 Mooncake's early rejection: who would wait too long, or get tokens too slowly, is told so before
 anything is computed for it. Looking at the decode load of now swings: while prompts are long in

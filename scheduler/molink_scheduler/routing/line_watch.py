@@ -1,4 +1,4 @@
-"""Is a request left lying on a ring? What can be told of each one by who asks, not by the head.
+"""Detector of requests left lying on a ring, from what whoever asks can tell without the head.
 
 A head may answer some users and let others wait: tokens come all the time, and no sum of them shows
 who gets none. But the order in which it is to compute prompts is known here as well

@@ -1,4 +1,4 @@
-"""How fast is a ring really? Its pace, learned from the answers that it gives.
+"""Estimator of a ring's real pace, learned from the answers that it gives.
 
 A plan forecasts a ring's pace from what its PCs and links have measured; what came corrects it. Two
 straight lines stand for the pace: seconds to the first token over prompt tokens, those ahead among

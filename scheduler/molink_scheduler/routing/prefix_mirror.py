@@ -1,4 +1,4 @@
-"""What has a ring probably cached? A copy of its directory, kept by whoever sends it requests.
+"""Copy of a ring's directory of cached prefixes, kept by whoever sends it requests.
 
 A ring's own directory is at its head, in another process, and changes with every answer; asking it
 for each request would cost a round trip to every ring. But what it caches is what it was sent and

@@ -1,4 +1,4 @@
-"""Which ring serves a new request? Four policies behind one function.
+"""Choice of the ring that serves a new request: four policies behind one function.
 
 - `molink`: the ring with the least forecast time to the first token, as Mooncake's Algorithm 1
   (KVCache-centric) has it: a cached prefix counts for the time that it saves, a line for the time

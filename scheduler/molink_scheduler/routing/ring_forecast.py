@@ -1,4 +1,4 @@
-"""How soon would a ring answer, and how fast would it go on? Forecasts for a newcomer.
+"""Forecasts for a newcomer: how soon a ring would answer, and how fast it would go on.
 
 Mooncake's Algorithm 1 (FAST'25) forecasts the time to the first token as what waits there plus the
 prompt's own uncached tokens, by a fit of its GPUs. A ring of home PCs computes a prompt in chunks

@@ -4,8 +4,9 @@ The head keeps the ring's books, and what it plans always fits. A stage hears of
 neighbours, who may be wrong: a batch that names a request nobody admitted, that leaves tokens out,
 or that needs more KV than there is, must be found before anything of it is queued, because a step
 under way cannot be taken back. So a stage keeps a small book of its own: per request, how many
-tokens have come and how many are computed, and the blocks that they take (`KvLedger`). Asking the
-executor when a batch is computed was rejected: by then its rows may share a step with others'.
+tokens have come and how many are computed. The blocks that they take are counted in its ledger, and
+where cached ones are stands in its table (`kv.block_table`). Asking the executor when a batch is
+computed was rejected: by then its rows may share a step with others'.
 
 What the head promises and this book holds it to: a request is admitted before its first span or
 with it (a stage before may have cut the batch in between), its spans come without a gap, and it is
@@ -15,7 +16,7 @@ a stage (`resume`) is admitted again, and goes on from the position that was kep
 Pure: says what is wrong, drops nothing itself.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -24,18 +25,17 @@ from molink_scheduler.batch import (
     PREFILL,
     Admission,
     Batch,
-    CacheChange,
-    Fetched,
-    KeptBlocks,
     Release,
 )
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.request import ModelLimits
-from molink_scheduler.resume import Positions, Resume
-from molink_scheduler.stage.away import AwayBook
+from molink_scheduler.resume import Resume
 from molink_scheduler.stage.held_request import HeldRequest
+from molink_scheduler.stage.kept_states import KeptStates
 from molink_scheduler.timing.round_tracker import stamps_objection
 
 MESSAGE_ROWS_MAX = 4096
@@ -47,28 +47,24 @@ MESSAGE_ROWS_MAX = 4096
 class StageBook:
     """The requests of one stage, as far as messages have told of them."""
 
-    kv: KvLedger
+    table: BlockTable
+    """Table of the cached blocks."""
     limits: ModelLimits
-    away: AwayBook = field(default_factory=lambda: AwayBook(CacheTiers()))
-    """Blocks cached below device memory."""
+    states: KeptStates = field(default_factory=KeptStates)
+    """Snapshots of states, where layers keep some."""
     _held: dict[int, HeldRequest] = field(init=False, default_factory=dict)
-    snapshots: int = 0
-    """Snapshots of states that there is room for."""
-    _cached: dict[int, int] = field(init=False, default_factory=dict)
-    """Number of requests that use each cached block, by the block's number."""
-    _snapshots: set[int] = field(init=False, default_factory=set)
-    """Snapshots that were made."""
-    _offered: frozenset[int] | None = field(init=False, default=None)
-    """Cached blocks of the epoch before, until the head says which stay; None: it has said so, or
-    never will."""
     _is_fresh: bool = field(init=False, default=False)
-    _lacking: set[int] = field(init=False, default_factory=set)
-    """Cached blocks that the other stages hold and this fresh stage lacks."""
+
+    @classmethod
+    def of(cls, table: BlockTable, limits: ModelLimits, states_max: int) -> "StageBook":
+        """Book of a stage in a ring that has room for so many states, where layers keep some."""
+        room = None if table.kv.state_slots is None else states_max
+        return cls(table, limits, KeptStates(room))
 
     @property
-    def lacking(self) -> frozenset[int]:
-        """Cached blocks that others hold and this stage, a fresh one, does not yet."""
-        return frozenset(self._lacking)
+    def kv(self) -> KvLedger:
+        """Ledger of the blocks in device memory."""
+        return self.table.kv
 
     def computed_tokens(self) -> dict[int, int]:
         """Tokens of each request of which the stage holds KV."""
@@ -77,7 +73,7 @@ class StageBook:
     def resume(self, resume: Resume, offered: frozenset[int] = frozenset()) -> None:
         """Begin an empty book with what the stage keeps from the epoch before; of the cached blocks
         `offered` what the head says."""
-        self._offered = offered if resume.chains_stay else None
+        self.table.resume(offered if resume.chains_stay else None, fresh=resume.fresh)
         self._is_fresh = resume.fresh
         for request_id, tokens in resume.keeps:
             self.kv.grow(request_id, tokens)
@@ -95,17 +91,19 @@ class StageBook:
             if (objection := self._admission_objection(batch)) is not None:
                 return objection
             new = {one.request_id: self._admitted(one, batch) for one in batch.admissions}
-        return self._snapshot_objection(batch) or self._span_objection(batch, new)
+        return self.states.kept_objection(batch) or self._span_objection(batch, new)
 
     def received(self, batch: Batch) -> None:
         """Note a batch against which there is no objection; it waits for the device now."""
         for admission in batch.admissions:
             before = self._held.get(admission.request_id)
             if before is not None and before.is_refill:
-                self._use(before.cached, -1)  # It begins with more of them.
+                self.table.leave(before.cached)  # It begins with more of them.
             self._held[admission.request_id] = held = self._admitted(admission, batch)
             held.is_waiting = True
-            self._begin_cached(held, admission)
+            if admission.cached:
+                held.cached = tuple(range(one, one + blocks) for one, blocks in admission.cached)
+                self.table.begin(admission.request_id, held.cached)
         for span in batch.spans:
             held = self._held[span.request_id]
             held.received_tokens, held.latest = span.end, batch.batch_class
@@ -119,7 +117,7 @@ class StageBook:
             self._held[admission.request_id].is_waiting = False
         for span in batch.spans:
             self._held[span.request_id].computed_tokens = span.end
-        self._snapshots.update(kept.snapshot for kept in batch.snapshots)
+        self.states.kept(batch)
 
     def release_objection(self, release: Release) -> str | None:
         """Why a request cannot be forgotten now; one that is unknown can."""
@@ -131,99 +129,19 @@ class StageBook:
     def released(self, release: Release) -> None:
         """Note that a request was forgotten."""
         held = self._held.pop(release.request_id, None)
-        self._use(() if held is None else held.cached, -1)
+        self.table.leave(() if held is None else held.cached)
         self.kv.release(release.request_id)
 
     def change_objection(self, change: CacheChange) -> str | None:
         """Why the cache cannot change so; None: it can."""
-        if change.retain is not None:
-            return self._retain_objection(change.retain)
-        if (objection := self._keep_objection(change.keep)) is not None:
-            return objection
-        known = len(self._cached) + len(self._lacking) + len(self.away.tier_of)
-        runs = (*change.drop, *change.to_host, *change.to_file, *change.fetch)
-        if sum(blocks for _, blocks in runs) > known:
-            return "more blocks are to be dropped or moved than are cached"
-        named = [number for first, blocks in runs for number in range(first, first + blocks)]
-        if len(set(named)) < len(named):
-            return "a cached block is named twice"
-        given_up = self.away.reading.intersection(change.dropped)
-        for number in named:
-            is_lacking, uses = number in self._lacking, int(number in given_up)  # Its reader's.
-            if (
-                self._cached.get(number) != uses
-                and number not in self.away.tier_of
-                and not is_lacking
-            ):
-                return f"cached block {number} is to go, and is not here or in use"
-        return self.away.objection(change, self.kv.blocks_free)
+        objection = self._keep_objection(change.kept) if isinstance(change, KeepBlocks) else None
+        return objection or self.table.objection(change)
 
     def changed(self, change: CacheChange) -> None:
         """Note a change of the cache against which there is no objection."""
-        if change.retain is not None:
-            self._retain(change.retained)
-        for kept in change.keep:
-            held = self._held[kept.request_id]
-            held.cached += (kept.numbers,)
-            self._cached.update(dict.fromkeys(kept.numbers, 1))
-            self.kv.keep(kept.request_id, kept.blocks)
-        for number in change.dropped:
-            self._leave(number)
-        self.away.give_up(frozenset(change.dropped))
-        for tier, numbers in change.put_away:
-            for number in numbers:
-                self._leave(number)
-                self.away.put(number, tier)
-        if change.fetch:
-            for number in change.fetched:
-                self.away.take(number)
-                self._cached[number] = 1  # The reader's, until it has it.
-            self.kv.bring_back(len(change.fetched))
-            self.away.begin(change)
-
-    def _leave(self, number: int) -> None:
-        """A cached block is no more where it was."""
-        if number in self._lacking:
-            self._lacking.discard(number)
-        elif not self.away.take(number):
-            del self._cached[number]
-            self.kv.drop(1)
-
-    def read(self, fetched: Fetched) -> Fetched | None:
-        """Note that the stage has read its blocks of a fetch; the answer to pass on."""
-        numbers, answer = self.away.read(fetched)
-        for number in numbers:
-            self._cached[number] -= 1
-        return answer
-
-    def _begin_cached(self, held: HeldRequest, admission: Admission) -> None:
-        """A request begins with cached blocks; those that were rebuilt for it are cached now."""
-        if not admission.cached:
-            return
-        held.cached = tuple(range(first, first + blocks) for first, blocks in admission.cached)
-        lacking = self._lacking.intersection(admission.cached_numbers)
-        self._lacking -= lacking
-        self._cached.update(dict.fromkeys(lacking, 0))
-        self._use(held.cached, 1)
-        if lacking:
-            self.kv.adopt(admission.request_id, admission.cached_blocks)
-        else:
-            self.kv.begin(admission.request_id, admission.cached_blocks)
-
-    def _retain(self, numbers: Iterable[int]) -> None:
-        """Keep these blocks: they are all that is cached."""
-        self._offered = None
-        if self._is_fresh:
-            self._lacking.update(numbers)
-        else:
-            self._cached.update(dict.fromkeys(numbers, 0))
-            self.kv.bring_back(len(self._cached))
-
-    def _use(self, cached: Iterable[range], more: int) -> None:
-        """Count so many more requests that use these cached blocks."""
-        for numbers in cached:
-            for number in numbers:
-                self._cached[number] += more
+        self.table.change(change)
+        for kept in change.kept if isinstance(change, KeepBlocks) else ():
+            self._held[kept.request_id].cached += (kept.numbers,)
 
     def _admitted(self, admission: Admission, batch: Batch) -> HeldRequest:
         """A new request, or one that was kept, as the batch that admits it finds it."""
@@ -252,25 +170,13 @@ class StageBook:
             if held is not None and not kept:
                 if (objection := self._refill_objection(held, admission)) is not None:
                     return objection
-                refilled |= self._lacking.intersection(admission.cached_numbers)
+                refilled |= self.table.owed(admission.cached_numbers)
             if kept and (held is None or not held.is_kept_up_to(kept)):
                 return f"{kept} tokens of request {admission.request_id} were not kept"
-            begins = admission.cached or admission.snapshot is not None
-            if begins and (objection := self._begun_objection(admission, refilled)) is not None:
+            if (objection := self._begun_objection(admission, refilled)) is not None:
                 return objection
             if not self._is_possible(admission):
                 return f"request {admission.request_id} is none of this model's"
-        return None
-
-    def _retain_objection(self, runs: Positions) -> str | None:
-        offered, blocks = self._offered, sum(blocks for _, blocks in runs)
-        if offered is None or self._cached:
-            return "what stays cached from the epoch before is said twice, too late or for nothing"
-        if blocks > (self.kv.blocks_total if self._is_fresh else self.kv.blocks_free):
-            return f"{blocks} cached blocks are to stay, for which there is no room"
-        numbers = (number for first, count in runs for number in range(first, first + count))
-        if not self._is_fresh and not offered.issuperset(numbers):
-            return "cached blocks are to stay that are not here"
         return None
 
     def _refill_objection(self, held: HeldRequest, admission: Admission) -> str | None:
@@ -287,46 +193,22 @@ class StageBook:
             and first[: len(begun)] == begun
             and rebuilt
             and len(first) == blocks
-            and self._lacking.issuperset(rebuilt)
+            and self.table.owed(rebuilt) == set(rebuilt)
         ):
             return None
         return f"request {admission.request_id} is admitted twice"
 
     def _begun_objection(self, admission: Admission, refilled: Collection[int]) -> str | None:
-        blocks, known = admission.cached_blocks, len(self._cached) + len(refilled)
+        if not admission.begins:
+            return None
+        blocks, known = admission.cached_blocks, self.table.count(DEVICE) + len(refilled)
         if blocks * BLOCK_TOKENS >= admission.tokens_expected or blocks > known:
             return f"request {admission.request_id} is to begin with {blocks} cached blocks"
-        if admission.kept_tokens or not all(
-            one in self._cached or one in refilled for one in admission.cached_numbers
-        ):
+        if admission.kept_tokens or not self.table.has(admission.cached_numbers, refilled):
             return (
                 f"request {admission.request_id} is to begin with blocks that are not cached here"
             )
-        return self._state_objection(admission)
-
-    def _state_objection(self, admission: Admission) -> str | None:
-        """Why the states behind its cached blocks are not those of a snapshot that is here."""
-        if self.kv.state_slots is None and admission.snapshot is None:
-            return None
-        if not admission.cached:
-            return f"request {admission.request_id} is to begin with states and no cached blocks"
-        if admission.snapshot in self._snapshots:
-            return None
-        return f"request {admission.request_id} is to begin with states that were not kept here"
-
-    def _snapshot_objection(self, batch: Batch) -> str | None:
-        """Why states cannot be kept behind the batch as it says."""
-        if not batch.snapshots:
-            return None
-        ends = {span.request_id: span.end for span in batch.spans}
-        for kept in batch.snapshots:
-            if kept.snapshot >= self.snapshots:
-                return f"there is no room for a snapshot {kept.snapshot} of states"
-            if ends.pop(kept.request_id, None) != kept.tokens:
-                return f"states of request {kept.request_id} are to be kept where no span ends"
-        if len({kept.snapshot for kept in batch.snapshots}) < len(batch.snapshots):
-            return "two snapshots of states are to be kept as one"
-        return None
+        return self.states.begun_objection(admission)
 
     def _keep_objection(self, keep: Collection[KeptBlocks]) -> str | None:
         """Why blocks cannot be cached so; a change names those of a request as one run."""
@@ -335,9 +217,6 @@ class StageBook:
         for kept in keep:
             if (objection := self._kept_objection(kept)) is not None:
                 return objection
-        numbers = [number for kept in keep for number in kept.numbers]
-        if len(set(numbers)) < len(numbers):
-            return "two cached blocks are to have one number"
         return None
 
     def _kept_objection(self, kept: KeptBlocks) -> str | None:
@@ -346,13 +225,7 @@ class StageBook:
             return f"blocks of request {kept.request_id} are to be cached that are not computed"
         if kept.blocks > self.kv.own_blocks(kept.request_id):
             return f"blocks of request {kept.request_id} are to be cached twice"
-        if any(map(self._is_known, kept.numbers)):
-            return f"cached blocks from {kept.first_number} on are to be cached twice"
         return None
-
-    def _is_known(self, number: int) -> bool:
-        """Whether a block of this number is cached, here or on the others."""
-        return number in self._cached or number in self.away.tier_of or number in self._lacking
 
     def _is_possible(self, admission: Admission) -> bool:
         lengths = (1, admission.prompt_tokens, admission.tokens_expected)

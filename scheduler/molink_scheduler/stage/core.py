@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink_scheduler.batch import DECODE, Admission, Batch
+from molink_scheduler.batch import DECODE
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -132,13 +132,9 @@ class StageCore:
             batch = batch.stamped(StageStamp(step_s, link_bytes_per_s))
         if self.is_tail:
             return SendTokens(batch)
-        return SendRows(batch, self.source.clock.result_due_at(now), self._replays(batch))
-
-    def _replays(self, batch: Batch) -> tuple[Admission, ...]:
-        if not self.resume.replays:
-            return ()
-        refills = self.resume.chains_stay
-        return tuple(one for one in batch.admissions if one.kept_tokens or (refills and one.cached))
+        feeds = self.resume.feeds_next
+        fed = tuple(one for one in batch.admissions if feeds(one.kept_tokens, begins=one.begins))
+        return SendRows(batch, self.source.clock.result_due_at(now), fed)
 
     def finished(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """The result of a step has left, `elapsed_s` after the step began: learn from it."""

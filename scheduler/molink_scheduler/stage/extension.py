@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Batch
 from molink_scheduler.resume import Resume
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 
 HasRows = Callable[[int, int], bool]
 """Whether the rows of a request's first tokens, that a stage has sent, are still there."""

@@ -110,12 +110,12 @@ class StageQueue:
                     self.book.changed(change)
                     return (SendCacheChange(change),)
             case FetchArrived(fetched):
-                objection = self.book.away.arrived_objection(fetched)
+                objection = self.book.table.answers.arrived_objection(fetched)
                 if objection is None:
-                    answer = self.book.away.arrived(fetched)
+                    answer = self.book.table.answers.arrived(fetched)
                     return () if answer is None else (SendFetched(answer),)
             case BlocksRead(fetched):
-                answer = self.book.read(fetched)
+                answer = self.book.table.read(fetched)
                 return () if answer is None else (SendFetched(answer),)
             case (
                 RequestSubmitted()

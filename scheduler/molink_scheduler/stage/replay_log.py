@@ -12,11 +12,21 @@ Pure: rows are bytes.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
-from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, Span
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
-from molink_scheduler.resume import Positions, Resume, cached_runs
+from molink_scheduler.batch import PREFILL, Admission, Batch, Span
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.changes import (
+    CacheChange,
+    DropBlocks,
+    FetchBlocks,
+    KeepBlocks,
+    LowerBlocks,
+    RetainBlocks,
+)
+from molink_scheduler.resume import Resume
+from molink_scheduler.stage.block_rows import BlockRows
+from molink_scheduler.stage.sent_rows import SentRows, joined_rows
 
 
 class Lengths(NamedTuple):
@@ -26,45 +36,27 @@ class Lengths(NamedTuple):
     tokens_expected: int
 
 
-class SentRows(NamedTuple):
-    """Rows of consecutive tokens [start, end) of one request."""
-
-    start: int
-    end: int
-    rows: bytes
-    """All rows end to end."""
-    token_ids: tuple[int, ...] = ()
-    """Token ids of the rows, where the model's layers read them."""
-
-    def between(self, start: int, end: int) -> "SentRows":
-        """Rows of tokens from `start` on and before `end`."""
-        if start <= self.start and end >= self.end:
-            return self
-        start, end = max(start, self.start), min(end, self.end)
-        first, last = start - self.start, end - self.start
-        row_bytes = len(self.rows) // (self.end - self.start)
-        rows = self.rows[first * row_bytes : last * row_bytes]
-        return SentRows(start, end, rows, self.token_ids[first:last])
-
-
 @dataclass(slots=True)
 class ReplayLog:
     """Bounded log of one stage's sent rows, by request."""
 
     bytes_max: float
-    bytes_held: int = field(init=False, default=0)
+    blocks: BlockRows = field(init=False, default_factory=BlockRows)
+    """Rows of cached blocks."""
+    _sent_bytes: int = field(init=False, default=0)
+    """Bytes of the requests' rows."""
     _sent: dict[int, list[SentRows]] = field(init=False, default_factory=dict)
     """Rows of each request in order and without a gap from token 0, the oldest request first."""
     _promised: set[int] = field(init=False, default_factory=set)
     _lengths: dict[int, Lengths] = field(init=False, default_factory=dict)
     """Lengths of the requests whose rows are here, as they were admitted."""
-    _cached: dict[int, SentRows] = field(init=False, default_factory=dict)
-    """Rows of each cached block, by its number, the longest kept first."""
-    _owed: dict[int, SentRows] = field(init=False, default_factory=dict)
-    """Rows of cached blocks that the replaced neighbour lacks: they stay until they are sent, or
-    dropped by the head."""
     _held: dict[int, int] = field(init=False, default_factory=dict)
     """Tokens of each request that the replaced neighbour holds and is not sent again."""
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of all rows."""
+        return self._sent_bytes + self.blocks.bytes_held
 
     def admit(self, admissions: Iterable[Admission]) -> None:
         """Note how long requests may become, before rows of them are kept; those that begin with
@@ -72,52 +64,38 @@ class ReplayLog:
         for one in admissions:
             self._lengths[one.request_id] = Lengths(one.prompt_tokens, one.tokens_expected)
             self._adopt(one)
-            begun = [self._rows_of_block(number) for number in one.cached_numbers]
-            for place, rows in enumerate(begun if all(begun) else ()):
-                assert rows is not None
-                start = place * BLOCK_TOKENS
-                self.add(one.request_id, rows._replace(start=start, end=start + BLOCK_TOKENS))
+            for rows in self.blocks.begun(one):
+                self.add(one.request_id, rows)
 
     def change_cache(self, change: CacheChange) -> None:
         """Keep the rows of blocks that are cached, for requests that will begin with them."""
-        for kept in change.keep:
-            for place, number in enumerate(kept.numbers, kept.first_block):
-                self._keep_block(kept.request_id, place * BLOCK_TOKENS, number)
-        for number in change.dropped:
-            self._drop_block(number)
-        if change.retain is not None:
-            for number in [*self._cached, *self._owed]:
-                if not change.retains(number):
-                    self._drop_block(number)
+        match change:
+            case KeepBlocks(kept):
+                for one in kept:
+                    for place, number in enumerate(one.numbers, one.first_block):
+                        self._keep_block(one.request_id, place, number)
+            case DropBlocks():
+                for number in change.numbers:
+                    self.blocks.drop(number)
+            case RetainBlocks():
+                for number in self.blocks.numbers():
+                    if number not in change:
+                        self.blocks.drop(number)
+            case LowerBlocks() | FetchBlocks():
+                pass  # The rows of a block are here wherever the block is.
+            case _:
+                assert_never(change)
 
     def _adopt(self, admission: Admission) -> None:
         """Keep the rows of cached blocks that a replaced stage has computed for a request."""
         if admission.request_id in self._sent and not admission.kept_tokens:
-            for place, number in enumerate(admission.cached_numbers):
-                if self._rows_of_block(number) is None:
-                    self._keep_block(admission.request_id, place * BLOCK_TOKENS, number)
+            for place, number in self.blocks.lacking(admission):
+                self._keep_block(admission.request_id, place, number)
 
-    def _rows_of_block(self, number: int) -> SentRows | None:
-        return self._cached.get(number) or self._owed.get(number)
-
-    def cached_numbers(self) -> frozenset[int]:
-        """Cached blocks whose rows are here."""
-        return frozenset(self._cached) | frozenset(self._owed)
-
-    def offered(self, resume: Resume, cached: frozenset[int]) -> Positions:
-        """Of a stage's cached blocks those that can stay in the next epoch."""
-        return cached_runs(cached & self.cached_numbers() if resume.replays else cached)
-
-    def _keep_block(self, request_id: int, start: int, number: int) -> None:
-        end = start + BLOCK_TOKENS
+    def _keep_block(self, request_id: int, place: int, number: int) -> None:
+        start, end = place * BLOCK_TOKENS, (place + 1) * BLOCK_TOKENS
         if self.has(request_id, end):
-            self._cached[number] = _joined([*self.between(request_id, start, end, BLOCK_TOKENS)])
-            self.bytes_held += len(self._cached[number].rows)
-
-    def _drop_block(self, number: int) -> None:
-        dropped = self._cached.pop(number, None) or self._owed.pop(number, None)
-        if dropped is not None:
-            self.bytes_held -= len(dropped.rows)
+            self.blocks.keep(number, [*self.between(request_id, start, end, BLOCK_TOKENS)])
 
     def lengths(self, request_id: int) -> Lengths | None:
         """How long a request is; None: it was not noted."""
@@ -139,9 +117,9 @@ class ReplayLog:
             self.forget(request_id)
             return
         pieces.append(sent)
-        self.bytes_held += len(sent.rows)
-        while self.bytes_held > self.bytes_max and self._cached:
-            self._drop_block(next(iter(self._cached)))
+        self._sent_bytes += len(sent.rows)
+        while self.bytes_held > self.bytes_max and self.blocks.drop_oldest():
+            pass
         while self.bytes_held > self.bytes_max and self._sent.keys() - self._promised:
             self.forget(next(one for one in self._sent if one not in self._promised))
 
@@ -159,11 +137,11 @@ class ReplayLog:
             if piece.start >= end:
                 break
             if waiting and piece.end - waiting[0].start > rows_max:
-                yield _joined(waiting)
+                yield joined_rows(waiting)
                 waiting = []
             waiting.append(piece.between(start, end))
         if waiting:
-            yield _joined(waiting)
+            yield joined_rows(waiting)
 
     def batches(
         self, batch: Batch, admission: Admission, rows_max: int
@@ -179,11 +157,7 @@ class ReplayLog:
             return
         admissions: tuple[Admission, ...] = (replace(admission, kept_tokens=held),)
         for sent in self.between(admission.request_id, held, admission.kept_tokens, rows_max):
-            span = Span(admission.request_id, sent.start, sent.end, samples=False)
-            piece = Batch(
-                batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True
-            )
-            yield piece, sent
+            yield _replayed(batch, admission, sent, admissions), sent
             admissions = ()
         self._promised.discard(admission.request_id)
 
@@ -192,37 +166,12 @@ class ReplayLog:
     ) -> Iterator[tuple[Batch, SentRows]]:
         """The rows of the cached blocks that it begins with and the neighbour lacks: behind those
         that it has, as rows of the request itself, which then keeps them for the cache."""
-        numbers = list(admission.cached_numbers)
-        places = [place for place, number in enumerate(numbers) if number in self._owed]
-        if not places:
-            return
-        held = named_runs(number_runs(numbers[: places[0]]))
-        admissions: tuple[Admission, ...] = (replace(admission, cached=held),)
-        blocks_max = max(1, rows_max // BLOCK_TOKENS)
-        for first in range(places[0], places[-1] + 1, blocks_max):
-            sent = self._take_owed(numbers[first : min(first + blocks_max, places[-1] + 1)], first)
-            span = Span(admission.request_id, sent.start, sent.end, samples=False)
-            yield (
-                Batch(batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True),
-                sent,
-            )
-            admissions = ()
-
-    def _take_owed(self, numbers: list[int], first_block: int) -> SentRows:
-        """Rows of blocks that are sent now, the first of them a request's `first_block`-th."""
-        rows = [self._owed.pop(number) for number in numbers]
-        self._cached.update(zip(numbers, rows, strict=True))
-        start = first_block * BLOCK_TOKENS
-        return _joined(rows)._replace(start=start, end=start + len(rows) * BLOCK_TOKENS)
+        for sent, begun in self.blocks.take_owed(admission, max(1, rows_max // BLOCK_TOKENS)):
+            yield _replayed(batch, admission, sent, begun), sent
 
     def go_on(self, resume: Resume) -> None:
         """Keep the rows of the requests that go on, and surely those that are to be sent again."""
-        self._cached = self._owed | self._cached
-        self._owed = {}
-        if not resume.chains_stay:
-            self._drop_blocks()
-        elif resume.replays:
-            self._cached, self._owed = {}, self._cached
+        self.blocks.begin_epoch(stay=resume.chains_stay, owed=resume.replays)
         kept = {request_id for request_id, _ in resume.requests}
         for request_id in self._sent.keys() - kept:
             self.forget(request_id)
@@ -233,33 +182,31 @@ class ReplayLog:
         """Drop a request's rows; one that is unknown is fine."""
         self._promised.discard(request_id)
         self._lengths.pop(request_id, None)
-        self.bytes_held -= sum(len(piece.rows) for piece in self._sent.pop(request_id, ()))
+        self._sent_bytes -= sum(len(piece.rows) for piece in self._sent.pop(request_id, ()))
 
     def shed(self) -> None:
         """Drop all rows but those that have been promised, or are owed: their memory is needed."""
-        self._drop_blocks()
+        self.blocks.drop_all()
         for request_id in self._sent.keys() - self._promised:
             self.forget(request_id)
-
-    def _drop_blocks(self) -> None:
-        for number in list(self._cached):
-            self._drop_block(number)
 
     def _go_back(self, pieces: list[SentRows], start: int) -> None:
         """Drop rows from token `start` on."""
         while pieces and pieces[-1].end > start:
             last = pieces.pop()
-            self.bytes_held -= len(last.rows)
+            self._sent_bytes -= len(last.rows)
             if last.start < start:
                 pieces.append(last.between(0, start))
-                self.bytes_held += len(pieces[-1].rows)
+                self._sent_bytes += len(pieces[-1].rows)
 
 
 def _end(piece: SentRows) -> int:
     return piece.end
 
 
-def _joined(pieces: list[SentRows]) -> SentRows:
-    token_ids = tuple(token_id for piece in pieces for token_id in piece.token_ids)
-    rows = b"".join(piece.rows for piece in pieces)
-    return SentRows(pieces[0].start, pieces[-1].end, rows, token_ids)
+def _replayed(
+    batch: Batch, admission: Admission, sent: SentRows, admissions: tuple[Admission, ...]
+) -> Batch:
+    """Batch of rows that are sent again before another one."""
+    span = Span(admission.request_id, sent.start, sent.end, samples=False)
+    return Batch(batch.batch_id, PREFILL, -1, (span,), admissions, batch.codec, replay=True)

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.request import SamplingParams
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 
 LEFT_SHARE, LEFT_AFTER_S = 0.5, 20.0
 """A request that lacks this share of its tokens for so long gains little: a prompt of 1,000 tokens

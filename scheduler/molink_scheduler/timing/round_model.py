@@ -1,4 +1,4 @@
-"""How many micro-batches should circle? A search with a cost model, then the measured round
+"""Count of micro-batches that circle: a search with a cost model, then the measured round
 decides.
 
 With c sequences in K micro-batches a stage computes t(c/K) = t0 + t1 c/K, a micro-batch needs L

@@ -1,4 +1,4 @@
-"""How often is a block of a prompt cached already, for so much room and an order of eviction?
+"""Share of a prompt's blocks that is cached already, by room and by order of eviction.
 
 One cache for all requests, in their order, without time: what remains is what the order of eviction
 is worth. Two ways to count stand beside each other: the prefix tree that a ring runs, and, for LRU,

@@ -73,7 +73,7 @@ class Checker:
             self.mistakes.append(sentence)
 
     def ring_started(self, life: RingLife) -> None:
-        """A ring begins."""
+        """Take note of a ring that begins."""
 
     def ring_lost(self, life: RingLife) -> None:
         """It has ended; nothing more comes of it."""

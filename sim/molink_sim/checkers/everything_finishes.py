@@ -58,7 +58,7 @@ class EverythingFinishes(Checker):
 
 
 def _gone_until(fault: FaultSpec) -> float:
-    """Until when a node is gone, before the run when none is."""
+    """Time until which a node is gone, before the run when none is."""
     match fault:
         case NodeLoss():
             return fault.until_s

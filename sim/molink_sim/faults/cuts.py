@@ -21,11 +21,11 @@ def cut_link(link: LinkSpec, at_s: float, until_s: float) -> LinkSpec:
     """The link with a rate of 0 between two moments; its other changes go on after the cut."""
     before = [change for change in link.changes if change.at_s < at_s]
     after = [change for change in link.changes if change.at_s > until_s]
-    cut = LinkChange(at_s, 0.0, _in_force(link, at_s).one_way_s)
-    back = replace(_in_force(link, until_s), at_s=until_s)
+    cut = LinkChange(at_s, 0.0, _change_in_force(link, at_s).one_way_s)
+    back = replace(_change_in_force(link, until_s), at_s=until_s)
     return replace(link, changes=(*before, cut, back, *after))
 
 
-def _in_force(link: LinkSpec, when: float) -> LinkChange:
+def _change_in_force(link: LinkSpec, when: float) -> LinkChange:
     past = [change for change in link.changes if change.at_s <= when]
     return past[-1] if past else LinkChange(0.0, link.mbps, link.one_way_s)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import (
@@ -13,6 +14,7 @@ from molink_scheduler.head.settings import (
     HeadSettings,
     RingTerms,
 )
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits
@@ -245,7 +247,9 @@ class RingMaker:
             span_tokens=system.span_tokens and min(system.span_tokens, SPAN_TOKENS_MAX),
             state_slots=_state_slots(spec),
         )
-        scheduler = HeadScheduler(HeadSettings(terms, spec.row_bytes), resume, missing)
+        scheduler = HeadScheduler(
+            HeadSettings(terms, spec.row_bytes), KeptRequests(resume, missing)
+        )
         scheduler.codec = system.codec
         return scheduler
 
@@ -260,7 +264,9 @@ class RingMaker:
     def _queue(self, stage: StageSpec, resume: Resume) -> WorkSource:
         if self.system.prefill_blocks_decode:
             return FifoStageQueue()
-        book = StageBook(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots), ANY_MODEL)
+        book = StageBook(
+            BlockTable(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots)), ANY_MODEL
+        )
         book.resume(resume)
         rows_max, hybrid = self.system.span_tokens or SPAN_TOKENS, stage.state_slots is not None
         replayed_max = None if resume.next_fresh else self.system.span_tokens or REPLAY_ROWS_MAX

@@ -1,4 +1,4 @@
-"""The coordinator's part: which ring serves a request, and when did its tokens come out?
+"""The coordinator's part: which ring serves a request, and when its tokens came out.
 
 When a ring has lost a stage and goes on, its requests go on too, from the tokens that have come
 here, as with `molink.coordinator.ring.client`. Those of a ring that has ended are computed
@@ -129,7 +129,7 @@ class Coordinator:
         endpoint = self.rings[ring]
         if endpoint.keeps_states:
             return ()
-        held = {live.request_id: live.held_tokens for live in self._on(ring)}
+        held = {live.request_id: live.held_tokens for live in self._live_on(ring)}
         return requests_to_resume(held, endpoint.tokens_max)
 
     def go_on(
@@ -146,7 +146,7 @@ class Coordinator:
         resumed = dict(listed).keys() - missing
         for request_id in dict(listed).keys() & missing:
             self._send(endpoint, RequestCancelled(request_id))
-        for live in self._on(ring):
+        for live in self._live_on(ring):
             if self._has_met_enough(live):
                 if live.request_id in resumed:
                     self._send(endpoint, RequestCancelled(live.request_id))
@@ -161,7 +161,7 @@ class Coordinator:
         whose survivors do not stay it ends with an error."""
         endpoint = self.rings[ring]
         endpoint.is_up, endpoint.is_paused = False, False
-        for live in self._on(ring):
+        for live in self._live_on(ring):
             if not endpoint.survivors_stay:
                 self._fail(live)
             elif not self._has_met_enough(live):
@@ -176,7 +176,7 @@ class Coordinator:
         for live in [live for live in self._live.values() if live.is_parked]:
             self._move(live)
 
-    def _on(self, ring: int) -> list[_Live]:
+    def _live_on(self, ring: int) -> list[_Live]:
         return [
             live for live in self._live.values() if live.outcome.ring == ring and not live.is_parked
         ]

@@ -60,7 +60,7 @@ class RingHost(Protocol):
         """The process of a node's stage is gone, or nobody listens to it any more."""
 
     def suspend(self, origin: int, until: float) -> None:
-        """A node sleeps."""
+        """A node sleeps until then."""
 
     def pause(self) -> None:
         """The coordinator takes nothing more of the ring until it goes on."""

@@ -33,7 +33,8 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.extension import Extension
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from molink_sim.clock import Clock
 from molink_sim.network.link import Link, Sent
 from molink_sim.outcome import BusyTimes
@@ -213,7 +214,7 @@ class Stage:
         self._is_busy = True
         if batch.batch_class is PREFILL and self.layers > 1:
             self._prefill = PrefillStep(run, step_s, self.device.now)
-            self._between_layers(self._prefill)
+            self._interrupt_layers(self._prefill)
             return
         self.device.at(self.device.now + step_s, self._step_ended, (run, step_s, now))
 
@@ -248,9 +249,9 @@ class Stage:
         if prefill is self._prefill and prefill.stop_at == self.device.now:
             prefill.done_s += self.device.now - prefill.resumed_at
             prefill.count(self.clock.now, self.usage)
-            self._between_layers(prefill)
+            self._interrupt_layers(prefill)
 
-    def _between_layers(self, prefill: PrefillStep) -> None:
+    def _interrupt_layers(self, prefill: PrefillStep) -> None:
         """Decode that waits runs first, else the prefill step goes on."""
         now = self.clock.now
         self._take_messages(now)
@@ -274,7 +275,7 @@ class Stage:
         self._pass_on(self.core.computed(run, step_s, self.link.rate_bytes_per_s, now))
         self.core.finished(run, step_s, now)
         if self._prefill is not None:
-            self._between_layers(self._prefill)
+            self._interrupt_layers(self._prefill)
             return
         self._is_busy, self._idle_since = False, now
         self.device.end()

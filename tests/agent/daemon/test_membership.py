@@ -7,7 +7,14 @@ from molink.control.messages.invites import Invite
 from molink.control.private_file import write_private
 from molink.errors import JoinRefusedError, UserError
 from molink_agent.daemon import membership as membership_module
-from molink_agent.daemon.membership import forget_membership, join_cluster, load_membership
+from molink_agent.daemon.membership import (
+    DEVICES_DIR,
+    EARLIER_DEVICES_DIR,
+    device_dir,
+    forget_membership,
+    join_cluster,
+    load_membership,
+)
 from tests.agent.daemon.agents import PAIR, agent_with_two_nodes, membership
 
 
@@ -42,6 +49,31 @@ async def test_a_coordinator_that_cannot_take_a_pc_in_now_is_asked_again(tmp_pat
 def test_a_membership_that_is_not_there_can_be_forgotten(tmp_path):
     forget_membership(tmp_path)
     assert load_membership(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", [DEVICES_DIR, EARLIER_DEVICES_DIR])
+def test_those_of_all_devices_are_forgotten(tmp_path, name):
+    write_private(tmp_path / name / "1" / "membership.json", "kept")
+    forget_membership(tmp_path)
+    assert not (tmp_path / name).exists()
+
+
+async def test_what_an_earlier_agent_kept_of_a_further_device_counts(tmp_path, monkeypatch):
+    made_before = agent_with_two_nodes(tmp_path / "other").nodes[1]
+    joined = membership("attic (2)", made_before.session.node_id)
+    before = tmp_path / EARLIER_DEVICES_DIR / "1" / "membership.json"
+    write_private(before, joined.model_dump_json())
+    second = agent_with_two_nodes(tmp_path).nodes[1]
+    asked = answering(monkeypatch)
+    assert await second.admission.enter() == joined and not asked
+    assert not before.exists() and second.admission.directory == tmp_path / DEVICES_DIR / "1"
+
+
+def test_what_an_agent_keeps_now_stays_beside_what_an_earlier_one_kept(tmp_path):
+    for name in (DEVICES_DIR, EARLIER_DEVICES_DIR):
+        write_private(tmp_path / name / "1" / "membership.json", name)
+    kept = device_dir(tmp_path, 1) / "membership.json"
+    assert kept.read_text() == DEVICES_DIR
 
 
 def answering(monkeypatch, *answers):

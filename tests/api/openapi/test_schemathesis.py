@@ -33,9 +33,11 @@ from molink.api.openapi.document import openapi_document
 from molink_scheduler.placement import Shortage
 from tests.api.conftest import FakeService
 from tests.api.test_admin import FakeAdmin
+from tests.sweeps import swept
 
-EXAMPLES = 20
-"""Requests to each operation that follow the document, and as many that do not."""
+EXAMPLES = (8, 20)
+"""Requests to each operation that follow the document, and as many that do not; the larger number
+in `make sweeps`."""
 
 CHECKS = [
     not_a_server_error,
@@ -116,14 +118,15 @@ def operations() -> dict[str, APIOperation]:
 OPERATIONS = operations()
 
 
+@pytest.mark.parametrize("examples", swept(EXAMPLES, of=1))
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_answers_are_as_the_document_says(url, label, mode):
+def test_answers_are_as_the_document_says(url, label, mode, examples):
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {KEY_PREFIX}admin"
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,

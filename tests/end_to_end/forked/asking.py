@@ -9,6 +9,12 @@ from pathlib import Path
 ADDRESS = "MOLINK_TESTS_FORK_SERVER"
 """Variable of the environment: where the server of stages and probes is asked."""
 
+CHANGES = "MOLINK_TESTS_FORK_CHANGES"
+"""Variable of the environment: Python that a fork of a stage or probe runs first."""
+
+OWN_NAME = Path("/proc/self/comm")
+"""A process that stands for a fork is named by the fork's process id."""
+
 MESSAGE_BYTES_MAX = 2**17
 """Arguments and environment of one program; Linux passes no more to a program."""
 
@@ -41,12 +47,19 @@ def number_from(asking: socket.socket) -> int:
     return int(asking.recv(16) or b"1")
 
 
+def fork_of(pid: int) -> int:
+    """Process id of the fork for which this process stands, or its own."""
+    name = (Path("/proc") / str(pid) / OWN_NAME.name).read_text().strip()
+    return int(name) if name.isdecimal() else pid
+
+
 def stand_for(server: str, module: str, *arguments: str):
     """Have the module's `main` run in a fork which has our streams, and end as it does."""
-    asking = connection(server, [0, 1, 2], module, *arguments, own_session=True)
+    changes = os.environ.get(CHANGES, "")
+    asking = connection(server, [0, 1, 2], module, *arguments, changes=changes, own_session=True)
     os.close(0)
     os.close(1)
-    number_from(asking)
+    OWN_NAME.write_text(str(number_from(asking)))
     code = number_from(asking)
     if code < 0:
         os.kill(os.getpid(), -code)

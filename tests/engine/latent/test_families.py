@@ -19,7 +19,7 @@ from molink.engine.step.stage import StageExecutor
 from molink.errors import UnsupportedModelError
 from tests.engine.latent.latents import LATENTS, SOME, published_config, small_latent
 from tests.engine.ring_driver import load_stages
-from tests.sweeps import swept
+from tests.sweeps import crossed, swept
 
 DESCRIPTION = ModelDescription("m", Path(), "m", 4, 64, 128, 4096, (), "float32")
 
@@ -44,8 +44,7 @@ def test_published_settings_are_served_from_latent_rows(name, monkeypatch):
     assert not any(stage._pool.layers for stage in stages), config.model_type
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype, kv_dtype", crossed(["float32", "bfloat16"], ["auto", "int8"]))
 @pytest.mark.parametrize("name", swept(LATENTS, *SOME))
 def test_plans_count_what_stages_keep(name, dtype, kv_dtype, tmp_path):
     """By the config alone, before anything is loaded."""

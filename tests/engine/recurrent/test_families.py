@@ -22,7 +22,7 @@ from molink.stage_protocol.messages import StageWork
 from molink_scheduler.placement import Goal, Network, NodeFacts, forecast
 from tests.engine.recurrent.hybrids import HYBRIDS, KINDS, published_config, small_model
 from tests.engine.ring_driver import load_stages
-from tests.sweeps import swept
+from tests.sweeps import crossed, swept
 
 DESCRIPTION = ModelDescription("m", Path(), "m", 4, 64, 128, 4096, (), "float32")
 
@@ -85,12 +85,11 @@ def always_continues(monkeypatch) -> None:
     monkeypatch.setattr(finding, "_reads_state", lambda *_: True)
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize(
-    "mutant",
-    [state_zeroed, convolution_zeroed, oldest_column_lost, slots_swapped, decode_not_stored],
-)
-def test_broken_states_are_refused(name, mutant, monkeypatch):
+MUTANTS = (state_zeroed, convolution_zeroed, oldest_column_lost, slots_swapped, decode_not_stored)
+
+
+@pytest.mark.parametrize("mutant, name", crossed(MUTANTS, KINDS))
+def test_broken_states_are_refused(mutant, name, monkeypatch):
     if mutant is state_zeroed and name == "LFM2 1.2B":
         pytest.skip("it has no recurrent state")
     mutant(monkeypatch)
@@ -147,7 +146,9 @@ CUTS = (0, 1, 3)
 """Uneven stages: of a state alone, of more; the rest is the third."""
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [pytest.param("float32", 4, marks=pytest.mark.sweeps), ("bfloat16", 2)]
+)
 @pytest.mark.parametrize("name", swept(HYBRIDS, *KINDS))
 def test_plans_count_what_a_stage_keeps_of_a_request(name, dtype, size, tmp_path):
     """Byte for byte in each stage: states of a request, and KV of a token."""

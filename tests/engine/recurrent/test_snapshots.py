@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from molink.engine.memory.state_pool import StatePool
-from molink_scheduler.batch import Admission, Batch, BatchClass, KeptBlocks, KeptState, Span
+from molink_scheduler.batch import Admission, Batch, BatchClass, KeptState, Span
 from molink_scheduler.kv.blocks import OutOfBlocks
+from molink_scheduler.kv.changes import KeptBlocks
 from molink_scheduler.request import SamplingParams
 from tests.engine.memory.test_state_pool import stored, values
 from tests.engine.recurrent.hybrids import HYBRIDS, KINDS, WITH_EXPERTS, small_model

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.head.kv_book import KvBook
+from molink_scheduler.kv.changes import DropBlocks
+from molink_scheduler.kv.ring_cache import RingCache
 
 SYSTEM = tuple(range(1, 65))
 """Four blocks that all users begin with."""
@@ -170,18 +171,18 @@ def test_an_answer_that_grows_in_a_full_ring_takes_few_messages(
     ring, dropped, take_changes = (
         make_ring(0, 2, 16 * 256, prefix_cache=True),
         [],
-        KvBook.take_changes,
+        RingCache.take_changes,
     )
 
     def noted(book):
         changes = take_changes(book)
-        dropped.extend(len([*change.dropped]) for change in changes if change.drop)
+        dropped.extend(len([*one.numbers]) for one in changes if isinstance(one, DropBlocks))
         return changes
 
     for number in range(17):
         ring.submit_at(number, make_request(number, tuple(range(number, 4400, 17)), 1))
     ring.run()
-    monkeypatch.setattr(KvBook, "take_changes", noted)
+    monkeypatch.setattr(RingCache, "take_changes", noted)
     ring.submit_at(100.0, make_request(17, (5000,), 159))
     ring.run()
     assert dropped == [4, 4]

@@ -12,6 +12,7 @@ from molink_scheduler.events import (
     RequestSubmitted,
     SampledToken,
 )
+from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler
 from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, RingTerms
 from molink_scheduler.request import (
@@ -55,7 +56,7 @@ def test_a_prompt_is_cut_into_spans_and_only_the_last_one_samples(make_request):
 def test_a_fresh_head_replays_to_itself_in_larger_steps_than_it_sends(make_request):
     """On a slow link a step has 32 rows; rows that do not cross it have what memory allows."""
     settings = HeadSettings(RingTerms(kv_tokens_capacity=2048), row_bytes=8192)
-    head = HeadScheduler(settings, Resume(((1, 1000),), held=()))
+    head = HeadScheduler(settings, KeptRequests(Resume(((1, 1000),), held=())))
     head.handle(RequestSubmitted(make_request(1, 1100, 8)), 0.0)
     runs = [head.next_batch(1e6, 0.0)[1] for _ in range(4)]
     assert [(run.batch.tokens, run.batch.replay) for run in runs] == [

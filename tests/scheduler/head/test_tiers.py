@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.batch import CacheChange, Fetched
 from molink_scheduler.head.fetches import FETCH_FACTOR, FETCH_WAIT_MIN_S, Fetch, Fetches
 from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.kv.changes import Fetched
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers, PromptPace
 from molink_scheduler.recording.values import decode
 from molink_scheduler.recording.writing import encode
@@ -144,9 +146,9 @@ def test_a_head_with_a_fetch_under_way_is_written_and_read(make_ring, make_reque
     (fetch_id,) = book.fetches.under_way
     read = decode(json.loads(json.dumps(encode(book))))
     for one in (book, read):
-        assert one.fetched(Fetched(fetch_id, 5), 101.0) is None
-    assert read.take_changes() == book.take_changes()
-    assert read.tree.blocks_in == book.tree.blocks_in
+        assert one.fetches.answered(Fetched(fetch_id, 5), 101.0) is None
+    assert read.cache.take_changes() == book.cache.take_changes()
+    assert read.cache.tree.blocks_in == book.cache.tree.blocks_in
 
 
 def in_turn(ring, make_request, numbers):
@@ -207,11 +209,10 @@ def test_a_fetch_is_waited_for_as_long_as_is_forecast(make_request):
 
     def due_at(expected_s):
         fetch = Fetch(Sequence(make_request(1, 40, 2)), 0, 2, 2, 10.0, expected_s)
-        change = fetches.begin(fetch, ((7, 2),))
-        assert change == CacheChange(fetch=((7, 2),), fetch_id=change.fetch_id)
-        return fetches.under_way[change.fetch_id].due_at
+        fetches.awaiting(fetch)
+        return [*fetches.under_way.values()][-1].due_at
 
-    fetches = Fetches(CacheTiers(8))
+    fetches = Fetches(RingCache(KvLedger(8), CacheTiers(8)))
     assert due_at(0.1) == 10.0 + FETCH_WAIT_MIN_S
     assert due_at(4.9) == 10.0 + FETCH_FACTOR * 5.0
     fetches.answers.slowness = 2.0

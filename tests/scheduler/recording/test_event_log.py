@@ -25,6 +25,7 @@ from molink_scheduler.events import (
     SendTokens,
     WaitUntil,
 )
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import PrefixTree
 from molink_scheduler.recording import event_log
@@ -92,7 +93,7 @@ def test_another_class_is_not_written():
 
 
 def a_core() -> StageCore:
-    book = StageBook(KvLedger(64), ModelLimits(1 << 20, 100))
+    book = StageBook(BlockTable(KvLedger(64)), ModelLimits(1 << 20, 100))
     return StageCore(StageQueue.for_steps_of(64, book), is_tail=False)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import KvBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
@@ -43,7 +44,7 @@ def span(start: int, end: int, request_id: int = 1, samples: bool = False) -> Sp
 
 @pytest.fixture
 def book():
-    return StageBook(KvLedger(BLOCKS), ModelLimits(LEN_MAX, WORDS))
+    return StageBook(BlockTable(KvLedger(BLOCKS)), ModelLimits(LEN_MAX, WORDS))
 
 
 def take(book: StageBook, *batches: Batch) -> None:
@@ -125,7 +126,7 @@ def test_what_the_stage_could_not_compute_is_objected_to_and_changes_nothing(boo
 
 
 def test_a_message_has_so_many_rows_and_no_more():
-    book = StageBook(KvLedger(1000), ModelLimits(10**6, WORDS))
+    book = StageBook(BlockTable(KvLedger(1000)), ModelLimits(10**6, WORDS))
     admit = (admission(expected=10**6),)
     assert book.objection(batch(span(0, MESSAGE_ROWS_MAX), admit=admit)) is None
     assert "rows" in book.objection(batch(span(0, MESSAGE_ROWS_MAX + 1), admit=admit))
@@ -180,7 +181,10 @@ class Executor:
 @settings(max_examples=400)  # A hundred missed an order that a stage could not compute.
 @given(STEPS)
 def test_whatever_comes_the_executor_can_compute_what_is_let_through(steps):
-    book, executor = StageBook(KvLedger(BLOCKS), ModelLimits(LEN_MAX, WORDS)), Executor()
+    book, executor = (
+        StageBook(BlockTable(KvLedger(BLOCKS)), ModelLimits(LEN_MAX, WORDS)),
+        Executor(),
+    )
     queues: dict[BatchClass, deque[Batch]] = {kind: deque() for kind in BatchClass}
     came: dict[int, int] = {}
     for step in [*steps, *[kind for kind in BatchClass for _ in steps]]:

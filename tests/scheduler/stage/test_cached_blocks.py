@@ -2,8 +2,10 @@
 
 import pytest
 
-from molink_scheduler.batch import PREFILL, Admission, Batch, CacheChange, KeptBlocks, Release, Span
+from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.events import BatchArrived, CacheChanged, Refuse, RunBatch, SendCacheChange
+from molink_scheduler.kv.block_table import BlockTable
+from molink_scheduler.kv.changes import DropBlocks, KeepBlocks, KeptBlocks, RetainBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.resume import Resume
@@ -17,9 +19,9 @@ ONCE = SamplingParams(max_tokens=16)
 def queue():
     """Of a stage that has computed 40 tokens of request 1, and caches its blocks 3 and 4."""
     limits = ModelLimits(sequence_tokens_max=1000, vocabulary_size=1000)
-    queue = StageQueue.for_steps_of(128, StageBook(KvLedger(8), limits))
+    queue = StageQueue.for_steps_of(128, StageBook(BlockTable(KvLedger(8)), limits))
     arrived(queue, 1, 0, 40)
-    assert changed(queue, CacheChange((KeptBlocks(1, 0, 3, 2),))) is None
+    assert changed(queue, KeepBlocks((KeptBlocks(1, 0, 3, 2),))) is None
     return queue
 
 
@@ -56,22 +58,22 @@ def test_the_cache_outlives_who_computed_it(queue):
     assert queue.book.kv.blocks_free == 6
     assert arrived(queue, 2, 32, 40, cached=((3, 2),)) is None
     queue.book.released(Release(2))
-    assert changed(queue, CacheChange(drop=((3, 2),))) is None
+    assert changed(queue, DropBlocks(((3, 2),))) is None
     assert queue.book.kv.blocks_free == 8
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (CacheChange((KeptBlocks(1, 2, 9, 1),)), "that are not computed"),
-        (CacheChange((KeptBlocks(7, 0, 9, 1),)), "that are not computed"),
-        (CacheChange((KeptBlocks(1, 0, 9, 2),)), "cached twice"),
-        (CacheChange((KeptBlocks(2, 0, 9, 2), KeptBlocks(2, 0, 11, 2))), "twice at once"),
-        (CacheChange((KeptBlocks(1, 0, 9, 1), KeptBlocks(2, 0, 9, 2))), "to have one number"),
-        (CacheChange((KeptBlocks(2, 0, 4, 2),)), "from 4 on are to be cached twice"),
-        (CacheChange(drop=((3, 2),)), "not here or in use"),
-        (CacheChange(drop=((5, 1),)), "not here or in use"),
-        (CacheChange(drop=((0, 10**12),)), "more blocks are to be dropped"),
+        (KeepBlocks((KeptBlocks(1, 2, 9, 1),)), "that are not computed"),
+        (KeepBlocks((KeptBlocks(7, 0, 9, 1),)), "that are not computed"),
+        (KeepBlocks((KeptBlocks(1, 0, 9, 2),)), "cached twice"),
+        (KeepBlocks((KeptBlocks(2, 0, 9, 2), KeptBlocks(2, 0, 11, 2))), "twice at once"),
+        (KeepBlocks((KeptBlocks(1, 0, 9, 1), KeptBlocks(2, 0, 9, 2))), "to have one number"),
+        (KeepBlocks((KeptBlocks(2, 0, 4, 2),)), "from 4 on are to be cached twice"),
+        (DropBlocks(((3, 2),)), "not here or in use"),
+        (DropBlocks(((5, 1),)), "not here or in use"),
+        (DropBlocks(((0, 10**12),)), "more blocks are to be dropped"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(queue, change, why):
@@ -98,27 +100,27 @@ def test_a_request_cannot_begin_with_what_is_not_there(queue, start, cached, why
 def survivor():
     """Of a stage that has offered blocks 3 to 5 of the epoch before."""
     limits = ModelLimits(sequence_tokens_max=1000, vocabulary_size=1000)
-    book = StageBook(KvLedger(8), limits)
+    book = StageBook(BlockTable(KvLedger(8)), limits)
     book.resume(Resume(chains_stay=True), frozenset({3, 4, 5}))
     return StageQueue.for_steps_of(128, book)
 
 
 def test_what_was_offered_stays_where_the_head_says_so_once(survivor):
-    assert changed(survivor, CacheChange(retain=((3, 1), (5, 1)))) is None
+    assert changed(survivor, RetainBlocks(((3, 1), (5, 1)))) is None
     assert survivor.book.kv.blocks_cached == 2
-    assert "said twice" in changed(survivor, CacheChange(retain=((3, 1),)))
+    assert "said twice" in changed(survivor, RetainBlocks(((3, 1),)))
 
 
 def test_nothing_stays_that_is_not_here(survivor):
-    assert "are not here" in changed(survivor, CacheChange(retain=((3, 1), (7, 1))))
-    assert "no room" in changed(survivor, CacheChange(retain=((3, 10**12),)))
+    assert "are not here" in changed(survivor, RetainBlocks(((3, 1), (7, 1))))
+    assert "no room" in changed(survivor, RetainBlocks(((3, 10**12),)))
     assert survivor.book.kv.blocks_cached == 0
 
 
 def test_what_stays_is_said_before_anything_else_is_cached(survivor):
     arrived(survivor, 1, 0, 40)
-    assert changed(survivor, CacheChange((KeptBlocks(1, 0, 3, 2),))) is None
-    assert "too late" in changed(survivor, CacheChange(retain=((3, 1),)))
+    assert changed(survivor, KeepBlocks((KeptBlocks(1, 0, 3, 2),))) is None
+    assert "too late" in changed(survivor, RetainBlocks(((3, 1),)))
     assert survivor.book.kv.blocks_cached == 2
 
 
@@ -135,7 +137,7 @@ def test_a_ring_goes_on_when_a_stage_is_told_of_blocks_that_it_does_not_hold(
         claimed = Admission(99, 65, 70, ONCE, cached=((7000, 4),))
         batch = Batch(10**6, PREFILL, -1, (Span(99, 64, 65, False),), (claimed,))
         refused.extend(ring.stages[1].core.received(BatchArrived(batch), ring.now))
-        change = CacheChange(drop=((7000, 4),))
+        change = DropBlocks(((7000, 4),))
         refused.extend(ring.stages[1].core.received(CacheChanged(change), ring.now))
 
     ring.push(2.0, claim)
@@ -151,10 +153,10 @@ def test_a_ring_goes_on_when_a_stage_is_told_of_blocks_that_it_does_not_hold(
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: CacheChange(),
-        lambda: CacheChange(drop=((0, 0),)),
-        lambda: CacheChange(drop=((-1, 2),)),
-        lambda: CacheChange(drop=tuple((one, 1) for one in range(2000))),
+        lambda: DropBlocks(()),
+        lambda: DropBlocks(((0, 0),)),
+        lambda: DropBlocks(((-1, 2),)),
+        lambda: DropBlocks(tuple((one, 1) for one in range(2000))),
         lambda: KeptBlocks(1, 0, 0, -1),
         lambda: Admission(1, 1, 1, ONCE, cached=((0, -1),)),
     ],

@@ -18,6 +18,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.book import StageBook
@@ -31,7 +32,7 @@ SAMPLING = SamplingParams(max_tokens=100)
 
 
 def a_core(rows_max: int = 8, *, is_tail: bool = False) -> StageCore:
-    book = StageBook(KvLedger(64), ModelLimits(1024, 100))
+    book = StageBook(BlockTable(KvLedger(64)), ModelLimits(1024, 100))
     return StageCore(StageQueue.for_steps_of(rows_max, book), is_tail)
 
 

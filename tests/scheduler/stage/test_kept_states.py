@@ -4,19 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from molink_scheduler.batch import (
-    PREFILL,
-    Admission,
-    Batch,
-    CacheChange,
-    KeptBlocks,
-    KeptState,
-    Span,
-)
+from molink_scheduler.batch import PREFILL, Admission, Batch, KeptState, Span
 from molink_scheduler.events import BatchArrived, CacheChanged, Refuse
+from molink_scheduler.kv.block_table import BlockTable
+from molink_scheduler.kv.changes import KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.book import StageBook
+from molink_scheduler.stage.kept_states import KeptStates
 from molink_scheduler.stage.queue import StageQueue, cut_rows, join_batches
 
 SAMPLING = SamplingParams(max_tokens=1)
@@ -40,7 +35,9 @@ SECOND = Batch(
 @pytest.fixture
 def queue():
     ledger = KvLedger(100, state_slots=4)
-    return StageQueue.for_steps_of(256, StageBook(ledger, ModelLimits(200, 100), snapshots=2), 64)
+    return StageQueue.for_steps_of(
+        256, StageBook(BlockTable(ledger), ModelLimits(200, 100), KeptStates(2)), 64
+    )
 
 
 def refused(queue, batch):
@@ -58,7 +55,7 @@ def computed(queue, batch):
 
 def begun(queue):
     computed(queue, FIRST)
-    queue.handle(CacheChanged(CacheChange((KeptBlocks(1, 0, 7, 4),))), 0.1)
+    queue.handle(CacheChanged(KeepBlocks((KeptBlocks(1, 0, 7, 4),))), 0.1)
 
 
 def test_a_request_begins_with_states_that_were_kept(queue):

@@ -3,7 +3,8 @@
 from molink_scheduler.batch import PREFILL, Admission, Batch, Span
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 
 SOME = Batch(7, PREFILL, -1, (Span(1, 4, 5, samples=True),), codec="int8")
 

@@ -4,10 +4,12 @@ import pytest
 
 from molink_scheduler.batch import Admission, Batch, Release, Span
 from molink_scheduler.events import BatchArrived, Refuse, ReleaseArrived, SendRelease
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.stage.book import StageBook
-from molink_scheduler.stage.replay_log import ReplayLog, SentRows
+from molink_scheduler.stage.replay_log import ReplayLog
+from molink_scheduler.stage.sent_rows import SentRows
 from molink_scheduler.stage.shadow_feed import LEFT_AFTER_S, ShadowFeed
 from molink_scheduler.stage.shadow_queue import ShadowQueue
 
@@ -69,7 +71,7 @@ def test_what_has_lost_its_log_is_released():
 
 @pytest.fixture
 def shadow() -> ShadowQueue:
-    return ShadowQueue.for_steps_of(8, StageBook(KvLedger(4), ModelLimits(100, 100)))
+    return ShadowQueue.for_steps_of(8, StageBook(BlockTable(KvLedger(4)), ModelLimits(100, 100)))
 
 
 def rows(message: int, end: int, *, replay: bool = True) -> BatchArrived:

@@ -1,7 +1,7 @@
 """A ring that loses stages goes on with what survivors keep, or ends for a reason."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 
@@ -24,6 +24,7 @@ from molink_sim.scenario import (
 )
 from molink_sim.swarm import check_world
 from molink_sim.systems import SYSTEMS
+from tests.sweeps import crossed, swept
 
 
 @pytest.fixture
@@ -79,8 +80,7 @@ def test_a_ring_goes_on_where_it_was(suffer, place):
     assert world.rings[0].epoch == 1
 
 
-@pytest.mark.parametrize("lacks", [0, 5, 500])
-@pytest.mark.parametrize("places", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("places, lacks", crossed([(1,), (2,), (1, 2)], [0, 5, 500]))
 def test_a_shadow_in_the_place_goes_on_from_what_it_holds(suffer, places, lacks):
     world = suffer(*(NodeLoss(0, place, 5.1, 17.1, lacks) for place in places))
     assert all_finish(world)
@@ -131,12 +131,12 @@ def test_after_another_loss_all_requests_go_on_where_they_were(suffer, gone, sec
     assert missing == [], "the rows that taken layers compute are logged too"
 
 
-@pytest.mark.parametrize("gone, second", [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
-@pytest.mark.parametrize("neighbour_takes", [False, True])
-@pytest.mark.parametrize("second_at_s", [7.1, 7.13, 9.0])
-def test_a_ring_that_has_a_stage_less_loses_another(
-    suffer, gone, second, second_at_s, neighbour_takes
-):
+@pytest.mark.parametrize(
+    "two, second_at_s, neighbour_takes",
+    crossed(list(permutations(range(3), 2)), [7.1, 7.13, 9.0], [False, True]),
+)
+def test_a_ring_that_has_a_stage_less_loses_another(suffer, two, second_at_s, neighbour_takes):
+    gone, second = two
     world = suffer(
         NodeLoss(0, gone, 5.1, 7.1, neighbour_takes=True),
         NodeLoss(0, second, second_at_s, second_at_s + 2, neighbour_takes=neighbour_takes),
@@ -148,9 +148,11 @@ def test_a_ring_that_has_a_stage_less_loses_another(
     assert world.rings[0].epoch == 2
 
 
-@pytest.mark.parametrize("gone, second", [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)])
-@pytest.mark.parametrize("second_at_s", [5.3, 6.0])
-def test_a_second_loss_while_a_neighbour_loads(suffer, gone, second, second_at_s):
+@pytest.mark.parametrize(
+    "two, second_at_s", crossed([(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)], [5.3, 6.0])
+)
+def test_a_second_loss_while_a_neighbour_loads(suffer, two, second_at_s):
+    gone, second = two
     world = suffer(
         NodeLoss(0, gone, 5.1, 7.1, neighbour_takes=True),
         NodeLoss(0, second, second_at_s, second_at_s + 2),
@@ -204,7 +206,7 @@ def test_a_loss_that_is_noticed_late_costs_that_much_more(suffer):
     assert 3.0 < pause_s(world) < 3.7
 
 
-@pytest.mark.parametrize("second_at_s", [5.1, 5.3, 6.0, 7.0, 7.3])
+@pytest.mark.parametrize("second_at_s", swept([5.1, 5.3, 6.0, 7.0, 7.3], 5.1, 6.0, 7.3))
 def test_a_second_loss_meanwhile_begins_the_same_again(suffer, second_at_s):
     world = suffer(NodeLoss(0, 1, 5.1, 7.1), NodeLoss(0, 2, second_at_s, second_at_s + 2))
     assert all_finish(world)
@@ -253,8 +255,7 @@ def test_a_host_that_sleeps_is_replaced_or_waited_for(suffer, silent_s, epoch):
     assert pause_s(world) == pytest.approx(5.3 if epoch else 20.2, abs=0.4)
 
 
-@pytest.mark.parametrize("cut", [LinkCut, AcksCut])
-@pytest.mark.parametrize("lasts_s", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize("lasts_s, cut", crossed([0.5, 2.0, 10.0], [LinkCut, AcksCut]))
 def test_a_cut_link_loses_nothing(suffer, cut, lasts_s):
     world = suffer(cut(0, 1, 5.0, 5.0 + lasts_s))
     assert all_finish(world)

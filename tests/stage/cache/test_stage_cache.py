@@ -9,8 +9,8 @@ from molink.engine.memory.cached_blocks import BlocksOfParts
 from molink.engine.memory.kv_pool import KvPool
 from molink.errors import StageError
 from molink.stage.cache.stage_cache import StageCache
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.kv.blocks import KvBlocks
+from molink_scheduler.kv.changes import DropBlocks, FetchBlocks
 
 
 class Part:
@@ -35,13 +35,13 @@ def test_blocks_that_are_being_filled_go_once_they_are_full(cache, part, monkeyp
     """Whoever gets them next writes there."""
     waited = []
     monkeypatch.setattr(ArrivingBlocks, "wait", lambda one: waited.append(part.kv.blocks_free))
-    cache.change(CacheChange(fetch=((5, 2),), fetch_id=0))
-    cache.change(CacheChange(fetch=((9, 1),), fetch_id=1))
+    cache.change(FetchBlocks(0, ((5, 2),)))
+    cache.change(FetchBlocks(1, ((9, 1),)))
     assert all(one.only(2) for one in part.arrivals._filled)
-    cache.change(CacheChange(drop=((9, 1),)))
+    cache.change(DropBlocks(((9, 1),)))
     assert waited == [3], "only those, and before they are free"
     part.arrivals._filled[0].end()
-    cache.change(CacheChange(drop=((5, 2),)))
+    cache.change(DropBlocks(((5, 2),)))
     assert waited == [3] and part.kv.blocks_free == 6
 
 
@@ -49,18 +49,18 @@ def test_what_a_slow_disk_is_still_to_read_is_not_waited_for(cache, part, monkey
     """It was given up, and nothing is filled when it has been read; a part is waited for."""
     waited = []
     monkeypatch.setattr(ArrivingBlocks, "wait", lambda one: waited.append(one))
-    cache.change(CacheChange(fetch=((5, 2),), fetch_id=0))
+    cache.change(FetchBlocks(0, ((5, 2),)))
     (arriving,) = part.arrivals._filled
-    cache.change(CacheChange(drop=((6, 1),)))
+    cache.change(DropBlocks(((6, 1),)))
     assert waited == [arriving]
-    cache.change(CacheChange(fetch=((8, 2),), fetch_id=1))
-    cache.change(CacheChange(drop=((8, 2),)))
+    cache.change(FetchBlocks(1, ((8, 2),)))
+    cache.change(DropBlocks(((8, 2),)))
     given_up = part.arrivals._filled[-1]
     assert waited == [arriving] and not given_up.only(2)
 
 
 def test_a_copy_that_failed_ends_the_stage(cache, part):
-    cache.change(CacheChange(fetch=((5, 2),), fetch_id=0))
+    cache.change(FetchBlocks(0, ((5, 2),)))
     assert cache.take_read() == []
     part.arrivals._filled[0].end(RuntimeError("out of memory"))
     with pytest.raises(StageError, match="out of memory"):

@@ -16,8 +16,8 @@ from molink.errors import StageError
 from molink.stage.cache import store as store_module
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_scheduler.batch import Fetched
 from molink_scheduler.kv.blocks import KvBlocks
+from molink_scheduler.kv.changes import Fetched
 from molink_scheduler.kv.tiers import FILE, HOST
 
 

@@ -83,7 +83,8 @@ def main(out: Path, python: str, glibc: int, there: Path | None, only_list: bool
 
 def needed() -> dict[str, str]:
     """Names and versions of all that MoLink and its tests of a card need, torch's own left out."""
-    locked = pinned((ROOT / "molink" / "requirements.lock").read_text())
+    locks = (ROOT / "molink" / name for name in ("requirements.lock", "extras.lock"))
+    locked = pinned("".join(lock.read_text() for lock in locks))
     tests = pinned((ROOT / "constraints.txt").read_text())
     versions = {name: tests[name] for name in TESTS} | locked
     return {name: versions[name] for name in sorted(versions.keys() - set(THERE))}

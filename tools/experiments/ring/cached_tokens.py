@@ -31,8 +31,9 @@ from molink.engine.step.stage import StageExecutor
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import StageWork
-from molink_scheduler.batch import PREFILL, Admission, Batch, Fetched, Release, Span
+from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.changes import Fetched
 from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.request import SamplingParams
 from tools.experiments.harness.experiment import (

@@ -72,11 +72,11 @@ class ListedCallsReader(JsonCallsReader):
             return self._begin_object(self._opening + between)
         if rest.startswith("]"):
             self._held = rest[1:]
-            self._step = self._after
+            self._step = self._read_end
             return True
         return self._break()
 
-    def _after(self) -> bool:
+    def _read_end(self) -> bool:
         """Read on behind an array, where the mark that ends it may be missing."""
         rest = self._held.lstrip()
         if rest != self.last_mark and self.last_mark.startswith(rest):
@@ -92,7 +92,7 @@ class ListedCallsReader(JsonCallsReader):
         return True
 
     def _end(self) -> None:
-        if self._step == self._after or (self._step == self._item and not self._opening):
+        if self._step == self._read_end or (self._step == self._item and not self._opening):
             self._held = ""
         super()._end()
 

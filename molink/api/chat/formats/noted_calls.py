@@ -89,7 +89,7 @@ class Lfm2Reader(NotedCallsReader):
         found: Any = read_json(text, strict=False)
         if found is None:
             written = _JsonNames().visit(ast.parse(text.strip(), mode="eval")).body
-            found = [_of_python(one) for one in getattr(written, "elts", ())]
+            found = [_python_call(one) for one in getattr(written, "elts", ())]
         listed = found if isinstance(found, list) else [found]
         return [whole_call(one, needs_arguments=False) for one in listed]
 
@@ -103,7 +103,7 @@ class _JsonNames(ast.NodeTransformer):
         return ast.Constant(self.KNOWN[node.id]) if node.id in self.KNOWN else node
 
 
-def _of_python(call: ast.AST) -> dict[str, Any] | None:
+def _python_call(call: ast.AST) -> dict[str, Any] | None:
     if not isinstance(call, ast.Call):
         return None
     arguments = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}

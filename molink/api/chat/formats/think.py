@@ -69,12 +69,12 @@ class ThinkReader(SteppingReader):
         sure = self._held[:at].rstrip("\n")
         self._reason(sure)
         self._take(at + len(tag) if tag else len(sure))
-        self._step = self._behind if tag else self._inside
+        self._step = self._skip_newlines if tag else self._inside
         return bool(tag)
 
-    def _behind(self) -> bool:
+    def _skip_newlines(self) -> bool:
         self._held = self._held.lstrip("\n")
-        self._step = self._outside if self._held else self._behind
+        self._step = self._outside if self._held else self._skip_newlines
         return bool(self._held)
 
     def _outside(self) -> bool:

@@ -1,4 +1,4 @@
-"""Rings that are far slower than forecast though none of their stages says why: who is it?
+"""Search for the member that makes a ring far slower than forecast while no stage says why.
 
 How long a step takes a stage tells itself, and who waits before it sends can tell anything. What
 cannot be lied about is when tokens come. So a ring that for a minute takes three times as long for

@@ -167,11 +167,11 @@ def _kernel(dtype: torch.dtype) -> Callable[..., int] | None:
 
 def _kind(weight: QuantizedWeight, dtype: torch.dtype) -> Kind:
     if isinstance(weight, Int8Weight):
-        return Kind.INT5 if dtype == torch.bfloat16 and _in_five_bits(weight) else Kind.INT8
+        return Kind.INT5 if dtype == torch.bfloat16 and _fits_five_bits(weight) else Kind.INT8
     return {Int4Weight: Kind.INT4, Mxfp4Weight: Kind.FP4}.get(type(weight), Kind.FP8)
 
 
-def _in_five_bits(weight: Int8Weight) -> bool:
+def _fits_five_bits(weight: Int8Weight) -> bool:
     """Whether no code needs more, as in Q5_0, Q5_1 and Q5_K of GGUF files."""
     if weight.group % FIVE_BITS_MULTIPLE:
         return False

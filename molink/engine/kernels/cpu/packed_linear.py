@@ -320,14 +320,14 @@ def _panels(weight: torch.Tensor) -> torch.Tensor:
     panels = -(-outputs // PANEL_ROWS)
     packed = large_pages(panels * PANEL_ROWS * inputs, weight.dtype)
     view = packed.view(panels, inputs // 2, PANEL_ROWS, 2)
-    view[:whole].copy_(_in_pairs(weight[: whole * PANEL_ROWS]))
+    view[:whole].copy_(_paired(weight[: whole * PANEL_ROWS]))
     # The last panel is filled up with zero rows, whose outputs are not read.
     if panels > whole:
-        view[whole:].copy_(_in_pairs(padded(weight[whole * PANEL_ROWS :])))
+        view[whole:].copy_(_paired(padded(weight[whole * PANEL_ROWS :])))
     return packed
 
 
-def _in_pairs(weight: torch.Tensor) -> torch.Tensor:
+def _paired(weight: torch.Tensor) -> torch.Tensor:
     rows, inputs = weight.shape
     return weight.view(rows // PANEL_ROWS, PANEL_ROWS, inputs // 2, 2).permute(0, 2, 1, 3)
 

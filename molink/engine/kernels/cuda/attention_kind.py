@@ -1,4 +1,4 @@
-"""For which kinds of layers is the attention kernel compiled, and with which tiles?
+"""Kinds of layers for which the attention kernel is compiled, and the tiles of each.
 
 Tile sizes are constants: autotuning picks by time, so it would differ between PCs and between
 starts, and the tile decides in which order a row is summed. They were chosen by what compiles for

@@ -201,7 +201,7 @@ def fill(
     for done, ((path, attribute), group) in enumerate(by_target.items()):
         module = model.get_submodule(path)
         if isinstance(module, Shell):
-            weight = _one_matrix([_read(place, weights.files, dtype) for place in _in_order(group)])
+            weight = _one_matrix([_read(place, weights.files, dtype) for place in _ordered(group)])
             _check_shape(group[0], weight, module.shape)
             model.set_submodule(path, QuantizedLinear(weight, module.bias, dtype))
         elif isinstance(module, nn.Embedding):
@@ -238,15 +238,15 @@ def _matrices_of(
                 f"{first.name} holds {first.experts or 1} matrices in an order that is not read, "
                 f"where the model has {shell.experts} experts: take another version of the model"
             )
-        return [_read(place, files, dtype, expert) for place in _in_order(group)]
+        return [_read(place, files, dtype, expert) for place in _ordered(group)]
     own = [place for place in group if place.expert == expert]
     orders = {place.order for place in group}
     if {place.order for place in own} != orders:
         raise CheckpointError(f"{first.name} has no match for expert {expert}; fetch it again")
-    return [_read(place, files, dtype) for place in _in_order(own)]
+    return [_read(place, files, dtype) for place in _ordered(own)]
 
 
-def _in_order(group: list[Place]) -> list[Place]:
+def _ordered(group: list[Place]) -> list[Place]:
     return sorted(group, key=lambda place: place.order)
 
 

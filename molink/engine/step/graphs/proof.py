@@ -1,4 +1,4 @@
-"""Does a recorded decode step compute what the stage computes without it?
+"""Proof that a recorded decode step computes what the stage computes without it.
 
 A recording bakes in whatever was no tensor when it was made, and then answers well for that step
 alone. So each is replayed twice over the stage's own pools, with other requests, lengths and rows,

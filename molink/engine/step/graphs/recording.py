@@ -26,7 +26,7 @@ second shows the allocator what it takes."""
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recorded computation."""
+    """Recorded computation, and the place of its result."""
 
     out: torch.Tensor
     """Result, always at the same place; the next replay of any recording may write there."""

@@ -1,10 +1,10 @@
-"""Serves a tiny model twice, once with torch's attention and once with the kernel in Triton's
+"""Serves tiny models twice, once with torch's attention and once with the kernel in Triton's
 interpreter, which has to be chosen before Triton is imported: so this is a process of its own.
 
-    python -m tests.engine.kernels.cuda.interpreted_stages NAME KV_DTYPE FOLDER
+    python -m tests.engine.kernels.cuda.interpreted_stages FOLDER NAME:KV_DTYPE ...
 
-Prints JSON: the tokens of both, how often the kernel computed, why it did not, and whether rows of
-a recorded step get the same bits, and its padding zeros.
+Prints JSON for each: the tokens of both, how often the kernel computed, why it did not, and whether
+rows of a recorded step get the same bits, and its padding zeros.
 """
 
 import json
@@ -68,8 +68,7 @@ def recorded_rows_agree():
     return torch.equal(got[:3], wanted[:3]) and not got[3].any()
 
 
-def main(name, kv_dtype, folder):
-    torch.set_num_threads(1)
+def check(name, kv_dtype, folder):
     save_tiny(name, folder)
     stages = load_stages(folder, (0, 3, LAYERS), kv_dtype=kv_dtype)
     by_torch = tokens_of(stages)
@@ -79,8 +78,13 @@ def main(name, kv_dtype, folder):
     by_kernel = tokens_of(stages)
     fallbacks = [stage.fallbacks.attention for stage in stages]
     agree = recorded_rows_agree()
-    print(json.dumps([by_torch, by_kernel, kernels.calls, fallbacks, agree]))
+    return by_torch, by_kernel, kernels.calls, fallbacks, agree
+
+
+def main(folder, *cases):
+    torch.set_num_threads(1)
+    print(json.dumps({case: check(*case.split(":"), Path(folder, case)) for case in cases}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(*sys.argv[1:])

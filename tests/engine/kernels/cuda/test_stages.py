@@ -9,16 +9,22 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton comes with the test extra, on Linux")
 
+CASES = ("gpt_oss:auto", "gemma2:int8")
+"""Each an architecture and the format of its KV; one process for all."""
 
-@pytest.mark.parametrize(("name", "kv_dtype"), [("gpt_oss", "auto"), ("gemma2", "int8")])
-def test_tokens_are_those_of_torch(name, kv_dtype, tmp_path):
-    command = [sys.executable, "-m", "tests.engine.kernels.cuda.interpreted_stages"]
-    command += [name, kv_dtype, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("models"))
+    command = [sys.executable, "-m", "tests.engine.kernels.cuda.interpreted_stages", folder]
+    done = subprocess.run([*command, *CASES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    by_torch, by_kernel, calls, fallbacks, recorded_rows_agree = json.loads(
-        done.stdout.splitlines()[-1]
-    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_are_those_of_torch(case, found):
+    by_torch, by_kernel, calls, fallbacks, recorded_rows_agree = found[case]
     assert by_kernel == by_torch
     assert calls > 40 and fallbacks == [None, None]
     assert recorded_rows_agree

@@ -22,6 +22,7 @@ from tests.engine.model.quantized.checkpoints import save_gpt_oss, save_quantize
 from tests.engine.model.quantized.formats import FORMATS
 from tests.engine.ring_driver import Job, RingDriver, load_stages
 from tests.engine.tiny_models import LAYERS, generate
+from tests.sweeps import swept
 
 RANGES = [range(2), range(2, 5), range(5, LAYERS)]
 UP = "model.layers.1.mlp.up_proj"
@@ -118,7 +119,7 @@ def test_a_scheme_that_is_not_read_is_refused_before_weights_are_looked_for(awq)
 # -- fetched by layers ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["pack-quantized asymmetric", "gptq", "fp8 block"])
+@pytest.mark.parametrize("name", swept(["pack-quantized asymmetric", "fp8 block", "gptq"], of=2))
 def test_a_stage_loads_from_nothing_but_its_own_tensors(name, tmp_path):
     """What an agent keeps of a checkpoint: the tensors of its layers, in files of their own."""
     reference = save_quantized("qwen3_moe", tmp_path / "whole", FORMATS[name])

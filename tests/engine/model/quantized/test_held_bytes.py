@@ -31,6 +31,8 @@ needs_kernels = pytest.mark.skipif(not kernels_run, reason="no AVX512-BF16 here"
 """Without kernels exponents take a byte and scales of FP8 four, whatever a stage computes in."""
 
 
+CONFIGS = ("pack-quantized", "awq", "fp8 channel", "int8 channel")
+
 FIVE_BITS = ("q5_0", "q5_1", "q5_k")
 """Planned with the eight bits that a card holds; a CPU's kernels take five of a layer's codes."""
 
@@ -57,7 +59,7 @@ def test_every_format(name, tmp_path):
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", ["awq", "gptq 8 bits", "fp8 block"])
+@pytest.mark.parametrize("name", swept(["awq", "gptq 8 bits", "fp8 block"], "awq", "fp8 block"))
 def test_who_lends_a_pc_counts_the_same(name, tmp_path):
     save_quantized("llama", tmp_path, FORMATS[name], **SIZES)
     whole = cpu_stage(tmp_path, range(LAYERS))
@@ -83,7 +85,7 @@ def test_every_type_of_block(name, tmp_path):
 
 
 @pytest.mark.skipif(not (kernels_run or native_library(AVX2)), reason="no kernels here")
-@pytest.mark.parametrize("model", ["mixtral", "qwen3_moe", "tied_llama"])
+@pytest.mark.parametrize("model", swept(["mixtral", "tied_llama", "qwen3_moe"], of=2))
 def test_experts_and_tied_heads(model, tmp_path):
     save_quantized(model, tmp_path, FORMATS["pack-quantized"], **SIZES)
     stages_hold(tmp_path, "float32")
@@ -110,7 +112,7 @@ def test_the_text_part_of_a_checkpoint_that_takes_pictures(tmp_path):
     stages_hold(tmp_path, "float32", (0, 2, TEXT_LAYERS))
 
 
-@pytest.mark.parametrize("name", ["pack-quantized", "awq", "fp8 channel", "int8 channel"])
+@pytest.mark.parametrize("name", swept(CONFIGS, "awq", "fp8 channel"))
 def test_the_config_alone_says_nearly_the_same(name, tmp_path):
     """All that it does not know are norms."""
     save_quantized("llama", tmp_path, FORMATS[name], **SIZES)

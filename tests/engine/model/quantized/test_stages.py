@@ -33,9 +33,9 @@ def test_every_format_over_three_uneven_stages(name, tmp_path):
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        ("qwen3", "awq"),
+        pytest.param("qwen3", "awq", marks=pytest.mark.sweeps),
         ("mixtral", "fp8 block"),
-        ("qwen3_moe", "gptq"),
+        pytest.param("qwen3_moe", "gptq", marks=pytest.mark.sweeps),
         ("qwen3_moe", "pack-quantized asymmetric"),
     ],
 )
@@ -44,7 +44,7 @@ def test_other_architectures_and_experts(model, name, tmp_path):
     check(tmp_path, save_quantized(model, tmp_path, FORMATS[name]))
 
 
-@pytest.mark.parametrize("name", ["pack-quantized asymmetric", "fp8 block"])
+@pytest.mark.parametrize("name", swept(["pack-quantized asymmetric", "fp8 block"], of=1))
 def test_latent_attention_reads_off_what_quantized_weights_mean(name, tmp_path):
     ranks = {"kv_lora_rank": 32, "q_lora_rank": 32}
     reference = save_quantized("deepseek_v3", tmp_path, FORMATS[name], **ranks)

@@ -1,0 +1,64 @@
+"""What a stage's cache asks of the store below its device's memory, and the store of a stage that
+has none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from molink.engine_protocol.engine import BlocksIn
+from molink.engine_protocol.values import BlockBytes
+from molink_scheduler.kv.tiers import CacheTiers
+
+
+class LowerStore(Protocol):
+    """Store of cached blocks; nothing that it is asked for waits."""
+
+    @property
+    def tiers(self) -> CacheTiers:
+        """Room of each tier, as measured."""
+
+    def tiers_of(self, block_bytes: int) -> CacheTiers:
+        """Room and rates for blocks of another size."""
+
+    def put(self, tier: int, numbers: Sequence[int], packed_BW: BlockBytes | None) -> None:
+        """Keep blocks in a tier; `packed_BW` are their bytes, None where they are in the one
+        above."""
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Keep these blocks no more; unknown ones are fine."""
+
+    def fetch(self, fetch_id: int, arriving: BlocksIn) -> None:
+        """Bring blocks back, and answer when they are sure."""
+
+    def clear(self, block_bytes: int) -> None:
+        """Keep nothing, and blocks of this size from then on."""
+
+    def shed(self) -> None:
+        """Lose the blocks in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyStore:
+    """Store that has room for nothing."""
+
+    tiers: CacheTiers = field(default_factory=CacheTiers)
+
+    def tiers_of(self, block_bytes: int) -> CacheTiers:
+        """No room."""
+        return self.tiers
+
+    def put(self, tier: int, numbers: Sequence[int], packed_BW: BlockBytes | None) -> None:
+        """Keep nothing."""
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Drop nothing: nothing is here."""
+
+    def fetch(self, fetch_id: int, arriving: BlocksIn) -> None:
+        """Fail: nobody is told of room here, so nobody fetches."""
+        arriving.end(LookupError(f"fetch {fetch_id} asks a stage that has no lower tiers"))
+
+    def clear(self, block_bytes: int) -> None:
+        """Keep nothing."""
+
+    def shed(self) -> None:
+        """Lose nothing."""

@@ -1,0 +1,169 @@
+"""Changes of what all stages of a ring cache: keep, drop, lower, fetch, retain.
+
+The head decides, and names cached blocks by numbers that it has given them; each stage knows where
+its block of a number is. A change travels as a release does: ahead of what is planned after it,
+behind what it stands on.
+
+Values.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+from molink_scheduler.kv.blocks import named_runs, number_runs
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, FILE, HOST
+
+Runs = tuple[tuple[int, int], ...]
+"""Runs (first number, blocks) of cached blocks."""
+
+BLOCKS_MAX = 2**53
+"""Bound of a block's number: what JSON carries exactly."""
+
+
+def numbers_of(runs: Runs) -> Iterable[int]:
+    """Numbers of the blocks in some runs."""
+    return chain.from_iterable(range(first, first + blocks) for first, blocks in runs)
+
+
+def cached_runs(numbers: Iterable[int]) -> Runs:
+    """Numbers of cached blocks as runs (first number, blocks), the lowest first; of more than one
+    message names the others are left out."""
+    return named_runs(number_runs(sorted(numbers))[:CACHE_RUNS_MAX])
+
+
+def check_runs(runs: Runs) -> None:
+    """Raise ValueError unless these are runs (first number, blocks)."""
+    if len(runs) > CACHE_RUNS_MAX or any(first < 0 or blocks < 1 for first, blocks in runs):
+        raise ValueError(f"cached blocks are named in at most {CACHE_RUNS_MAX} runs of one or more")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBlocks:
+    """Blocks of one request that are cached from now on."""
+
+    request_id: int
+    first_block: int
+    """Index of the first of these blocks among the request's blocks."""
+    first_number: int
+    """Number that the first block is known by; the others follow."""
+    blocks: int
+
+    @property
+    def numbers(self) -> range:
+        """Numbers that the blocks are known by."""
+        return range(self.first_number, self.first_number + self.blocks)
+
+    def __post_init__(self) -> None:
+        check_runs(((self.first_block, self.blocks), (self.first_number, self.blocks)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBlocks:
+    """Cache blocks that requests have computed."""
+
+    kept: tuple[KeptBlocks, ...]
+
+    def __post_init__(self) -> None:
+        _check_count(self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class DropBlocks:
+    """Cache these blocks no more, wherever they are."""
+
+    runs: Runs
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """Numbers of the blocks."""
+        return numbers_of(self.runs)
+
+    def __post_init__(self) -> None:
+        check_runs(self.runs)
+        _check_count(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBlocks:
+    """Move these blocks to a lower tier, from the device's memory or from a tier between."""
+
+    tier: int
+    runs: Runs
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """Numbers of the blocks."""
+        return numbers_of(self.runs)
+
+    def __post_init__(self) -> None:
+        if self.tier not in (HOST, FILE):
+            raise ValueError(f"cached blocks go to tier {HOST} or {FILE}, not to {self.tier}")
+        check_runs(self.runs)
+        _check_count(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBlocks:
+    """Bring these blocks back into the device's memory; `Fetched` says when they are sure."""
+
+    fetch_id: int
+    runs: Runs
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """Numbers of the blocks, the first of the chain first."""
+        return numbers_of(self.runs)
+
+    def __post_init__(self) -> None:
+        check_runs(self.runs)
+        _check_count(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class RetainBlocks:
+    """Of what was cached in the ring's epoch before keep these blocks alone."""
+
+    runs: Runs = ()
+    """Runs in rising order."""
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """Numbers of the blocks."""
+        return numbers_of(self.runs)
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self.runs, (number, BLOCKS_MAX)) - 1
+        return place >= 0 and number < sum(self.runs[place])
+
+    def __post_init__(self) -> None:
+        check_runs(self.runs)
+        if any(sum(one) > following[0] for one, following in pairwise(self.runs)):
+            raise ValueError("what stays from the epoch before is named in rising order")
+
+
+OutwardChange = KeepBlocks | DropBlocks | LowerBlocks | RetainBlocks
+"""Change by which no block comes back into the device's memory."""
+
+CacheChange = OutwardChange | FetchBlocks
+"""What every stage is told of what it caches from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Tells how many blocks of a fetch, from its first, are back on every stage so far. It goes
+    once round the ring, behind the change that began the fetch; a stage passes it on when its own
+    blocks are there."""
+
+    fetch_id: int
+    blocks: int
+
+    def __post_init__(self) -> None:
+        if self.fetch_id < 0 or self.blocks < 0:
+            raise ValueError("a fetch of cached blocks has a number, and brings none or more")
+
+
+def _check_count(named: tuple[object, ...]) -> None:
+    if not 0 < len(named) <= CACHE_RUNS_MAX:
+        raise ValueError(f"a change of the cache names 1 to {CACHE_RUNS_MAX} runs of blocks")
