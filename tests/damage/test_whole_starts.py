@@ -3,7 +3,6 @@
 import logging
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -24,6 +23,7 @@ from tests.damage.kept_files import (
     make_registry,
 )
 from tests.damage.test_damage_matrix import WITHOUT_RIGHTS, of_another_owner
+from tests.end_to_end.command_line import command_line
 
 # -- a coordinator --------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ async def test_a_coordinator_goes_on_from_the_copy_that_it_names(data):
 
 # -- an agent -------------------------------------------------------------------------------------
 
-RUN = (sys.executable, "-m", "molink.cli.main", "agent", "run", "--data-dir")
+RUN = ("agent", "run", "--data-dir")
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def home(tmp_path):
     return folder
 
 
-def said_at_the_end(folder, before=()) -> str:
+def said_at_the_end(command) -> str:
     """What an agent says that cannot start."""
-    run = subprocess.run([*before, *RUN, str(folder)], capture_output=True, text=True, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 2 and run.stderr.count("\n") == 1, run.stderr
     return run.stderr
 
@@ -99,14 +99,15 @@ def said_at_the_end(folder, before=()) -> str:
 )
 def test_an_agent_says_which_file_is_emptied(home, name, says):
     (home / name).write_bytes(b"")
-    assert f"{home / name} {says}" in said_at_the_end(home)
+    assert f"{home / name} {says}" in said_at_the_end(command_line(*RUN, str(home), forks=True))
 
 
 def test_an_agent_says_whose_log_it_cannot_write(home):
     (home / LOG_FILE).touch()
     of_another_owner(home / LOG_FILE, home)
     rights = WITHOUT_RIGHTS if os.geteuid() == 0 else ()
-    assert f"{home / LOG_FILE} cannot be written (Permission" in said_at_the_end(home, rights)
+    said = said_at_the_end([*rights, *command_line(*RUN, str(home))])
+    assert f"{home / LOG_FILE} cannot be written (Permission" in said
 
 
 def test_a_log_on_a_full_disk_disturbs_nobody(tmp_path, capsys):

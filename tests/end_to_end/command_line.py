@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.end_to_end.forked import command, format_probe, stage, step_probe
+from tests.end_to_end.forked import format_probe, program, stage, step_probe
 from tests.end_to_end.forked.asking import ADDRESS
 from tests.end_to_end.forked.process import ForkedProcess
 from tests.end_to_end.forked.server import COMMANDS, STAGES, server_of
@@ -77,8 +77,19 @@ for arguments in json.loads(sys.argv[1]):
 def command_line(*arguments: str, forks: bool = False) -> list[str]:
     """How an order to `molink` is started; `forks`: in a process that need not import."""
     if forks and CAN_FORK:
-        return [sys.executable, "-m", command.__name__, server_of(*COMMANDS), *arguments]
+        return _forked(server_of(*COMMANDS), "molink.cli.main", *arguments)
     return [sys.executable, "-m", "molink.cli.main", *arguments]
+
+
+def torch_program(module: str) -> list[str]:
+    """How a module is started whose `main` uses torch; its arguments follow. It need not import."""
+    if CAN_FORK:
+        return _forked(server_of(*STAGES), module)
+    return [sys.executable, "-m", module]
+
+
+def _forked(server: str, module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", program.__name__, server, module, *arguments]
 
 
 def started(

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
@@ -300,11 +300,16 @@ def peak_mib() -> int:
 # -- all ------------------------------------------------------------------------------------------
 
 
-def look_in_child(subject: str, first: int, count: int, seeds: Path) -> Figures:
+PROGRAM = (sys.executable, "-m", "tests.fuzz.model_files")
+
+
+def look_in_child(
+    subject: str, first: int, count: int, seeds: Path, program: Sequence[str] = PROGRAM
+) -> Figures:
     """The same in processes of their own: where one dies, the next goes on behind that input."""
     total, end = Figures(), first + count
     while first < end:
-        command = [sys.executable, "-m", "tests.fuzz.model_files", "--only", subject]
+        command = [*program, "--only", subject]
         command += ["--first", str(first), "--inputs", str(end - first), "--seeds", str(seeds)]
         ended = subprocess.run(
             command, capture_output=True, text=True, check=False, errors="replace"
@@ -379,12 +384,8 @@ def main() -> None:
             if typed.seeds is None:
                 write_seeds(Path(made))
             seeds = typed.seeds or Path(made)
-            shows = typed.seeds is None
-            print(
-                json.dumps(
-                    asdict(look_at(typed.only, typed.first, typed.inputs, seeds, shows=shows))
-                )
-            )
+            seen = look_at(typed.only, typed.first, typed.inputs, seeds, shows=typed.seeds is None)
+            print(json.dumps(asdict(seen)))
         return
     if typed.out:
         typed.out.mkdir(parents=True, exist_ok=True)

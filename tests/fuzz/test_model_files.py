@@ -4,6 +4,8 @@ thousand."""
 import pytest
 
 from molink.importing.checkpoint_folder import NewTensors, _files
+from tests.end_to_end.command_line import torch_program
+from tests.fuzz import model_files
 from tests.fuzz.model_files import MEMORY_BYTES, SECONDS_MAX, SUBJECTS, look_in_child, write_seeds
 
 INPUTS = 60
@@ -17,9 +19,14 @@ def seeds(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def program():
+    return torch_program(model_files.__name__)
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_no_model_takes_all_memory_or_ends_in_a_traceback(subject, seeds):
-    figures = look_in_child(subject, 0, INPUTS, seeds)
+def test_no_model_takes_all_memory_or_ends_in_a_traceback(subject, seeds, program):
+    figures = look_in_child(subject, 0, INPUTS, seeds, program)
     assert figures.found == [] and figures.inputs == INPUTS
     assert 0 < figures.taken < INPUTS, "good models and bad ones"
     assert figures.longest_s <= SECONDS_MAX and figures.memory_mib < MEMORY_BYTES / 2**20
@@ -35,8 +42,8 @@ def test_no_model_takes_all_memory_or_ends_in_a_traceback(subject, seeds):
         ("import-folder", 347),  # Sizes that no float holds.
     ],
 )
-def test_what_was_found_once(subject, number, seeds):
-    assert look_in_child(subject, number, 1, seeds).found == []
+def test_what_was_found_once(subject, number, seeds, program):
+    assert look_in_child(subject, number, 1, seeds, program).found == []
 
 
 class Counted(list):
