@@ -22,7 +22,6 @@ from typing import get_type_hints as hints_of
 from annotated_types import Ge, Le, MaxLen
 
 from molink.errors import FrameError
-from molink.json_object import JsonObject
 
 T = TypeVar("T")
 
@@ -366,8 +365,8 @@ def _array_writer(of: Any, rules: Rules) -> Write:
 def _object_writer(of: Any, rules: Rules) -> Write:
     writers = [(field, _writer(field.of, rules)) for field in _fields_of(of)]
 
-    def write(value: Any) -> JsonObject:
-        plain: JsonObject = {}
+    def write(value: Any) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
         for field, write_one in writers:
             written = write_one(getattr(value, field.name))
             if field.inline:
