@@ -8,8 +8,8 @@ import pytest
 from molink.coordinator.ring import client as ring_client
 from molink.errors import StageError
 from molink.wire.frames import Cancel, ChangeCache, SetCodec, TokenSample
-from molink_scheduler.batch import CacheChange
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.changes import RetainBlocks
 from tests.coordinator.ring.ring_serving import (
     LENGTH,
     Serving,
@@ -50,7 +50,7 @@ async def test_what_all_stages_have_cached_is_kept_unless_it_is_to_be_cleared():
                 s.client.clear_cache()
             s.links.sent.clear()
             s.client.go_on(next_ring(s), replace(going_on(), cached=((3, 4),)), "lost")
-            assert s.links.sent[0] == ChangeCache(CacheChange(retain=kept))
+            assert s.links.sent[0] == ChangeCache(RetainBlocks(kept))
 
 
 async def test_a_request_that_has_met_too_many_losses_fails():
