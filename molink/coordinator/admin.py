@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from molink.control.registry.registry import Registry
 from molink.coordinator.audits.quarantine import Quarantine
-from molink.coordinator.nodes.node_book import Node, NodeBook
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.errors import UserError
 from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered

@@ -253,7 +253,8 @@ class StageManager:
         self._epoch = epoch  # From here on it is of no use to another ring.
         ready = await handle.join(order)
         self.state = "serving"
-        await self._fact(assignment, "ready", missing=ready.missing, cached=ready.cached)
+        if assignment is self.assignment:
+            await self.publish_fact(StageFact.of_ready(assignment.revision, ready))
         async with background_tasks() as tasks:
             tasks.create_task(self._stand_ready(command.work))
             await handle.watch(self.routes.path_moved, self.health_changed)

@@ -19,7 +19,7 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.shadow_queue import ShadowQueue
-from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
+from molink_scheduler.timing.steps import fed_rows_max
 
 NOTHING_KEPT = RowsKept((), frozenset(), frozenset(), chains_stay=False)
 
@@ -54,8 +54,8 @@ def _source(
     book = StageBook.of(table, layers.limits, join.ring.state_snapshots)
     book.resume(resume, frozenset() if before is None else kept.cached)
     chosen = join.ring.span_tokens
-    replayed_max = None if resume.next_fresh else chosen or REPLAY_ROWS_MAX
+    fed_max = fed_rows_max(chosen, passed_on=resume.next_fresh)
     rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens
     queue = ShadowQueue if isinstance(join, FollowRing) else StageQueue
     refills = resume.chains_stay
-    return queue.for_steps_of(rows_max, book, cut_tokens, replayed_max, refills=refills)
+    return queue.for_steps_of(rows_max, book, cut_tokens, fed_max, refills=refills)

@@ -18,7 +18,8 @@ from molink.json_object import JsonObject
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.health import FIGURE_MAX, StageHealth
 from molink.wire.curve_keys import CurveKeys, check_keys
-from molink.wire.schema import Inline, Kinds, Rules, Schema
+from molink.wire.kinds import Kinds
+from molink.wire.schema import Inline, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers
 from molink_scheduler.resume import RESUMED_MAX, Positions, Resume

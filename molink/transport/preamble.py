@@ -24,7 +24,8 @@ import msgpack
 
 from molink.errors import FrameError, MolinkError
 from molink.transport.sockets import receive_exactly
-from molink.wire.schema import Kinds, Rules
+from molink.wire.kinds import Kinds
+from molink.wire.schema import Rules
 
 LENGTH = struct.Struct(">H")
 

@@ -34,7 +34,8 @@ from molink.wire import protocol
 from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.elements import TensorHeader
 from molink.wire.headers import unpacked
-from molink.wire.schema import TAIL, Kinds, Rules, Schema
+from molink.wire.kinds import Kinds
+from molink.wire.schema import TAIL, Rules, Schema
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.kv.changes import (
     CacheChange,

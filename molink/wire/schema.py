@@ -22,7 +22,6 @@ from typing import get_type_hints as hints_of
 from annotated_types import Ge, Le, MaxLen
 
 from molink.errors import FrameError
-from molink.json_object import JsonObject
 
 T = TypeVar("T")
 
@@ -85,25 +84,6 @@ class Schema(Generic[T]):
         except (ValueError, TypeError) as error:
             raise FrameError(str(error)) from None
         return value
-
-
-class Kinds(Generic[T]):
-    """Closed union of dataclasses, each with the name that tells it apart."""
-
-    def __init__(self, kinds: Mapping[str, type[T]], rules: Rules) -> None:
-        self._schemas = {name: Schema(kind, rules) for name, kind in kinds.items()}
-        self._names = {kind: name for name, kind in kinds.items()}
-
-    def write(self, value: T) -> tuple[str, Any]:
-        """The kind's name, and the plain fields."""
-        name = self._names[type(value)]
-        return name, self._schemas[name].write(value)
-
-    def read(self, name: Any, plain: Any) -> T:
-        """The value of a kind. Raises FrameError for an unknown kind or a wrong field."""
-        if type(name) is not str or name not in self._schemas:
-            raise FrameError(f"unknown kind {shortened(name)}")
-        return self._schemas[name].read(plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +365,8 @@ def _array_writer(of: Any, rules: Rules) -> Write:
 def _object_writer(of: Any, rules: Rules) -> Write:
     writers = [(field, _writer(field.of, rules)) for field in _fields_of(of)]
 
-    def write(value: Any) -> JsonObject:
-        plain: JsonObject = {}
+    def write(value: Any) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
         for field, write_one in writers:
             written = write_one(getattr(value, field.name))
             if field.inline:

@@ -6,7 +6,7 @@ from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import given_by_pc
-from molink.coordinator.nodes.node_book import Contribution
+from molink.coordinator.nodes.node import Contribution
 from molink.coordinator.reports.ledger import Ledger
 from molink.report.nodes import ContributionReport
 

@@ -20,7 +20,7 @@ from molink.control.identity import KeyPair, load_or_make_key
 from molink.control.registry.database import MIGRATIONS as REGISTRY
 from molink.control.registry.registry import Registry
 from molink.control.sqlite_file import open_database
-from molink.coordinator.nodes.node_book import Contribution
+from molink.coordinator.nodes.node import Contribution
 from molink.coordinator.reports.ledger import MIGRATIONS as LEDGER
 from molink.coordinator.reports.ledger import Ledger
 from molink.serving.answers.live_state import MIGRATIONS as LIVE

@@ -4,7 +4,7 @@ import pytest
 
 from tools.experiments.harness.experiment import Measured, Setup, policy_conditions, write_results
 from tools.experiments.links import contention, contention_tcp
-from tools.experiments.ring import ablation, ttft_alone
+from tools.experiments.ring import ablation, second_process, ttft_alone
 from tools.experiments.ring.latency_slope import slope_and_base
 from tools.experiments.streams import idle_stage
 
@@ -82,3 +82,11 @@ def test_the_ablation_changes_one_thing_at_a_time():
 def test_a_token_says_how_long_ago_it_was_drawn(drawn_at):
     age = idle_stage.age_s(idle_stage.token_at(drawn_at), drawn_at + 0.2)
     assert age == pytest.approx(0.2, abs=idle_stage.TICK_S)
+
+
+def test_what_a_second_process_takes_is_told_by_pairs():
+    times_s = {"one process": [0.1, 0.2, 0.4], "two processes": [0.11, 0.22, 0.44]}
+    found = second_process._of_pairs(times_s)
+    assert found["ratio"] == pytest.approx((1.1, 1.1, 1.1))
+    assert found["more_ms"][0] == pytest.approx(20)
+    assert found["median_ms"] == pytest.approx({"one process": 200, "two processes": 220})

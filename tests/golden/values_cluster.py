@@ -18,7 +18,7 @@ from molink.control.messages.payloads import (
     StageFact,
     WeightsSource,
 )
-from molink.coordinator.nodes.node_book import Contribution, Node
+from molink.coordinator.nodes.node import Contribution, Node
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.reports.cluster_report import ring_report, service_report
 from molink.coordinator.reports.node_reports import nodes_report

@@ -20,9 +20,10 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
-from molink.coordinator.nodes.node_book import Contribution, Node
+from molink.coordinator.nodes.node import Contribution, Node
 from molink.coordinator.reports.ledger import LEDGER_FILE, Ledger
-from molink.coordinator.ring.ring import AgentStage, JoinTerms
+from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.ring import JoinTerms
 from molink.coordinator.upkeep.ring_building import RingRoutes, build_ring
 from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS

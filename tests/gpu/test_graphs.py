@@ -15,7 +15,7 @@ DIFFERENCE_MAX = 1e-4
 
 
 @pytest.mark.parametrize("name", NAMES if HAS_CARD else ("gpt_oss",))
-def test_every_bucket_is_replayed(name, device):
+def test_every_bucket_is_fed_again(name, device):
     recorder = recorder_on(device) or TapeRecorder()
     buckets = BUCKETS if HAS_CARD else (4, 1)
     kv_tokens = 4096 if HAS_CARD else 512

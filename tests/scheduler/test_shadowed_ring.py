@@ -42,7 +42,7 @@ def test_no_token_changes_when_stages_with_shadows_are_lost(seed):
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_only_what_the_shadow_lacks_is_replayed(lost):
+def test_only_what_the_shadow_lacks_is_fed_again(lost):
     ring = ShadowedRing(seed=lost, stage_count=4, covered=(lost,), slowest_s=0.02, feed_bytes=1000)
     for number in range(4):
         ring.submit_at(0.0, 30 + number, 25, seed=number)

@@ -94,7 +94,7 @@ def test_unknown_faults_are_the_users_mistake():
         swarm("--faults", "earthquake")
 
 
-def test_a_failure_is_replayed_by_the_command_it_prints(monkeypatch):
+def test_a_failure_is_fed_again_by_the_command_it_prints(monkeypatch):
     monkeypatch.setattr(Tail, "forget", lambda self, request_id: None)
     first = swarm("--seeds", "4", "--first-seed", "30", "--faults", "link-cut,late")
     assert first.exit_code == 1

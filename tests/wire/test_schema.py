@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.errors import FrameError
-from molink.wire.schema import TAIL, Inline, Kinds, Rules, Schema
+from molink.wire.kinds import Kinds
+from molink.wire.schema import TAIL, Inline, Rules, Schema
 
 
 class Shade(IntEnum):

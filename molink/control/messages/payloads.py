@@ -38,7 +38,7 @@ from molink.control.messages.base import (
 from molink.control.versions import UNTOLD
 from molink.json_object import JsonObject
 from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import HEALTH, LOADED, StageLoaded, StageWork
+from molink.stage_protocol.messages import HEALTH, LOADED, StageLoaded, StageReady, StageWork
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.resume import RESUMED_MAX
 
@@ -266,6 +266,11 @@ class StageFact(Message):
     """Requests of `GoOn.resume` that a stage that is "ready" cannot go on with."""
     cached: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
     """Runs of cached blocks that may stay on a stage that is "ready"."""
+
+    @classmethod
+    def of_ready(cls, revision: int, ready: StageReady) -> "StageFact":
+        """A stage has joined, and says what it keeps."""
+        return cls(revision=revision, kind="ready", missing=ready.missing, cached=ready.cached)
 
 
 class NodeHealth(Message):

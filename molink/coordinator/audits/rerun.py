@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 
 from molink.coordinator.requests.audit_queue import AnsweredRequest
 from molink.coordinator.requests.intake import ServingRing
-from molink.coordinator.ring.ring import AgentStage
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline

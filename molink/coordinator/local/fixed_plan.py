@@ -17,7 +17,7 @@ from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import AssignedWork, Profile, WeightsSource
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.errors import UserError

@@ -13,9 +13,10 @@ from molink.config.link_schedule import LinkSchedule
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import LOCAL_ADDRESS, RingPlan
 from molink.coordinator.local.local_node import LocalNode
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.links import RingClientLinks
-from molink.coordinator.ring.ring import AgentStage, JoinTerms, Ring
+from molink.coordinator.ring.ring import JoinTerms, Ring
 from molink.coordinator.upkeep.ring_building import RingRoutes
 from molink.errors import StageError
 from molink.node.stage_handle import ChildProcess

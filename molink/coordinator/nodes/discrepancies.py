@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 
 UPLOAD_UNSEEN_MBPS = 20.0
 """Upload of a node that no other has received from: a usual home uplink, so that reporting nothing,

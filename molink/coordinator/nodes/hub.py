@@ -45,7 +45,8 @@ from molink.control.messages.topics import (
 from molink.control.registry.registry import Registry
 from molink.control.versions import own_protocols
 from molink.coordinator.nodes.access import REPORT_TOPICS, BrokerAccess, Suspensions
-from molink.coordinator.nodes.node_book import NODES_MAX, Node, NodeBook
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.nodes.node_book import NODES_MAX, NodeBook
 from molink.coordinator.nodes.probing import Probing
 from molink.errors import ErrorGuard, JoinRefusedError
 from molink.tasks import gathered, task_group

@@ -14,7 +14,7 @@ from typing import Any
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import PeerAddress, ProbeOrder
 from molink.control.messages.topics import PROBE
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.token_bucket import TokenBucket
 from molink.transport.peer.protocol import probe_key, probe_token
 from molink.transport.relay.protocol import COORDINATOR

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from molink.control.messages.payloads import AssignedWork
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen
 from molink.errors import ErrorGuard
 from molink.report.cluster import RingForecast

@@ -19,7 +19,7 @@ from molink.control.messages.payloads import (
     WeightsSource,
 )
 from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen, measured_slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.placement_facts import (

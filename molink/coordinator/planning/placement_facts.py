@@ -12,7 +12,7 @@ from molink.coordinator.nodes.discrepancies import (
     believed_rate,
     believed_upload,
 )
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.slowdown import AS_REPORTED, Slowdown, slowed_steps
 from molink.coordinator.planning.step_times import steps_of
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from molink.control.messages.payloads import NodeState
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 
 if TYPE_CHECKING:
     pass

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from molink.checkpoint.model_shape import ModelShape
 from molink.control.messages.payloads import Profile, StepCost
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.hardware.format_times import FormatTimes
 from molink.hardware.gpu import measured_device
 from molink.hardware.roofline import estimated_times

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from molink.config.link_schedule import LinkShape
 from molink.control.versions import own_protocols
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.ring import COORDINATOR, AgentStage, Ring
+from molink.coordinator.ring.ring import COORDINATOR, Ring
 from molink.report import cluster
 from molink.report.cluster import (
     BuildReport,

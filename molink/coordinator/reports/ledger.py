@@ -21,7 +21,8 @@ from pathlib import Path
 from molink.control.messages.payloads import NodeState
 from molink.control.sqlite_file import cannot_open, open_database
 from molink.coordinator.nodes.discrepancies import Sightings, line_mbps
-from molink.coordinator.nodes.node_book import Contribution, Node, NodeBook
+from molink.coordinator.nodes.node import Contribution, Node
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
 from molink.errors import ErrorGuard

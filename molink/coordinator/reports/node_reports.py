@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from molink.control.messages.payloads import Profile, StageFact, StepCost
 from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
-from molink.coordinator.nodes.node_book import Contribution, Node
+from molink.coordinator.nodes.node import Contribution, Node
 from molink.report.nodes import (
     ContributionReport,
     MeasuredSteps,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.report.cluster import CachedBelow, CacheReport
 from molink.stage_protocol.health import CacheTiersHealth, StageHealth
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from molink.coordinator.ring.ring import AgentStage, Ring
+from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.ring import Ring
 from molink.serving.service import GenerationRequest, Generator
 from molink.serving.token_events import TokenLogprob
 from molink.stage_protocol.health import PackingHealth, StageHealth

@@ -6,9 +6,10 @@ from functools import partial
 
 from molink.control.messages.assignment import Assignment, Load, Stop
 from molink.control.messages.payloads import AssignedWork
-from molink.coordinator.nodes.node_book import Node, NodeBook
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import PlannedRing
-from molink.coordinator.ring.ring import AgentStage, NodeCommands
+from molink.coordinator.ring.agent_stage import AgentStage, NodeCommands
 from molink.coordinator.ring.stage_watch import LoadLimits
 
 

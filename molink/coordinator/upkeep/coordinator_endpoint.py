@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.links import RingClientLinks
-from molink.coordinator.ring.ring import AgentStage, JoinTerms, Ring
+from molink.coordinator.ring.ring import JoinTerms, Ring
 from molink.coordinator.services import CoordinatorRelay, own_host
 from molink.coordinator.upkeep.ring_building import RingRoutes
 from molink.errors import RingError

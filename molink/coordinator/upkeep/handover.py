@@ -14,9 +14,10 @@ import asyncio
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
-from molink.coordinator.nodes.node_book import Node, NodeBook
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache
-from molink.coordinator.ring.ring import AgentStage
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.stage_watch import StageFailure
 from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from molink.coordinator.nodes.node_book import Node, NodeBook
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.nodes.slowdown import AS_REPORTED
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
 from molink.coordinator.planning.readiness import Readiness, RestlessNodes
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.ring.ring import AgentStage
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.stage_watch import StageFailure
 from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.blame import Blame

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from molink.control.messages.assignment import Extend
 from molink.control.messages.payloads import AssignedWork
-from molink.coordinator.ring.ring import AgentStage, Ring
+from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.ring import Ring
 from molink.coordinator.upkeep.ring_building import micro_batch_candidates
 
 

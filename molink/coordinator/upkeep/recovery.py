@@ -11,8 +11,9 @@ from typing import Protocol
 
 from molink.control.messages.assignment import GoOn
 from molink.control.messages.payloads import AssignedWork
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.ring import AgentStage, Ring, tokens_asked
+from molink.coordinator.ring.ring import Ring, tokens_asked
 from molink.coordinator.upkeep.neighbours import extended, has_grown, in_places
 from molink.coordinator.upkeep.ring_building import RingEndpoint, room_of, routes_of, with_caches
 from molink.errors import StageError

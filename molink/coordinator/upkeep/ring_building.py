@@ -11,9 +11,10 @@ from typing import Protocol
 
 from molink.control.messages.assignment import Join
 from molink.control.messages.payloads import StageLink
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.ring import AgentStage, JoinTerms, Ring
+from molink.coordinator.ring.ring import JoinTerms, Ring
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import NodeState
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.slowdown import (
     AS_REPORTED,
     Slowdown,
@@ -16,7 +16,7 @@ from molink.coordinator.nodes.slowdown import (
     measured_link_mbps,
 )
 from molink.coordinator.planning.cluster_plan import PlannedRing, Planner
-from molink.coordinator.ring.ring import AgentStage
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.stage_protocol.health import StageHealth
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.cache_use import CacheSources
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.ring import AgentStage, Ring
+from molink.coordinator.ring.ring import Ring
 from molink.coordinator.ring.stage_watch import StageFailure, silences_s
 from molink.coordinator.upkeep.neighbours import has_grown
 from molink.coordinator.upkeep.recovery import Recovery, Resumption

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from molink.control.messages.assignment import Follow, GoOn, Join
-from molink.coordinator.ring.ring import AgentStage, NodeCommands
+from molink.coordinator.ring.agent_stage import AgentStage, NodeCommands
 from molink.coordinator.upkeep.ring_building import link_to
 from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
 from molink.errors import ErrorGuard, MolinkError

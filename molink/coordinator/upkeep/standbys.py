@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import AssignedWork
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import Planner
-from molink.coordinator.ring.ring import AgentStage, tokens_asked
+from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.ring import tokens_asked
 from molink.coordinator.ring.stage_watch import StageFailure
 from molink.coordinator.upkeep.assigner import Assigner
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor

@@ -16,9 +16,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from molink.control.messages.assignment import Assignment
 from molink.control.messages.payloads import StageLink
-from molink.coordinator.nodes.node_book import Node, NodeBook
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
-from molink.coordinator.ring.ring import AgentStage, Ring
+from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.ring import Ring
 from molink.serving.answers.live_state import LiveState
 from molink.serving.service import GenerationRequest
 from molink.stage_protocol.messages import StageLoaded

@@ -49,7 +49,7 @@ class KeptRequests:
     def ends_replay(self, sequence: Sequence) -> bool:
         """Whether a sequence that stops was being fed to the next stage again: of these rows
         nothing comes back, so one more follows them, which does."""
-        if not (self.resume.next_fresh and sequence.is_replayed):
+        if not (self.resume.next_fresh and sequence.is_fed_again):
             return False
-        sequence.replay_no_further()
+        sequence.feed_no_further()
         return True

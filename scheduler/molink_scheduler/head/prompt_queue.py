@@ -196,7 +196,7 @@ class PromptQueue:
         """The sequence whose prompt is under way, else the next to be admitted. A sequence whose
         cached blocks had better be fetched lets others pass until they are there."""
         for sequence in self._under_way:
-            if not sequence.stopping or sequence.is_replayed:
+            if not sequence.stopping or sequence.is_fed_again:
                 return sequence
         self._computing = [one for one in self._computing if one.admitted and not one.decoding]
         for sequence in self._waiting[:LOOKED_AT_MAX]:

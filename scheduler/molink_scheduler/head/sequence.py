@@ -123,8 +123,8 @@ class Sequence:
         return self.planned_tokens < self.kept_tokens
 
     @property
-    def is_replayed(self) -> bool:
-        """Whether the last that left of it are replayed rows, which nothing has followed yet."""
+    def is_fed_again(self) -> bool:
+        """Whether rows by which the next stage is fed again were the last to leave of it."""
         return self.admitted and self.is_kept and self.planned_tokens > 0
 
     @property
@@ -147,7 +147,7 @@ class Sequence:
         if not fresh:
             self.planned_tokens = self.returned_tokens = tokens
 
-    def replay_no_further(self) -> None:
+    def feed_no_further(self) -> None:
         """Go on from the last of its replayed rows."""
         self.kept_tokens = self.planned_tokens
 

@@ -183,6 +183,13 @@ WAIT_MAX_S = 0.02
 """Longest that a device idles for a decode step that is due; predictions are rarely better."""
 
 
+def fed_rows_max(span_tokens: int | None, *, passed_on: bool) -> int | None:
+    """Most rows of a step by which a stage is fed again, where spans have a length of their own or
+    not. None: no more than of other steps, as they are `passed_on` to a stage that waits for
+    them."""
+    return None if passed_on else span_tokens or REPLAY_ROWS_MAX
+
+
 @dataclass(slots=True)
 class PrefillBudget:
     """Rows per prefill step of one stage."""

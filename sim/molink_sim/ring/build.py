@@ -23,7 +23,7 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
-from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
+from molink_scheduler.timing.steps import fed_rows_max
 from molink_sim.clock import Clock
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
 from molink_sim.network.link import Deliver, Link, Sent
@@ -269,9 +269,9 @@ class RingMaker:
         )
         book.resume(resume)
         rows_max, hybrid = self.system.span_tokens or SPAN_TOKENS, stage.state_slots is not None
-        replayed_max = None if resume.next_fresh else self.system.span_tokens or REPLAY_ROWS_MAX
+        fed_max = fed_rows_max(self.system.span_tokens, passed_on=resume.next_fresh)
         cut_tokens = STATE_CHUNK_TOKENS if hybrid else 1
-        return StageQueue.for_steps_of(rows_max, book, cut_tokens, replayed_max)
+        return StageQueue.for_steps_of(rows_max, book, cut_tokens, fed_max)
 
 
 def _kv_tokens(spec: RingSpec) -> int:

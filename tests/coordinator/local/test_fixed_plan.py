@@ -13,7 +13,7 @@ from molink.control.messages.assignment import Join
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import FixedPlanner, check_memory, fixed_plan
 from molink.coordinator.local.local_node import DirectRoutes
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.units import GB

@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import PathMeasured, PathReport
-from molink.coordinator.nodes.node_book import PATHS_MAX, Node, NodeBook
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.nodes.node_book import PATHS_MAX, NodeBook
 from molink.coordinator.nodes.probing import (
     AGAIN_S,
     MOVE_PERIOD_S,

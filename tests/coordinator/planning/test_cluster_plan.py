@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning import cluster_plan
 from molink.coordinator.planning.cluster_plan import (
     ClusterPlan,

@@ -7,7 +7,7 @@ import pytest
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.model_planner import ModelPlanner, goal_of
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.errors import UserError

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from molink.control.messages.payloads import NodeWish
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.reports.cluster_report import ring_report
 from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.ring.client import RingClient

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
-from molink.coordinator.nodes.node_book import Contribution, NodeBook
+from molink.coordinator.nodes.node import Contribution
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.reports import ledger as ledger_module
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger

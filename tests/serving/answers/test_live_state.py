@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from molink.api.keys.store import KeyStore, KeyUsage
 from molink.control.registry.registry import Registry
-from molink.coordinator.nodes.node_book import Contribution
+from molink.coordinator.nodes.node import Contribution
 from molink.coordinator.reports.ledger import Ledger
 from molink.errors import ControlError
 from molink.serving.answer_log import Ending, Place

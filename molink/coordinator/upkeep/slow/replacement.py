@@ -14,9 +14,9 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import Planner
-from molink.coordinator.ring.ring import AgentStage
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 from molink.coordinator.upkeep.slow.slow_rings import SlowRings

@@ -17,11 +17,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from molink.coordinator.nodes.node_book import Node
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import PlanCache
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.prospects import RingProspects
-from molink.coordinator.ring.ring import AgentStage
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 

@@ -47,7 +47,7 @@ def test_layers_that_read_token_ids_are_handed_them():
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3"])
-def test_kv_in_int8_is_replayed(name):
+def test_kv_in_int8_is_fed_again(name):
     stage = static_stage(name, range(3), 3, TapeRecorder(), kv_dtype="int8")
     assert worst_difference(stage) <= DIFFERENCE_MAX
 
