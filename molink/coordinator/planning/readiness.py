@@ -1,5 +1,5 @@
-"""Is it time to plan? Nodes that start together are planned for together, once the paths between
-them are measured.
+"""When it is time to plan: nodes that start together are planned for together, once the paths
+between them are measured.
 
 Nodes settle first, for a moment at most. A first plan waits for nodes that have just come, for
 those that still time a layer, and for those that still measure the paths to each other: a link that

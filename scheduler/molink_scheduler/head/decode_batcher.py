@@ -1,4 +1,4 @@
-"""Continuous batching of decode: which sequences go round the ring in the next micro-batch?
+"""Continuous batching of decode: which sequences go round the ring in the next micro-batch.
 
 A sequence joins with its first token and leaves when it ends or gives its blocks back. In between
 it is under way with a micro-batch, or ready on the head. Whenever a slot on the ring is free, those

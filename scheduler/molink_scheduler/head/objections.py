@@ -1,4 +1,4 @@
-"""Can what a head is told be true? Its counterpart of a stage's book.
+"""Objections of a head to what it is told and cannot be true; a stage's book has its own.
 
 The head keeps the ring's books, so it knows what it may be told: the coordinator submits requests
 that fit the model and the ring, and a batch comes back from the tail as it left, with one token for

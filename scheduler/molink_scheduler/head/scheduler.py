@@ -1,4 +1,4 @@
-"""What does the ring compute next? The head answers each time that its device is free.
+"""Scheduler of a ring: what it computes next, each time that the head's device is free.
 
 Batching is continuous: a sequence goes round with the decode micro-batches from its first token
 until it ends (`decode_batcher`), so every round has exactly the members that are alive. What the

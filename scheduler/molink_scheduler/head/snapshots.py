@@ -1,4 +1,4 @@
-"""When does the head have a request's states kept, and where does a prompt end for that?
+"""When the head has a request's states kept, and where a prompt is cut for that.
 
 States are kept behind multiples of STATE_CHUNK_TOKENS, where prompts are cut in any case:
 

@@ -1,4 +1,4 @@
-"""Which end of a chain of cached KV blocks is dropped first, when room is wanted?
+"""Order in which ends of chains of cached KV blocks are dropped when room is wanted.
 
 Mooncake (FAST'25, table 2 of its first version) compares three orders on the same traces, with this
 result that ours repeats (docs/benchmarks/prefix-cache.md): the least recently used goes first is as

@@ -1,4 +1,4 @@
-"""How many KV blocks are whose, and is there room? The head's counts, which stages check.
+"""Ledger of KV blocks: how many are whose. The head counts, and stages check.
 
 Layers that keep a state instead of KV need the same room for every request, however long: a slot.
 Who holds blocks holds a slot, so the ledger counts both.

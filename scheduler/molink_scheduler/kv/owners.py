@@ -1,4 +1,4 @@
-"""Whose cached blocks make room, where several owners share a ring's cache?
+"""Owners of cached blocks, and whose make room where several share a ring's cache.
 
 An owner is an API key; all who ask without one are one together. Whoever holds most of a tier gives
 first, down to an equal share of what is left, so a flood of one's prompts ends at the share of the

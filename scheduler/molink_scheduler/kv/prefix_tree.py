@@ -1,4 +1,4 @@
-"""Radix tree of cached KV blocks: which beginnings of prompts are held, and in which blocks?
+"""Radix tree of cached KV blocks: which beginnings of prompts are held, and in which blocks.
 
 A cached block is worth something only behind all blocks before it, so what is known are chains: a
 tree of whole blocks for each salt, as in SGLang. Requests that begin alike share nodes; where

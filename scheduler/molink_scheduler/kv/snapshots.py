@@ -1,4 +1,4 @@
-"""How much of a stage's memory for states is for snapshots, and which of them does the head know?
+"""Snapshots of states: how much of a stage's memory they get, and which of them the head knows.
 
 A layer that keeps a state instead of KV (linear attention, Mamba, a short convolution) cannot go
 back to an earlier position, so a cached prefix is of use only where a copy of the states at its end

@@ -1,9 +1,9 @@
-"""Where do cached KV blocks go that a device has no room for, and when is it worth fetching them?
+"""Tiers below a device's memory for cached KV blocks, and when it is worth fetching them.
 
-To host memory, then to a file, each within what the owner of the PC allows. All stages of a ring
-move the same blocks, so the ring has room for as many as its smallest stage, and is as quick as its
-slowest. Ends of chains go down first: along a chain device memory comes first, then host memory,
-then the file.
+Blocks that a device has no room for go to host memory, then to a file, each within what the owner
+of the PC allows. All stages of a ring move the same blocks, so the ring has room for as many as its
+smallest stage, and is as quick as its slowest. Ends of chains go down first: along a chain device
+memory comes first, then host memory, then the file.
 
 Mooncake (FAST'25, equations 1 and 2) fetches cached KV where the bytes of it, over the rate at
 which they come, take less time than a GPU takes to compute them. In a ring the same tokens would

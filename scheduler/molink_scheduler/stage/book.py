@@ -1,4 +1,4 @@
-"""What has a stage been sent of each request, and can it compute what comes next?
+"""Book of what a stage has been sent of each request, and whether it can compute what comes next.
 
 The head keeps the ring's books, and what it plans always fits. A stage hears of it through
 neighbours, who may be wrong: a batch that names a request nobody admitted, that leaves tokens out,

@@ -1,4 +1,4 @@
-"""In which order does a stage compute what has arrived? Decode first, prefill in what is left.
+"""Order in which a stage computes what has arrived: decode first, prefill in what is left.
 
 A decode batch is small and its users wait for the next token; a prefill span is large and only its
 own user waits. So decode goes first, in order of arrival. Prefill goes in order of arrival too, as

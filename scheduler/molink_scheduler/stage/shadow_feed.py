@@ -1,4 +1,4 @@
-"""What does the shadow of the next stage lack, and what is it sent next?
+"""What the shadow of the next stage lacks, and what it is sent next.
 
 A shadow holds the layers of the stage behind this one, and is to hold its KV as well. It computes
 that from the rows that this stage has sent: they are in the replay log, so they are read there by a

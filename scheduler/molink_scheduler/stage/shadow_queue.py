@@ -1,4 +1,4 @@
-"""What does a shadow compute next? The rows that come, in the order in which they come.
+"""Queue of a shadow: it computes the rows that come, in the order in which they come.
 
 A shadow computes the KV of a stage that serves, behind it, and passes nothing on. Its rows come
 from the stage before, whenever the line has room, so a request may be released while rows of it
