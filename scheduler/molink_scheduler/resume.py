@@ -74,8 +74,8 @@ class Resume:
         return self.next_fresh and not self.fresh
 
     def offered(self, cached: frozenset[int], has_rows: frozenset[int]) -> Positions:
-        """Of a stage's cached blocks those that can stay in the next epoch: the stage before a
-        fresh one needs their rows, too."""
+        """The cached blocks of a stage that can stay in the next epoch: the stage before a fresh
+        one needs their rows, too."""
         return cached_runs(cached & has_rows if self.replays else cached)
 
     def feeds_next(self, kept_tokens: int, *, begins: bool) -> bool:

@@ -57,7 +57,7 @@ class AgentStage:
     assignment: Assignment
     """Its order to load, or to extend what its process holds; without a revision."""
     accepted_keys: tuple[str, str]
-    """Whose links it accepts, public keys in Z85: the previous stage's, then the coordinator's."""
+    """Public keys, in Z85, whose links it accepts: the previous stage's, then the coordinator's."""
     commands: NodeCommands
     loaded: StageLoaded | None = None
     pid: int | None = None

@@ -44,11 +44,11 @@ class EmptyStore:
     tiers: CacheTiers = field(default_factory=CacheTiers)
 
     def tiers_of(self, block_bytes: int) -> CacheTiers:
-        """No room."""
+        """Room for blocks of any size: none."""
         return self.tiers
 
     def put(self, tier: int, numbers: Sequence[int], packed_BW: BlockBytes | None) -> None:
-        """Keep nothing."""
+        """Lose the blocks: there is no room for them."""
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Drop nothing: nothing is here."""
@@ -58,7 +58,7 @@ class EmptyStore:
         arriving.end(LookupError(f"fetch {fetch_id} asks a stage that has no lower tiers"))
 
     def clear(self, block_bytes: int) -> None:
-        """Keep nothing."""
+        """Forget all blocks: none are here."""
 
     def shed(self) -> None:
-        """Lose nothing."""
+        """Lose the blocks in host memory: none are there."""

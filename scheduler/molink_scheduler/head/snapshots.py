@@ -35,7 +35,7 @@ class NoSnapshots:
     def ordered(
         self, spans: Iterable[Span], sequences: Mapping[int, Sequence]
     ) -> tuple[KeptState, ...]:
-        """No orders."""
+        """Orders to keep states: none, because layers keep none."""
         return ()
 
     def coming_blocks(self, other: Sequence, blocks: int) -> int:
@@ -49,7 +49,7 @@ class NoSnapshots:
         """Blocks are cached of a request."""
 
     def release(self, sequence: Sequence) -> None:
-        """Forget a request."""
+        """Forget a request, which has no snapshots."""
 
 
 @dataclass(slots=True)

@@ -69,15 +69,15 @@ class KeepBlocks:
         _check_count(self.kept)
 
 
-@dataclass(frozen=True, slots=True)
-class DropBlocks:
-    """Cache these blocks no more, wherever they are."""
+class NamedBlocks:
+    """Blocks that a change names by runs."""
 
+    __slots__ = ()
     runs: Runs
 
     @property
     def numbers(self) -> Iterable[int]:
-        """Numbers of the blocks."""
+        """Numbers of the blocks, in the order of the runs."""
         return numbers_of(self.runs)
 
     def __post_init__(self) -> None:
@@ -86,52 +86,40 @@ class DropBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class LowerBlocks:
+class DropBlocks(NamedBlocks):
+    """Cache these blocks no more, wherever they are."""
+
+    runs: Runs
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBlocks(NamedBlocks):
     """Move these blocks to a lower tier, from the device's memory or from a tier between."""
 
     tier: int
     runs: Runs
 
-    @property
-    def numbers(self) -> Iterable[int]:
-        """Numbers of the blocks."""
-        return numbers_of(self.runs)
-
     def __post_init__(self) -> None:
         if self.tier not in (HOST, FILE):
             raise ValueError(f"cached blocks go to tier {HOST} or {FILE}, not to {self.tier}")
-        check_runs(self.runs)
-        _check_count(self.runs)
+        NamedBlocks.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True)
-class FetchBlocks:
-    """Bring these blocks back into the device's memory; `Fetched` says when they are sure."""
+class FetchBlocks(NamedBlocks):
+    """Bring these blocks, the first of a chain first, back into the device's memory; `Fetched` says
+    when they are sure."""
 
     fetch_id: int
     runs: Runs
 
-    @property
-    def numbers(self) -> Iterable[int]:
-        """Numbers of the blocks, the first of the chain first."""
-        return numbers_of(self.runs)
-
-    def __post_init__(self) -> None:
-        check_runs(self.runs)
-        _check_count(self.runs)
-
 
 @dataclass(frozen=True, slots=True)
-class RetainBlocks:
-    """Of what was cached in the ring's epoch before keep these blocks alone."""
+class RetainBlocks(NamedBlocks):
+    """Keep these blocks alone of what was cached in the ring's epoch before; of none, drop all."""
 
     runs: Runs = ()
     """Runs in rising order."""
-
-    @property
-    def numbers(self) -> Iterable[int]:
-        """Numbers of the blocks."""
-        return numbers_of(self.runs)
 
     def __contains__(self, number: int) -> bool:
         place = bisect_right(self.runs, (number, BLOCKS_MAX)) - 1
