@@ -14,7 +14,6 @@ from molink.engine.layers.layer_rows import LayerRows
 from molink.engine.layers.torch_rows import DecodeRows, TorchRows
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.kv_rows import KvRows
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from tests.sweeps import swept
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
 
@@ -108,7 +107,7 @@ def test_decode_rows_that_are_gathered_together(number):
     call = (batch.geometry(), batch.q_THA, size, rows._numbers, batch.window, batch.variant)
     torch_rows, wanted = TorchRows(*call), written_out(batch)[0]
     for together in torch_rows._shared(decodes):
-        got = torch_rows._decodes(together, rows.pool)
+        (got,) = torch_rows._decodes(together, rows.pool)
         torch.testing.assert_close(got, wanted[together.rows_R], atol=1e-5, rtol=1e-4)
 
 
@@ -130,44 +129,3 @@ def test_decode_rows_of_like_lengths_share_a_call():
     torch_rows = TorchRows(rows.batch, rows.q_THA, 8, rows._numbers, None, rows.variant)
     calls: list[DecodeRows] = list(torch_rows._shared(spans))
     assert [call.rows_R.tolist() for call in calls] == [[0, 1], [2, 3], [4, 5]]
-
-
-@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
-def test_decode_in_parts_is_joined_by_log_sum_exps(number):
-    """As where another machine holds the beginning of a context; sinks belong to one part."""
-    batch = random_batch(number, SIZE, torch.bfloat16, CPU)
-    kernels = kernels_for(batch.q_THA, batch.layer)
-    decodes = [span for span in batch.spans if span.rows == 1]
-    if kernels is None or not decodes:
-        pytest.skip("no kernels here, or they do not take these sizes, or no decode rows")
-    q_THA = torch.cat([batch.q_THA[span.row : span.row + 1] for span in decodes])
-    spans = [replace(span, row=row) for row, span in enumerate(decodes)]
-    whole = replace(batch, q_THA=q_THA, spans=tuple(spans))
-    bare = replace(batch.variant, sinks_H=None)
-
-    def part(spans, variant):
-        return kernels.attend_part(q_THA, batch.layer, whole.geometry(spans), batch.window, variant)
-
-    wanted, wanted_sums = written_out(whole)
-    _, sums = part(whole.spans, batch.variant)
-    torch.testing.assert_close(sums, wanted_sums, atol=2e-2, rtol=1e-2)
-    older = tuple(beginning(span) for span in spans)
-    newer = tuple(rest_of(span) for span in spans)
-    outs, log_sums = zip(part(older, bare), part(newer, batch.variant), strict=True)
-    shares = torch.softmax(torch.stack(log_sums), 0).nan_to_num()[..., None]
-    joined = (shares * torch.stack(outs).float()).sum(0)
-    torch.testing.assert_close(joined, wanted, atol=3e-2, rtol=3e-2)
-
-
-def beginning(span):
-    """The row over the first half of its whole blocks."""
-    blocks = span.keys // BLOCK_TOKENS // 2
-    return replace(span, keys=blocks * BLOCK_TOKENS, blocks=tuple(span.blocks[:blocks]) or (0,))
-
-
-def rest_of(span):
-    """The row over the others, whose positions are counted from the first of them."""
-    cut = span.keys // BLOCK_TOKENS // 2
-    gone = cut * BLOCK_TOKENS
-    blocks = tuple(span.blocks[cut:])
-    return replace(span, start=span.start - gone, keys=span.keys - gone, blocks=blocks)

@@ -44,11 +44,12 @@ class DecodeKernel:
         window: int | None,
         variant: AttentionVariant,
         out_THV: torch.Tensor,
+        log_sums_TH: torch.Tensor | None = None,
     ) -> None:
         """Attend the spans of one row, whose keys and values are in the pool already; other rows
         of `out_THV` are not written. Raises MemoryError where there is none for the scores."""
-        calls = [(self.library.decode_attention_f32, ())]
-        run_kernels(calls, query_THA, layer, batch, window, variant, out_THV)
+        kernels = [self.library.decode_attention_f32]
+        run_kernels(kernels, query_THA, layer, batch, window, variant, out_THV, log_sums_TH)
 
 
 def decode_kernel_for(query_THA: torch.Tensor, layer: LayerKv) -> DecodeKernel | None:
@@ -73,7 +74,7 @@ def decode_kernel_of(library: ctypes.CDLL | None) -> DecodeKernel | None:
     if library is None:
         return None
     pointer = ctypes.c_void_p
-    library.decode_attention_f32.argtypes = [*[pointer] * 6, ctypes.c_int]
+    library.decode_attention_f32.argtypes = [*[pointer] * 7, ctypes.c_int]
     library.decode_attention_f32.restype = ctypes.c_int
     kernel = DecodeKernel(library)
     return kernel if _agrees(kernel) else None

@@ -154,7 +154,7 @@ static void add_values(struct shape s, const float *values, struct part p, struc
 }
 
 static void attend(struct shape s, const float *query, const float *keys, const float *values, struct span span,
-                   long window, const float *sinks, float *out, struct scratch t)
+                   long window, const float *sinks, float *out, float *lse, struct scratch t)
 {
     long seen = span.start + 1, end = seen < span.keys ? seen : span.keys;
     long first = window && seen > window ? seen - window : 0, blocks = (end + BLOCK - 1) / BLOCK;
@@ -174,12 +174,15 @@ static void attend(struct shape s, const float *query, const float *keys, const 
     for (long g = 0; g < s.group; g++)
         for (long i = 0; i < s.value_size; i += LANES)
             store(out + g * s.value_size + i, multiplied(load(t.sums + g * s.value_size + i), 1 / t.total[g]));
+    for (long g = 0; lse && g < s.group; g++)
+        lse[g] = t.highest[g] + logf(t.total[g]); /* -inf + log 1 where nothing is seen */
 }
 
 /* Attention [row][query head][value] of the spans of one row; other rows are not written. `sinks` (one per query head)
- * may be null. Returns 0, or 1 when there was no memory. */
+ * may be null, and so may `lse` [row][query head], the logarithm of the sum of the exponentials of each row's scores.
+ * Returns 0, or 1 when there was no memory. */
 int decode_attention_f32(const struct shape *shape, const struct batch *batch, const float *query, const struct kv *kv,
-                         const float *sinks, float *out, int threads)
+                         const float *sinks, float *out, float *lse, int threads)
 {
     struct shape s = *shape;
     size_t group = (size_t)s.group, sums = group * (size_t)s.value_size;
@@ -198,7 +201,7 @@ int decode_attention_f32(const struct shape *shape, const struct batch *batch, c
             if (memory && span.rows == 1)
                 attend(s, query + query_head * s.key_size, (const float *)kv->keys + head * s.key_head,
                        (const float *)kv->values + head * s.value_head, span, batch->window,
-                       sinks ? sinks + head * s.group : 0, out + query_head * s.value_size, t);
+                       sinks ? sinks + head * s.group : 0, out + query_head * s.value_size, lse ? lse + query_head : 0, t);
         }
         free(memory);
     }
