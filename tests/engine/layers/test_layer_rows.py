@@ -69,6 +69,17 @@ def test_our_kernels_are_attention_written_out_and_know_no_company(number):
     assert torch.equal(got, torch.cat([attended((span,)) for span in batch.spans]))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_bits_do_not_depend_on_threads(dtype, monkeypatch):
+    """Which share out rows and heads among them, as many heads together as they are few."""
+    for number in range(10):
+        rows, outs = layer_rows(of_own_keys(random_batch(number, SIZE, dtype, CPU))), []
+        for threads in (1, 2, 5):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            outs.append(rows.attend() if rows.batch.spans else torch.zeros(1))
+        assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
+
+
 @pytest.mark.parametrize("instructions", (AVX2, AVX512), ids=lambda one: one.folder)
 @pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
 def test_decode_in_fp32_is_attention_written_out_and_knows_no_company(number, instructions):
