@@ -1,6 +1,6 @@
 """Attention of one layer's query rows over its keys and values in the pool.
 
-Our CPU kernels compute all rows where they suit, in fp32 those of decode; else torch does
+Our CPU kernels compute all rows where they suit, or those of decode; else torch does
 (`torch_rows`): also in a recorded step, which may be made of torch's operations and a card's
 kernels only.
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import molink.engine.layers.layer_rows as layer_rows_module
+from molink.engine.kernels.cpu import native_decode
 from molink.engine.kernels.cpu.native_attention import kernels_for
 from molink.engine.kernels.cpu.native_decode import decode_kernel_for, decode_kernel_of
 from molink.engine.kernels.cpu.native_kernel import AVX2, AVX512, native_library
@@ -80,24 +81,32 @@ def test_bits_do_not_depend_on_threads(dtype, monkeypatch):
         assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
 
 
-@pytest.mark.parametrize("instructions", (AVX2, AVX512), ids=lambda one: one.folder)
+DECODE_KERNELS = {
+    "fp32, AVX2": (AVX2, torch.float32, 1e-5),
+    "fp32, AVX512": (AVX512, torch.float32, 1e-5),
+    "bf16, AVX2": (AVX2, torch.bfloat16, 1e-2),
+}
+
+
+@pytest.mark.parametrize(("of", "dtype", "near"), DECODE_KERNELS.values(), ids=DECODE_KERNELS)
 @pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
-def test_decode_in_fp32_is_attention_written_out_and_knows_no_company(number, instructions):
-    kernel = decode_kernel_of(native_library(instructions))
-    batch = random_batch(number, SIZE, torch.float32, CPU)
+def test_decode_is_attention_written_out_and_knows_no_company(number, of, dtype, near, monkeypatch):
+    kernel = decode_kernel_of(native_library(of), dtype)
+    monkeypatch.setattr(native_decode, "_kernel", lambda dtype: kernel)
+    batch = random_batch(number, SIZE, dtype, CPU)
     decodes = [span for span in batch.spans if span.rows == 1]
-    if kernel is None or not decodes or decode_kernel_for(batch.q_THA, batch.layer) is None:
+    if not decodes or decode_kernel_for(batch.q_THA, batch.layer) is None:
         pytest.skip("no kernel here, or it does not take these sizes, or no decode rows")
     rows, (wanted, _) = [span.row for span in decodes], written_out(batch)
 
     def attended(spans):
-        out_THV = torch.full_like(wanted, torch.inf)
+        out_THV = torch.full_like(wanted, torch.inf, dtype=dtype)
         call = (batch.geometry(spans), batch.window, batch.variant)
         kernel.attend(batch.q_THA, batch.layer, *call, out_THV)
         return out_THV
 
     got = attended(batch.spans)
-    torch.testing.assert_close(got[rows], wanted[rows], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(got[rows].float(), wanted[rows], atol=near, rtol=10 * near)
     assert torch.equal(got[rows], torch.cat([attended((one,))[[one.row]] for one in decodes]))
     got[rows] = torch.inf
     assert got.isinf().all(), "rows of other spans are not written"

@@ -10,7 +10,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import molink.engine.layers.layer_rows as layer_rows_module
+from molink.engine.kernels.cpu import native_decode
+from molink.engine.kernels.cpu.native_kernel import AVX2, native_library
+from molink.engine.layers import layer_rows
 from molink.engine.layers.latent_attention import LatentRows
 from molink.engine.layers.layer_rows import LayerRows
 from molink.engine.layers.parts import Part, attend_part, joined
@@ -25,11 +27,22 @@ SIZE = BatchSize(spans=4, rows=40, earlier_keys=300)
 FARTHEST = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 """Difference of a joined number from attention written out in fp32, by the largest of its kind."""
 
+
+def none_of(query, layer):
+    """No kernel."""
+
+
+def of_avx2(dtype):
+    """The kernel for decode rows of CPUs that have no more."""
+    return native_decode.decode_kernel_of(native_library(AVX2), dtype)
+
+
 PATHS = {
     "kernels": {},
+    "AVX2": {(layer_rows, "kernels_for"): none_of, (native_decode, "_kernel"): of_avx2},
     "torch": {
-        "kernels_for": lambda query, layer: None,
-        "decode_kernel_for": lambda query, layer: None,
+        (layer_rows, "kernels_for"): none_of,
+        (layer_rows, "decode_kernel_for"): none_of,
     },
 }
 
@@ -77,8 +90,8 @@ def test_parts_of_any_keys_are_joined(dtype, path, number, places):
             if blocks or random.random() < 0.5:
                 by_place[place].append(span.over_blocks(blocks))
     with pytest.MonkeyPatch.context() as patch:
-        for name, none in path.items():
-            patch.setattr(layer_rows_module, name, none)
+        for at, instead in path.items():
+            patch.setattr(*at, instead)
         parts = [attended(batch, part, order) for order, part in enumerate(by_place) if part]
     if not parts:
         return
@@ -95,8 +108,8 @@ def test_parts_of_any_keys_are_joined(dtype, path, number, places):
 @pytest.mark.parametrize("number", range(8))
 def test_log_sum_exps_are_those_written_out(number, path, dtype, monkeypatch):
     """In the natural logarithm and without sinks, also of rows whose keys end before them."""
-    for name, none in path.items():
-        monkeypatch.setattr(layer_rows_module, name, none)
+    for at, instead in path.items():
+        monkeypatch.setattr(*at, instead)
     batch = random_batch(number, SIZE, dtype, CPU)
     part = attended(batch, batch.spans)
     bare = AttentionVariant(batch.variant.scale, batch.variant.softcap)
