@@ -125,7 +125,7 @@ class LocalEngine:
         return EngineReport(
             stage.kv.tokens_used,
             stage.kv.tokens_cached,
-            None if stage.state_slots is None else stage.states.slots_used,
+            None if stage.state_slots is None else len(stage.kv.holders()),
             is_short,
             self._steps.done(begin=watched),
         )

@@ -189,6 +189,9 @@ class StageLoaded:
     """Room for cached KV below the device's memory; None: there is none."""
     state_snapshots: int = 0
     """Snapshots of states that it has room for, for the prefix cache."""
+    can_go_back: bool = False
+    """Whether its slots hold windows of KV alone: a request may go on from a few tokens before, as
+    it may where there are no slots. Recurrences move on for good."""
 
 
 @dataclass(frozen=True, slots=True)
