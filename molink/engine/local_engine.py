@@ -159,7 +159,8 @@ def _joined(inputs: StepInputs) -> torch.Tensor | None:
 
 
 def _held_bytes(part: StageExecutor) -> int:
-    return part.weights_bytes + part.kv.tokens_capacity * part.kv_token_bytes
+    kv_bytes = part.kv.tokens_capacity * part.kv_token_bytes
+    return part.weights_bytes + kv_bytes + part.windows.held_bytes
 
 
 def _weights_bytes(directory: str) -> int:

@@ -192,6 +192,10 @@ class StageLoaded:
     can_go_back: bool = False
     """Whether its slots hold windows of KV alone: a request may go on from a few tokens before, as
     it may where there are no slots. Recurrences move on for good."""
+    kv_token_bytes: int = 0
+    """Bytes that each token of a request keeps in its layers."""
+    kv_request_bytes: int = 0
+    """Bytes that a request keeps whatever its length: states, and KV of windows."""
 
 
 @dataclass(frozen=True, slots=True)

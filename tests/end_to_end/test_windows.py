@@ -23,6 +23,10 @@ async def test_a_model_with_windows_answers_with_hits_and_through_losses(tools, 
         assert cached == [0, HIT_TOKENS, HIT_TOKENS]
         stages = (await tools.get(server.url, "/cluster"))["stages"]
         assert all(stage["state_slots_capacity"] > 3 for stage in stages)
+        # Six of seven layers keep 4 blocks of a request, the last but one all of its tokens.
+        layer_bytes = 2 * 2 * 16 * 4  # Keys and values of two heads in fp32.
+        assert sum(stage["kv_request_bytes"] for stage in stages) == 6 * 4 * 16 * layer_bytes
+        assert sum(stage["kv_token_bytes"] for stage in stages) == layer_bytes
 
         asked = asking(tools, server, tokens=120)
         for count, place in enumerate((1, 0, 2)):

@@ -55,7 +55,8 @@ HOME_MODELS = """\
 The fewest equal PCs whose cards hold the model's layers and, beside them, {users} users' contexts
 of {tokens:,} tokens in 16 bits, in {share:.0%} of their memory. Calculated from the models' shapes,
 not measured; `molink plan` counts with your own PCs. What layers with a state or a window keep of
-each request, whatever its length, is in it, and not in the KV of 1,000 tokens. 4 bits are groups of 128 weights with a scale and a zero
+each request, whatever its length, is in it, and not in the KV of 1,000 tokens. 4 bits are groups
+of 128 weights with a scale and a zero
 point, of gpt-oss its own MXFP4; tables of tokens have 16 bits.
 """
 

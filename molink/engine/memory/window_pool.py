@@ -56,6 +56,11 @@ class WindowPool:
         """Bytes for the rows of a step, which no request has to itself."""
         return self._bytes(self.blocks.step_blocks)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all its blocks."""
+        return self._bytes(self.blocks.blocks_total)
+
     def resized(self, requests: int, padding: int = 0, snapshots: int = 0) -> "WindowPool":
         """An empty pool for another number of requests; `padding`: blocks behind all others that
         are given to nobody."""

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from molink.engine.step.card_retry import TensorInputs, computed
+from molink.engine.step.number_range import release_wiped
+from molink.engine.step.prepared import prepared
 from molink.engine.step.taken_layers import goes_on
 from molink_scheduler.batch import Admission, Batch, BatchClass, KeptState, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, OutOfBlocks
@@ -140,3 +142,28 @@ def test_a_step_wider_than_the_stage_has_room_for_is_computed_in_pieces(tmp_path
     assert [one.token_id for one in output.drawn] == generate(model, prompt, 1)
     assert len(stage.windows.blocks.blocks_of(1)) <= room_blocks(WINDOW)
     assert stage.kv.tokens_used == tokens // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def test_a_stage_tells_what_tokens_keep_and_what_requests_keep(tmp_path):
+    save_tiny("gemma3_text", tmp_path)
+    (stage,) = load_stages(tmp_path, (0, LAYERS))
+    loaded = prepared(stage, 0, None).loaded
+    layer_bytes = 2 * 2 * 16 * 4  # Keys and values of two heads in fp32.
+    assert loaded.kv_token_bytes == layer_bytes
+    assert loaded.kv_request_bytes == 6 * room_blocks(WINDOW) * BLOCK_TOKENS * layer_bytes
+    assert loaded.can_go_back and loaded.state_slots and loaded.state_snapshots
+    blocks = (loaded.state_slots + loaded.state_snapshots) * room_blocks(WINDOW)
+    assert stage.windows.blocks.blocks_total == blocks + STEP_ROWS_MAX // BLOCK_TOKENS
+    assert stage.windows.held_bytes == stage.windows.tensors.slots * 6 * layer_bytes
+
+
+def test_numbers_that_left_the_range_stay_in_no_block_of_a_window(tmp_path):
+    save_tiny("gemma3_text", tmp_path)
+    (stage,) = load_stages(tmp_path, (0, LAYERS))
+    answer([stage], 1, prompt_of(8))
+    rows = stage.windows.tensors.layers[0].keys.rows_SKA
+    held = sorted(stage.windows.blocks.blocks_of(1))
+    slots = [block * BLOCK_TOKENS for block in held]
+    rows[slots] = torch.inf
+    release_wiped(stage, Release(1))
+    assert not rows[slots].any()
