@@ -126,7 +126,7 @@ class LocalEngine:
         return EngineReport(
             stage.kv.tokens_used,
             stage.kv.tokens_cached,
-            None if stage.state_slots is None else stage.states.slots_used,
+            None if stage.state_slots is None else len(stage.kv.holders()),
             is_short,
             self._steps.done(begin=watched),
         )
@@ -160,7 +160,8 @@ def _joined(inputs: StepInputs) -> torch.Tensor | None:
 
 
 def _held_bytes(part: StageExecutor) -> int:
-    return part.weights_bytes + part.kv.tokens_capacity * part.kv_token_bytes
+    kv_bytes = part.kv.tokens_capacity * part.kv_token_bytes
+    return part.weights_bytes + kv_bytes + part.windows.held_bytes
 
 
 def _weights_bytes(directory: str) -> int:

@@ -54,7 +54,9 @@ class StageCache:
         if room is None or not (room.ram_bytes or room.disk_bytes):
             return cache
         if layers.loaded.state_slots is not None:
-            log.warning("Its layers keep states: host memory and disk take none of its cache.")
+            log.warning(
+                "Its layers keep states or windows: host memory and disk take none of its cache."
+            )
             return cache
 
         def fetched(answer: Fetched) -> None:
