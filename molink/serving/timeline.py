@@ -23,6 +23,7 @@ from molink.report.requests import (
     StageLayers,
 )
 from molink.serving.progress import PromptPiece, PromptPieces, Rounds
+from molink_scheduler.request import WishedTokens
 
 ID_BYTES = 12
 
@@ -103,6 +104,9 @@ class RequestTimeline:
 
     cached_tokens: int = 0
     """Tokens of the prompt that the first ring to answer had cached."""
+    wishes: WishedTokens = ()
+    """First tokens of the prompt that a ring was asked to keep, and for how many seconds; none
+    where the ring caches nothing."""
     forecast_ttft_s: float | None = None
     """Seconds to the first token, as forecast when the request was first sent to a ring; None: it
     was sent to none, or the ring's pace was not known."""
