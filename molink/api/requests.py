@@ -60,6 +60,9 @@ TPOT_S_MIN = 1e-9
 TOP_P_MIN = 1e-9
 """Smallest `top_p`, for which 0 stands too: the likeliest token alone."""
 
+SESSION_KEEP_S = 600
+"""How long a session's prompt stays cached: OpenAI keeps prompts five to ten minutes."""
+
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15
 """Step between seeds, 2**64 divided by the golden ratio, odd: choices' seeds land far apart."""
@@ -242,6 +245,8 @@ def generation_requests(
             priority=usual_priority if body.priority is None else body.priority,
             deadline_at=_deadline_at(body.timeout_s),
             cache_salt=body.cache_salt or "",
+            wishes=((len(prompt_token_ids), SESSION_KEEP_S),) if body.prompt_cache_key else (),
+            session=body.prompt_cache_key or "",
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
             targets=_targets(body),
         )

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 from molink.api.openapi.answers import RingPart, ServedBy
 from molink.serving.timeline import RequestTimeline, RingAttempt
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 SERVED: ContextVar[list[RequestTimeline] | None] = ContextVar("served", default=None)
 """Timelines of the sequences of the HTTP request that the running task serves; None: outside."""
@@ -39,6 +40,13 @@ def cached_tokens(prompt_tokens: int) -> int:
     is_one = bool(timelines) and timelines[0].prompt_tokens == prompt_tokens
     cached = sum(one.cached_tokens for one in (timelines[:1] if is_one else timelines))
     return min(prompt_tokens, cached)
+
+
+def wished_tokens() -> list[tuple[int, int]]:
+    """First tokens that the request's only sequence wished to stay cached where it went, in whole
+    blocks, and for how many seconds."""
+    wishes = [wish for timeline in SERVED.get() or () for wish in timeline.wishes]
+    return [(tokens - tokens % BLOCK_TOKENS, keep_s) for tokens, keep_s in wishes]
 
 
 def served_by() -> ServedBy:

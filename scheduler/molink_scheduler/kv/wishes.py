@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 LAPSES_MAX = 1024
 """Entries of wishes that are no more, beside twice one for each, before they are swept out."""
 
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """Wish for the blocks of one node."""

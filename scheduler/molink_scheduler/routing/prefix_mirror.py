@@ -2,9 +2,9 @@
 
 A ring's own directory is at its head, in another process, and changes with every answer; asking it
 for each request would cost a round trip to every ring. But what it caches is what it was sent and
-what it answered, and what it drops is what was used least recently and nobody wished to keep. So the
-sender follows that in a tree of its own. A prompt counts as cached from when it is sent: who comes
-next with the same beginning waits for it there, and is not computed elsewhere.
+what it answered, and what it drops is what was used least recently and nobody wished to keep. So
+the sender follows that in a tree of its own. A prompt counts as cached from when it is sent: who
+comes next with the same beginning waits for it there, and is not computed elsewhere.
 
 Where the ring says with its first token that less was cached than thought, it holds less than this
 copy: as much as was missing is dropped here too, from the least recently used end. What a ring

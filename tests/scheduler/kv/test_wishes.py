@@ -1,4 +1,4 @@
-"""What somebody wished to keep goes last, for as long as the wish says, within its owner's share."""
+"""What somebody wished to keep goes last, as long as the wish says, within its owner's share."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -134,7 +134,7 @@ def test_what_is_computed_behind_a_wish_has_no_part_in_it():
 
 
 def test_a_wish_beyond_the_share_counts_as_nothing():
-    """Anna wishes for all of a ring with room for 100; Ben's prompts get their half all the same."""
+    """Anna wishes for all of a ring with room for 100; Ben's prompts get half all the same."""
     tree = make_tree()
     for at in range(10):
         ask(tree, "@anna", range(1000 * at, 1000 * at + 10), (10, 3600), room=100)
