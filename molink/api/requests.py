@@ -14,7 +14,7 @@ request gives with n = 1.
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -244,9 +244,7 @@ def generation_requests(
             replace(sampling, seed=choice_seed(seed, choice)),
             priority=usual_priority if body.priority is None else body.priority,
             deadline_at=_deadline_at(body.timeout_s),
-            cache_salt=body.cache_salt or "",
-            wishes=((len(prompt_token_ids), SESSION_KEEP_S),) if body.prompt_cache_key else (),
-            session=body.prompt_cache_key or "",
+            **_cached(body, len(prompt_token_ids)),
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
             targets=_targets(body),
         )
@@ -268,6 +266,13 @@ def _drawn(body: SamplingBody, card: ModelCard) -> dict[str, Any]:
         "logit_bias": _logit_bias(body, card),
         "stop": tuple(body.stop or ()),
     }
+
+
+def _cached(body: SamplingBody, prompt_tokens: int) -> Mapping[str, Any]:
+    """Who may begin with what is computed of a prompt, and how long it is to stay."""
+    session = body.prompt_cache_key or ""
+    wishes = ((prompt_tokens, SESSION_KEEP_S),) if session else ()
+    return {"cache_salt": body.cache_salt or "", "session": session, "wishes": wishes}
 
 
 def _min_tokens(body: SamplingBody, max_tokens: int) -> int:

@@ -58,6 +58,9 @@ class RingAttempt:
     """The ring's number."""
     stages: tuple[StageLayers, ...]
     submitted_at: float
+    wishes: WishedTokens = ()
+    """First tokens of the prompt that the ring keeps for it, and for how many seconds; none where
+    it caches nothing."""
     number: int = 0
     """The ring's own number of it; 0: it has none yet."""
     started_at: float | None = None
@@ -104,9 +107,6 @@ class RequestTimeline:
 
     cached_tokens: int = 0
     """Tokens of the prompt that the first ring to answer had cached."""
-    wishes: WishedTokens = ()
-    """First tokens of the prompt that a ring was asked to keep, and for how many seconds; none
-    where the ring caches nothing."""
     forecast_ttft_s: float | None = None
     """Seconds to the first token, as forecast when the request was first sent to a ring; None: it
     was sent to none, or the ring's pace was not known."""

@@ -43,9 +43,10 @@ def cached_tokens(prompt_tokens: int) -> int:
 
 
 def wished_tokens() -> list[tuple[int, int]]:
-    """First tokens that the request's only sequence wished to stay cached where it went, in whole
-    blocks, and for how many seconds."""
-    wishes = [wish for timeline in SERVED.get() or () for wish in timeline.wishes]
+    """First tokens of the request's prompts that its last rings keep, in whole blocks, and for how
+    many seconds."""
+    last = [one.attempts[-1] for one in SERVED.get() or () if one.attempts]
+    wishes = [wish for attempt in last for wish in attempt.wishes]
     return [(tokens - tokens % BLOCK_TOKENS, keep_s) for tokens, keep_s in wishes]
 
 

@@ -96,8 +96,8 @@ class RingProspects:
             live.place_uncached = live.place + self.order.times * cached
             if self.mirror is not None:
                 self.mirror.computes(live.cache_salt, live.packed, live.wishes, now)
-                if live.timeline is not None:
-                    live.timeline.wishes = live.wishes
+                if live.timeline is not None and live.timeline.attempts:
+                    live.timeline.attempts[-1].wishes = live.wishes
         live.join(self.line, now)
 
     def was_cached(self, live: LiveSequence, tokens: int) -> None:

@@ -20,7 +20,8 @@ class CachingService(ScriptedService):
     cached: int = 0
 
     def _event(self, request, position):
-        request.timeline.wishes, request.timeline.cached_tokens = request.wishes, self.cached
+        request.timeline.attempts[-1].wishes = request.wishes
+        request.timeline.cached_tokens = self.cached
         return super()._event(request, position)
 
 

@@ -133,7 +133,7 @@ async def test_what_is_wished_for_is_asked_of_the_ring_and_told():
     async with Rings(1) as rings:
         await rings.ask(prompt(1, 0), wishes=wishes, timeline=timeline)
         assert rings.rings[0].links.sent[-1].request.wishes == wishes
-        assert timeline.wishes == wishes
+        assert timeline.attempts[-1].wishes == wishes
         mirror = rings.rings[0].client.prospects.mirror
         await rings.answer(0)
         await rings.ask(prompt(2, 0))
@@ -147,7 +147,7 @@ async def test_of_a_ring_that_caches_nothing_nothing_is_told(monkeypatch):
     timeline = RequestTimeline("m", 330, 2)
     async with Rings(1) as rings:
         await rings.ask(prompt(1, 0), wishes=((320, 300),), timeline=timeline)
-        assert timeline.wishes == ()
+        assert timeline.attempts[-1].wishes == ()
 
 
 async def test_another_salt_shares_nothing():
