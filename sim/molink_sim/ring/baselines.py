@@ -26,12 +26,17 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.timing.steps import DecodeClock
 
 STEP_TOKENS_MAX = 2048
 """The least that vLLM takes as `max_num_batched_tokens` without chunked prefill; a longer prompt
 goes alone. A model of 8,192 tokens gets as many unless told otherwise, which up to 0.3 requests per
 second changes no mean by a tenth (docs/benchmarks/simulator.md)."""
+
+
+NEVER_RESIZED = StageRoom(1)
+"""Room of a stage of the compared systems, of which nobody asks."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,7 @@ class IterationHead:
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     wait_until: float | None = field(init=False, default=None)
     """Time to ask again, never: only a message brings work."""
+    room: StageRoom = NEVER_RESIZED
     _engines: list[_Engine] = field(init=False)
     _idle: deque[_Engine] = field(init=False)
     """Engines without a batch under way, the longest idle first."""
@@ -196,6 +202,7 @@ class FifoStageQueue:
 
     clock: DecodeClock = field(default_factory=DecodeClock)
     wait_until: float | None = None
+    room: StageRoom = NEVER_RESIZED
     _batches: dict[int, Batch] = field(init=False, default_factory=dict)
     _next_id: int = field(init=False, default=0)
 
