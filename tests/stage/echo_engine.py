@@ -76,8 +76,8 @@ class EchoTail:
         gone = frozenset(self.held) - dict(self.kept).keys()
         return RowsKept(missing, gone, frozenset(), chains_stay=False)
 
-    def blocks_out(self, change, *, copied):
-        return ()
+    def blocks_out(self, change):
+        return None
 
     def hold(self, blocks):
         self.places.append(blocks)

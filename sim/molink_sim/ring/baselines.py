@@ -35,10 +35,6 @@ goes alone. A model of 8,192 tokens gets as many unless told otherwise, which up
 second changes no mean by a tenth (docs/benchmarks/simulator.md)."""
 
 
-NEVER_RESIZED = StageRoom(1)
-"""Room of a stage of the compared systems, of which nobody asks."""
-
-
 @dataclass(slots=True)
 class _Engine:
     """Engine of one micro-batch."""
@@ -65,7 +61,8 @@ class IterationHead:
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     wait_until: float | None = field(init=False, default=None)
     """Time to ask again, never: only a message brings work."""
-    room: StageRoom = NEVER_RESIZED
+    room: StageRoom = field(default_factory=lambda: StageRoom(1))
+    """Room of its stage, which never changes."""
     _engines: list[_Engine] = field(init=False)
     _idle: deque[_Engine] = field(init=False)
     """Engines without a batch under way, the longest idle first."""
@@ -202,7 +199,8 @@ class FifoStageQueue:
 
     clock: DecodeClock = field(default_factory=DecodeClock)
     wait_until: float | None = None
-    room: StageRoom = NEVER_RESIZED
+    room: StageRoom = field(default_factory=lambda: StageRoom(1))
+    """Room of its stage, which never changes."""
     _batches: dict[int, Batch] = field(init=False, default_factory=dict)
     _next_id: int = field(init=False, default=0)
 
