@@ -115,19 +115,17 @@ class StageCache:
         return [self._read.popleft() for _ in range(len(self._read))]
 
     def go_on(self, kept: RowsKept, block_bytes: int) -> bool:
-        """Whether what is cached stays in the ring's next epoch; else nothing is cached any more,
-        and blocks are of this size from now on."""
-        stays = kept.chains_stay and not self.store.tiers.has_room
-        if not stays:
-            self.clear(block_bytes)
-        return stays
-
-    def clear(self, block_bytes: int) -> None:
-        """Cache nothing, and blocks of this size from now on."""
-        self.store.clear(block_bytes)
+        """Whether what the device caches stays in the ring's next epoch; else nothing is cached any
+        more. Lower tiers begin empty, with blocks of this size from now on. Raises StageError where
+        blocks that stay could not be copied in."""
+        self.store.clear(block_bytes)  # Nothing is filled any more when it returns.
+        for arriving in self._arriving if kept.chains_stay else ():
+            arriving.check()
         self._read.clear()
         self._arriving.clear()
-        self.device.blocks_out(RetainBlocks(), copied=False)
+        if not kept.chains_stay:
+            self.device.blocks_out(RetainBlocks(), copied=False)
+        return kept.chains_stay
 
     def shed(self) -> None:
         """Drop the blocks cached in host memory: the host is short of it."""
