@@ -26,6 +26,7 @@ from molink.stage_protocol.messages import (
     FollowRing,
     HoldLinks,
     JoinRing,
+    LinkSteering,
     LoadStage,
     MovePath,
     OutgoingLink,
@@ -33,7 +34,6 @@ from molink.stage_protocol.messages import (
     SetAllowed,
     SetShadow,
     SetUploadCap,
-    Steering,
 )
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.inbound import ArrivedMessage, InboundLink
@@ -168,7 +168,7 @@ class StageLinks:
         self._keys[name] = far_end[1]
         return link
 
-    def handle(self, command: Steering | EnterRing | LoadStage) -> None:
+    def handle(self, command: LinkSteering | EnterRing | LoadStage) -> None:
         """Carry out a command about the links at once, from any thread."""
         match command:
             case SetAllowed(keys):

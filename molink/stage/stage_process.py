@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
@@ -45,9 +44,11 @@ from molink.stage_protocol.messages import (
     MovePath,
     OutgoingLink,
     SetAllowed,
+    SetCacheRam,
     SetShadow,
     SetUploadCap,
     StageFailed,
+    Steered,
     Steering,
     decode_line,
     encode_line,
@@ -133,7 +134,7 @@ class SupervisorPipe:
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
         self._next: list[LoadStage | EnterRing] = []
-        self._handle: Callable[[Steering | EnterRing | LoadStage], None] | None = None
+        self._handle: Steered | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
@@ -156,7 +157,7 @@ class SupervisorPipe:
             self._next.append(self._queue.get())
         return self._next.pop(0) if self._next else None
 
-    def steer(self, handle: Callable[[Steering | EnterRing | LoadStage], None]) -> None:
+    def steer(self, handle: Steered) -> None:
         """Call `handle` from now on with each command that steers a running stage, and when
         `next_command` has one."""
         with self._steering_lock:
@@ -191,7 +192,14 @@ class SupervisorPipe:
                 is_first = isinstance(command, JoinRing) and command.resume is None
                 if self._handle is not None and not is_first:
                     self._handle(command)
-            case SetAllowed() | MovePath() | SetUploadCap() | SetShadow() | HoldLinks() as steering:
+            case (
+                SetAllowed()
+                | MovePath()
+                | SetUploadCap()
+                | SetCacheRam()
+                | SetShadow()
+                | HoldLinks() as steering
+            ):
                 self._take_steering(steering)
             case fact:
                 raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")

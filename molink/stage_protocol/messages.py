@@ -7,6 +7,7 @@ that no stage outlives the process that started it. Tokens and tensors never pas
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -126,6 +127,15 @@ class SetUploadCap:
 
 
 @dataclass(frozen=True, slots=True)
+class SetCacheRam:
+    """Command: hold no more cached KV in host memory than this from now on, of what was taken when
+    the stage loaded."""
+
+    lent_bytes: Annotated[int, Ge(0)] | None
+    """Bytes; None: all that was taken."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetShadow:
     """Command: from now on send the next stage's shadow what the ring leaves time for."""
 
@@ -230,11 +240,23 @@ class StageFailed:
     """Whether its device had no memory for what it was to hold, or for a step."""
 
 
-Steering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
-"""Commands that a stage takes at any time, and at once."""
+LinkSteering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
+"""Commands about links that a stage takes at any time, and at once."""
+
+Steering = LinkSteering | SetCacheRam
+"""All commands that a stage takes so."""
 
 EnterRing = JoinRing | FollowRing
 """Commands to take part in a ring's epoch."""
+
+Continuing = EnterRing | LoadStage
+"""Commands of which a running stage hears before its loop carries them out."""
+
+LinkSteered = Callable[[LinkSteering | Continuing], None]
+"""Carries out what a running stage is told of its links."""
+
+Steered = Callable[[Steering | Continuing], None]
+"""Carries out all that a running stage is told."""
 
 Command = LoadStage | EnterRing | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
@@ -247,6 +269,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "set_allowed": SetAllowed,
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,
+        "set_cache_ram": SetCacheRam,
         "hold_links": HoldLinks,
         "move_path": MovePath,
         "load_progressed": LoadProgressed,

@@ -193,7 +193,7 @@ def test_no_token_changes_when_survivors_keep_their_chains(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_token_changes_when_survivors_with_tiers_keep_their_chains(seed):
     """Chains leave the device and come back before, while and after stages are lost, and hosts
-    lose what they hold."""
+    lose what they hold, and take nothing for a while."""
     tiers = Random(seed).choice([CacheTiers(4), CacheTiers(6, 12), CacheTiers(200)])
     ring, random = a_ring_with_chains(seed, tiers=tiers)
     for _ in range(random.randint(1, 4)):
@@ -202,7 +202,8 @@ def test_no_token_changes_when_survivors_with_tiers_keep_their_chains(seed):
         beside = random.random() < 0.1
         ring.lose_at(random.uniform(0, 14), lost, random.uniform(0.05, 1.5), beside=beside)
     for _ in range(random.randint(0, 3)):
-        ring.shed_at(random.uniform(0, 20), random.randrange(ring.stage_count))
+        at, place = random.uniform(0, 20), random.randrange(ring.stage_count)
+        ring.short_at(at, place, at + random.uniform(0, 5))
     for number in random.sample(range(len(ring.answers)), random.randint(0, 2)):
         ring.cancel_at(random.uniform(0, 14), number)
     ring.run()

@@ -233,13 +233,16 @@ class ToyRing:
                     raise AssertionError(f"stage {stage.index} refused: {reason}")
         return None
 
-    def shed_at(self, at: float, place: int) -> None:
-        """A stage's host is short of memory: what it holds in lower tiers is lost."""
-        self.push(at, lambda: self.shed(place))
+    def short_at(self, at: float, place: int, until: float) -> None:
+        """A stage's host is short of memory for a while: what it holds in lower tiers is lost, and
+        what comes meanwhile, too."""
+        self.push(at, lambda: self.spare(place, can_spare=False))
+        self.push(until, lambda: self.spare(place, can_spare=True))
 
-    def shed(self, place: int) -> None:
+    def spare(self, place: int, *, can_spare: bool) -> None:
         for stage in self.stages[place : place + 1]:
             for part in stage.layers.parts():
+                part.can_spare = can_spare
                 part.away.clear()
 
     def read(self, stage: ToyStage, change: FetchBlocks) -> None:

@@ -77,6 +77,8 @@ class ToyLayers:
     """KV of each cached block in device memory, by its number."""
     away: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     """KV of each cached block in a lower tier."""
+    can_spare: bool = True
+    """Whether the host has memory for what is put away; else it is lost."""
     adopted: int = 0
     """Cached blocks that were rebuilt."""
     rows_computed: int = 0
@@ -137,8 +139,9 @@ class ToyLayers:
                     self.away.pop(number, None)
             case LowerBlocks():
                 for number in change.numbers:
-                    if number in self.cached:
-                        self.away[number] = self.cached.pop(number)
+                    rows = self.cached.pop(number, None)
+                    if rows is not None and self.can_spare:
+                        self.away[number] = rows
             case FetchBlocks():
                 for number in change.numbers:
                     self.cached[number] = self.away.pop(number, LOST)

@@ -13,9 +13,7 @@ measured (`step.card_room`).
 The CUDA branches were tried with a stand-in for the card (`device.card`), not on one.
 """
 
-import ctypes
 import gc
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +24,7 @@ from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
 from molink.checkpoint.stage_size import KV_TOKENS_MIN
 from molink.engine.device.card import Card
 from molink.errors import UserError
+from molink.hardware import host
 from molink.hardware.torch_builds import has_code, how_to_get_code
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
@@ -181,9 +180,6 @@ def propose_state_slots(
 
 
 def return_freed_memory() -> None:
-    """Give memory that loading used and freed back to the system; the C library would keep it."""
+    """Give memory that loading used and freed back to the system."""
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+    host.return_freed_memory()

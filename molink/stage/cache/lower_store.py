@@ -36,6 +36,13 @@ class LowerStore(Protocol):
     def shed(self) -> None:
         """Lose the blocks in host memory."""
 
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the blocks in host memory."""
+
+    def host_room(self, size_bytes: int) -> None:
+        """Hold no more than this in host memory from now on; from any thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmptyStore:
@@ -62,3 +69,11 @@ class EmptyStore:
 
     def shed(self) -> None:
         """Lose the blocks in host memory: none are there."""
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the blocks in host memory: none."""
+        return 0
+
+    def host_room(self, size_bytes: int) -> None:
+        """Hold nothing, as before."""

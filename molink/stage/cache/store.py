@@ -12,6 +12,7 @@ how many blocks before it are good, and the head has the rest computed again.
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 
 from molink.engine_protocol.engine import BlocksIn, CachedBlocks
 from molink.engine_protocol.values import BlockBytes
+from molink.hardware.host import return_freed_memory
 from molink.stage.cache.sealed_file import TAG_BYTES, SealedFile
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.kv.changes import DropBlocks, Fetched, LowerBlocks
@@ -84,6 +86,8 @@ class CacheStore:
     """Called in the thread when blocks are sure."""
     tiers: CacheTiers = field(init=False)
     _host: dict[int, BlockBytes] = field(init=False, default_factory=dict)
+    _host_bytes_max: int = field(init=False, default=sys.maxsize)
+    """Host memory that the PC can spare now."""
     _file: SealedFile | None = field(init=False, default=None)
     _jobs: "queue.Queue[_Job]" = field(init=False)
     _waiting_bytes: int = field(init=False, default=0)
@@ -151,6 +155,23 @@ class CacheStore:
         """Lose the blocks in host memory."""
         self._jobs.put(_Shed())
 
+    # -- in any thread --------------------------------------------------------------------------
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the blocks in host memory."""
+        return len(self._host) * self.block_bytes
+
+    def host_room(self, size_bytes: int) -> None:
+        """Hold no more than this in host memory from now on. What is beyond it, the longest here
+        first, is lost at once, whatever the thread waits for."""
+        self._host_bytes_max = size_bytes
+        beyond = len(self._host) - size_bytes // self.block_bytes
+        for number in list(self._host)[: max(0, beyond)]:
+            self._host.pop(number, None)
+        if beyond > 0:
+            return_freed_memory()
+
     # -- in the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -193,7 +214,9 @@ class CacheStore:
                 continue  # It was lost on its way.
             if job.tier == FILE:
                 self._write(number, block_W)
-            elif len(self._host) < self.tiers.host_blocks:
+            elif len(self._host) < min(
+                self.tiers.host_blocks, self._host_bytes_max // self.block_bytes
+            ):
                 self._host[number] = block_W.copy()
 
     def _write(self, number: int, block_W: BlockBytes) -> None:
@@ -256,7 +279,7 @@ class CacheStore:
     # -- the beginning --------------------------------------------------------------------------
 
     def _room_for(self, block_bytes: int) -> CacheTiers:
-        host = self.room.ram_bytes // block_bytes
+        host = (self.room.ram_bytes or 0) // block_bytes
         file = self.room.disk_bytes // (block_bytes + TAG_BYTES)
         return CacheTiers(min(host, TIER_BLOCKS_MAX), min(file, TIER_BLOCKS_MAX))
 
