@@ -5,8 +5,6 @@ so what its control groups (Linux, v2) allow counts as the machine's size. WSL 2
 part of the PC, which is what there is.
 """
 
-import ctypes
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,14 +68,6 @@ def container_limits(directory: Path = CGROUP_DIRECTORY) -> ContainerLimits:
         return ContainerLimits(cpus=_cpus(directory))
     used = (_whole(directory / "memory.current") or 0) - _file_cache(directory / "memory.stat")
     return ContainerLimits(memory, max(0, used), _cpus(directory))
-
-
-def return_freed_memory() -> None:
-    """Give memory that was freed back to the system; the C library would keep it."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
 
 
 def _text(path: Path) -> str:

@@ -18,9 +18,11 @@ import click
 import psutil
 import torch
 
-from molink.engine.memory.arriving_blocks import Arrivals, ArrivingBlocks
+from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
 from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.leaving_blocks import LeavingBlocks
+from molink.engine.memory.moving_blocks import MovingBlocks
 from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.hardware.host import MainMemory, read_main_memory
 from molink.stage.cache.host_share import HostShare
@@ -45,9 +47,6 @@ LAYERS, HEADS, WIDTH = 11, 8, 128
 """Of a third of Llama-3-8B."""
 
 POOL_BLOCKS = 16
-WAVE_BLOCKS = 128
-"""Put at a time, below what may wait for the thread."""
-
 LOOKS = 400
 
 
@@ -70,7 +69,7 @@ class _Part:
 
     kv: KvBlocks
     kv_memory: KvPool
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    moving: MovingBlocks = field(default_factory=MovingBlocks)
 
 
 @dataclass(slots=True)
@@ -132,14 +131,10 @@ class _Trial:
         }
 
     def _fill(self) -> None:
-        one_BW = self.blocks.take([[0]])
-        for number in range(self.count):
-            self.store.put(HOST, [number], one_BW)
-            if number % WAVE_BLOCKS == 0 or number == self.count - 1:
-                self._wait()
-
-    def _wait(self) -> None:
-        """Until the thread has done all that it was asked for."""
+        numbers = range(self.count)
+        self.store.put(
+            HOST, numbers, LeavingBlocks(self.blocks, tuple(numbers), [[0] * self.count])
+        )
         nothing = ArrivingTogether(self.blocks, [ArrivingBlocks((), [])])
         self.store.fetch(0, nothing)
         self.answers.get(timeout=60)
