@@ -139,6 +139,7 @@ class HeadScheduler:
 
     def handle(self, event: StageEvent, now: float) -> abc.Sequence[BookOrder | Refuse]:
         """Take one event into account."""
+        self.book.cache.tree.pass_time(now)
         match event:
             case BatchReturned():
                 return self._return(event, now)
@@ -175,6 +176,7 @@ class HeadScheduler:
 
         Decode first; prefill when no group is ready, or when decode has passed it often enough.
         """
+        self.book.cache.tree.pass_time(now)
         self.prompts.link_measured(link_bytes_per_s)
         if self.book.fetches.give_up(now):
             self.prompts.released()
