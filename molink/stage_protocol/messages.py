@@ -7,6 +7,7 @@ that no stage outlives the process that started it. Tokens and tensors never pas
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -123,6 +124,15 @@ class SetUploadCap:
     def __post_init__(self) -> None:
         if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
             raise ValueError("an upload cap is above 0 bytes a second")
+
+
+@dataclass(frozen=True, slots=True)
+class SetCacheRam:
+    """Command: hold no more cached KV in host memory than this from now on, of what was taken when
+    the stage loaded."""
+
+    lent_bytes: Annotated[int, Ge(0)] | None
+    """Bytes; None: all that was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,14 +257,23 @@ class StageFailed:
     """Whether its device had no memory for what it was to hold, or for a step."""
 
 
-Steering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
-"""Commands that a stage takes at any time, and at once."""
+LinkSteering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
+"""Commands about links that a stage takes at any time, and at once."""
+
+Steering = LinkSteering | SetCacheRam
+"""All commands that a stage takes so."""
 
 EnterRing = JoinRing | FollowRing
 """Commands to take part in a ring's epoch."""
 
 LoopCommand = LoadStage | EnterRing | SetRoom
-"""Commands that a stage's loop takes between two steps."""
+"""Commands that a stage's loop takes between two steps; a running stage hears of them before."""
+
+LinkSteered = Callable[[LinkSteering | LoopCommand], None]
+"""Carries out what a running stage is told of its links."""
+
+Steered = Callable[[Steering | LoopCommand], None]
+"""Carries out all that a running stage is told."""
 
 Command = LoopCommand | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
@@ -268,6 +287,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "set_allowed": SetAllowed,
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,
+        "set_cache_ram": SetCacheRam,
         "hold_links": HoldLinks,
         "move_path": MovePath,
         "load_progressed": LoadProgressed,
