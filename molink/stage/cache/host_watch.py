@@ -17,8 +17,8 @@ from molink.stage.cache.host_share import HostRoom, HostShare, host_room
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
 from molink.stage_protocol.health import HostCacheHealth, StageHealth
 from molink.stage_protocol.messages import (
-    LoopCommand,
     LinkSteered,
+    LoopCommand,
     SetCacheRam,
     Steered,
     Steering,
