@@ -40,8 +40,8 @@ from molink.engine.layers.staged_mixer import (
     decode_index,
     recurrent_spans,
 )
-from molink.engine.memory.arriving_blocks import Arrivals
 from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.moving_blocks import MovingBlocks
 from molink.engine.memory.ragged_batch import TileRows
 from molink.engine.memory.state_pool import StatePool
 from molink.engine.memory.step_plan import StepPlan, plan_step
@@ -103,7 +103,7 @@ class StageExecutor:
     _expected: dict[int, int] = field(default_factory=dict)
     """Most tokens of each admitted request."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    moving: MovingBlocks = field(default_factory=MovingBlocks)
     _tile_sizes: tuple[TileRows, ...] = ()
     """Tile sizes that layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
@@ -255,7 +255,7 @@ class StageExecutor:
             if is_refilled:
                 self.kv.adopt(admission.request_id, admission.cached_numbers)
             else:
-                self.arrivals.begin(self.kv, admission)
+                self.moving.begin(self.kv, admission)
         if admission.snapshot is not None:
             self.states.begin(admission.request_id, admission.snapshot)
             self.windows.begin(admission.request_id, admission.snapshot)
@@ -268,7 +268,7 @@ class StageExecutor:
 
     def release(self, release: Release) -> None:
         """Forget a request; one that is unknown is fine."""
-        self.arrivals.forget(release.request_id)
+        self.moving.forget(release.request_id)
         self.kv.release(release.request_id)
         self.states.release(release.request_id)
         self.windows.release(release.request_id)
@@ -312,6 +312,7 @@ class StageExecutor:
                 )
             self.kv.grow(span.request_id, span.end, self._expected[span.request_id])
         self.windows.grow(batch.spans)
+        self.moving.make_way(self.kv, batch)
 
     def _computed(
         self,
@@ -326,7 +327,7 @@ class StageExecutor:
             wanted = TailRows.of(batch, self._histories, words, self.device)
         ids, rows_TD = self._forward.ids(batch, token_ids), self._rows_in(batch, hidden_TD)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
-        graphs = None if self.arrivals.of(batch) else self._graphs
+        graphs = None if self.moving.of(batch) else self._graphs
         computed = None if graphs is None else graphs.rows(*given)
         if computed is None:
             is_prompt = batch.batch_class is PREFILL
@@ -359,7 +360,7 @@ class StageExecutor:
         rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
         recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
         attention = self._attention(plan, recurrence)
-        attention.arriving, kept = self.arrivals.of(batch), keep_R if keep else None
+        attention.arriving, kept = self.moving.of(batch), keep_R if keep else None
         out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
         self._tile_sizes = plan.tile_sizes
         return out_TX, plan.settings
