@@ -1,10 +1,11 @@
 """Write the random llama of the speed benchmarks: 88M parameters, bf16.
 
-    python tools/random_llama.py DIRECTORY [LAYERS [VOCABULARY]]
+    python tools/random_llama.py DIRECTORY [LAYERS [VOCABULARY [POSITIONS]]]
 
 Hidden size 768, 12 layers, 12 heads, 4 KV heads, intermediate size 2048, vocabulary 8192. Its text
 means nothing; its steps cost what those of a real model of this shape cost. Fewer layers put the
-same bytes on every link with less compute between them; a larger vocabulary makes the ends heavier.
+same bytes on every link with less compute between them; a larger vocabulary makes the ends heavier,
+and more positions than 4,096 let it read longer contexts.
 """
 
 from pathlib import Path
@@ -20,7 +21,8 @@ SEED = 0
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("layers", type=click.IntRange(1), default=12)
 @click.argument("vocabulary", type=click.IntRange(8), default=8192)
-def main(directory: Path, layers: int, vocabulary: int) -> None:
+@click.argument("positions", type=click.IntRange(8), default=4096)
+def main(directory: Path, layers: int, vocabulary: int, positions: int) -> None:
     """Write the model into a folder."""
     torch.manual_seed(SEED)
     config = LlamaConfig(
@@ -30,7 +32,7 @@ def main(directory: Path, layers: int, vocabulary: int) -> None:
         intermediate_size=2048,
         num_attention_heads=12,
         num_key_value_heads=4,
-        max_position_embeddings=4096,
+        max_position_embeddings=positions,
         initializer_range=0.06,
     )
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)

@@ -2,7 +2,7 @@
 
 Either a closed loop (so many users, each of whom sends the next random prompt when the last one is
 answered), or with `--trace` an open one: requests come when the trace says, however many are still
-being answered.
+being answered. With `--sessions` agents' sessions are replayed (`molink.bench.sessions`).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,6 +20,7 @@ from molink.bench.runner import (
     run_plan,
     warm_up,
 )
+from molink.bench.sessions import SessionSettings, run_sessions
 from molink.client.api_client import ApiClient, ListedModel
 from molink.errors import UserError
 from molink.workload.trace import (
@@ -33,6 +34,7 @@ from molink.workload.trace import (
 
 CLOSED_LOOP = ("concurrency", "requests", "input_tokens", "output_tokens")
 OPEN_LOOP = ("rate", "duration_s", "scale")
+NO_SESSIONS = ("requests", "input_tokens", "output_tokens", "trace", *OPEN_LOOP)
 
 WARM_UP_SEED = 2026
 """Seed of the warm-up alone: the counted requests are the same ones whatever `warmup` is."""
@@ -82,7 +84,7 @@ class TraceSettings:
     """Rounds of short requests before the clock starts; they are not counted."""
 
 
-Settings = LoadSettings | TraceSettings
+Settings = LoadSettings | TraceSettings | SessionSettings
 
 
 # -- the command line's options -------------------------------------------------------------------
@@ -91,6 +93,10 @@ Settings = LoadSettings | TraceSettings
 def settings_from(options: dict[str, Any], given: Collection[str]) -> Settings:
     """The load that `options` ask for; `given` names those that the user typed."""
     options = dict(options)
+    if options["sessions"] is not None:
+        _refuse(NO_SESSIONS, given, "not", "--sessions")
+        return SessionSettings(**{k: v for k, v in options.items() if k not in NO_SESSIONS})
+    del options["sessions"]
     traced = options["trace"] is not None
     _refuse(CLOSED_LOOP if traced else OPEN_LOOP, given, "not" if traced else "only")
     for name in CLOSED_LOOP if traced else (*OPEN_LOOP, "trace"):
@@ -109,10 +115,12 @@ def refuse_beside_profile(given: Collection[str]) -> None:
         raise UserError(f"--{name.replace('_', '-')} goes not with --profile")
 
 
-def _refuse(names: Collection[str], given: Collection[str], how: str) -> None:
+def _refuse(
+    names: Collection[str], given: Collection[str], how: str, beside: str = "--trace"
+) -> None:
     for name in names:
         if name in given:
-            raise UserError(f"--{name.replace('_', '-')} goes {how} with --trace")
+            raise UserError(f"--{name.replace('_', '-')} goes {how} with {beside}")
 
 
 # -- the load -------------------------------------------------------------------------------------
@@ -129,6 +137,8 @@ async def run_load(
     `key` is of the server's API, if it wants one. `planned` is called with the number of requests,
     `done` with each one's record when it ends.
     """
+    if isinstance(settings, SessionSettings):
+        return await run_sessions(settings, done, planned, key)
     async with ApiClient(settings.url, key) as client:
         model = await ListedModel.ask(client)
         warming, plan, offered = _plans(settings, model)
@@ -139,7 +149,7 @@ async def run_load(
 
 
 def _plans(
-    settings: Settings, model: ListedModel
+    settings: LoadSettings | TraceSettings, model: ListedModel
 ) -> tuple[RequestPlan, RequestPlan, dict[str, Any]]:
     """The warm-up, the counted requests, and what to report of the load beside its settings."""
     warm_random, random = Random(WARM_UP_SEED), Random(settings.seed)

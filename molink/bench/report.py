@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from molink.bench.runner import RequestRecord
+from molink.json_object import JsonObject
 from molink.printable import printable
 from molink.workload.figures import TIME_LABELS, spread
 
@@ -26,9 +27,7 @@ def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
     tokens = sum(len(record.token_times_s) for record in good)
     wall_s = _wall_s(records)
     return {
-        "ttft_s": spread(
-            [record.token_times_s[0] - record.start_s for record in good if record.token_times_s]
-        ),
+        "ttft_s": spread([record.ttft_s for record in good if record.ttft_s is not None]),
         "tpot_s": spread(
             [_tpot_s(record.token_times_s) for record in good if len(record.token_times_s) > 1]
         ),
@@ -62,6 +61,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     for key, label in TIME_LABELS.items():
         table.add_row(label, *(_milliseconds(value) for value in report[key].values()))
     console.print(table)
+    if "turns" in report:
+        _print_turns(report["turns"], console)
     console.print(
         f"{report['tokens_per_s']:.1f} tokens/s: {report['generated_tokens']} tokens in "
         f"{report['wall_s']:.2f} s, {report['finished']} requests finished, "
@@ -72,7 +73,25 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         console.print(f"first error: {error}", style="red", markup=False)
 
 
+def _print_turns(turns: JsonObject, console: Console) -> None:
+    table = Table("turns", title="seen before, and new tokens alone")
+    columns = ("count", "hits", "TTFT p50", "alone p50", "p50 of times", "most times")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, found in turns.items():
+        ttfts = (_milliseconds(found[key]) for key in ("ttft_p50_s", "control_ttft_p50_s"))
+        shares = (_number(found[key]) for key in ("times_p50", "times_max"))
+        table.add_row(name, str(found["count"]), _number(found["hit_rate"], 4), *ttfts, *shares)
+    console.print(table)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
 def _title(settings: dict[str, Any]) -> str:
+    if "sessions" in settings:
+        return f"sessions of {settings['sessions']}, {settings['concurrency']} at once"
     if "trace" in settings:
         return f"trace {settings['trace']} at {settings['rate']:g} requests/s"
     return (

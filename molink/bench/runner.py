@@ -105,6 +105,14 @@ class RequestRecord:
     token_times_s: list[float] = field(default_factory=list)
     """Times of the tokens, one each; tokens that came in one event share a time."""
     error: str | None = None
+    token_ids: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    """Tokens of its prompt that were cached, as the server says."""
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token; None: none has come."""
+        return self.token_times_s[0] - self.start_s if self.token_times_s else None
 
 
 async def run_plan(
@@ -168,6 +176,8 @@ async def send(
             async for event in events:
                 now_s = time.perf_counter()
                 record.token_times_s.extend([now_s] * len(event["token_ids"]))
+                record.token_ids += event["token_ids"]
+                record.cached_tokens = event["usage"]["prompt_tokens_details"]["cached_tokens"]
     except UserError as error:
         record.error = str(error)
     record.end_s = time.perf_counter()

@@ -215,6 +215,11 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 @click.option("--rate", type=_ABOVE_ZERO, help="Of the trace, in requests per second.")
 @click.option("--duration-s", type=_ABOVE_ZERO, help="Of the trace; 60 s when it is generated.")
 @click.option("--scale", type=_ABOVE_ZERO, help="Multiply the trace's lengths by this.")
+@click.option(
+    "--sessions",
+    metavar="FILE",
+    help="Instead: agents' sessions of a file, --concurrency at a time, turn after turn.",
+)
 @shown_option("--seed", default=0, help="Of the random prompts.")
 @shown_option("--temperature", type=click.FloatRange(min=0), default=0.0, help="0: greedy.")
 @shown_option(

@@ -30,6 +30,7 @@ from molink.stage_protocol.messages import (
     MovePath,
     PathMoved,
     SetAllowed,
+    SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
@@ -209,6 +210,10 @@ class StageHandle:
     def set_upload_cap(self, bytes_per_s: float | None) -> None:
         """Upload no more than this from now on; None: no cap."""
         self._send(SetUploadCap(bytes_per_s))
+
+    def set_room(self, kv_tokens: int) -> None:
+        """Offer its ring room for so many tokens of KV from now on."""
+        self._send(SetRoom(kv_tokens))
 
     def hold_links(self) -> None:
         """Give no link up until it is told how its ring goes on."""

@@ -23,6 +23,7 @@ from molink.report.requests import (
     StageLayers,
 )
 from molink.serving.progress import PromptPiece, PromptPieces, Rounds
+from molink_scheduler.request import WishedTokens
 
 ID_BYTES = 12
 
@@ -57,6 +58,9 @@ class RingAttempt:
     """The ring's number."""
     stages: tuple[StageLayers, ...]
     submitted_at: float
+    wishes: WishedTokens = ()
+    """First tokens of the prompt that the ring keeps for it, and for how many seconds; none where
+    it caches nothing."""
     number: int = 0
     """The ring's own number of it; 0: it has none yet."""
     started_at: float | None = None
@@ -101,6 +105,8 @@ class RequestTimeline:
     """How its audit is: "pending", "passed", "failed" or "unfinished"; empty: it was not chosen for
     one."""
 
+    waits_for: str = ""
+    """Sentence that says for which room it waits; empty: for none but its turn."""
     cached_tokens: int = 0
     """Tokens of the prompt that the first ring to answer had cached."""
     forecast_ttft_s: float | None = None
@@ -277,6 +283,7 @@ class RequestTimeline:
             error=self.error,
             audited=self.audited,
             attempts=tuple(self._attempt(attempt) for attempt in self.attempts),
+            waits_for=self.waits_for if self.finished_at is None else "",
         )
 
     def _attempt(self, attempt: RingAttempt) -> AttemptReport:

@@ -17,10 +17,10 @@ from molink.stage.links import StageLinks
 from molink.stage.sent_log import SentLog
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
-    EnterRing,
     Fact,
     LoadProgressed,
     LoadStage,
+    LoopCommand,
     StageLoaded,
     Steering,
 )
@@ -49,7 +49,7 @@ class Extender:
     engine: Engine
     cache: StageCache
     report: Callable[[Fact], None]
-    steer: Callable[[Callable[[Steering | EnterRing | LoadStage], None]], None]
+    steer: Callable[[Callable[[Steering | LoopCommand], None]], None]
 
     def __call__(
         self, present: StageWorkings, computed: dict[int, int], load: LoadStage

@@ -56,7 +56,7 @@ OPTIONS = {
     "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--quiet --warmup --json --trace --rate --duration-s --scale --profile --key"
+        "--quiet --warmup --json --trace --rate --duration-s --scale --sessions --profile --key"
     ),
     "invite": "--expires --uses --name --url --data-dir",
     "invite list": "--json --data-dir",

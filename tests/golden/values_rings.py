@@ -25,7 +25,7 @@ from molink.coordinator.reports.ledger import LEDGER_FILE, Ledger
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.ring import JoinTerms
 from molink.coordinator.upkeep.ring_building import RingRoutes, build_ring
-from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
+from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, RoomOffer, StageHealth
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     FollowRing,
@@ -36,6 +36,7 @@ from molink.stage_protocol.messages import (
     MovePath,
     PathMoved,
     SetAllowed,
+    SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
@@ -195,6 +196,7 @@ LINES.add(
     set_upload_cap=lambda: SetUploadCap(12_500.5),
     set_upload_cap_none=lambda: SetUploadCap(None),
     hold_links=HoldLinks,
+    set_room=lambda: SetRoom(320),
     move_path_next=lambda: MovePath("next", "tcp://10.0.0.2:7000"),
     move_path_coordinator=lambda: MovePath("coordinator", "tcp://[::1]:1"),
     move_path_to_the_relay=lambda: MovePath("next", "tcp://127.0.0.1:7000", relayed=True),
@@ -202,6 +204,7 @@ LINES.add(
     stage_loaded_head=lambda: StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40),
     stage_loaded=lambda: StageLoaded(65_535, None, "cpu", "float32", 64, 0),
     stage_ready=StageReady,
+    stage_ready_with_less_room=lambda: StageReady(3, offer=RoomOffer(2, 320)),
     stage_ready_without_some=lambda: StageReady(3, (7, 2**40)),
     path_moved=lambda: PathMoved("next", "tcp://10.0.0.2:7000", True, ""),
     path_not_moved=lambda: PathMoved("coordinator", "tcp://h:1", False, "nobody answers – yet"),

@@ -95,7 +95,9 @@ class RingProspects:
             live.place = self.order.join(max(1, live.known_tokens - cached))
             live.place_uncached = live.place + self.order.times * cached
             if self.mirror is not None:
-                self.mirror.computes(live.cache_salt, live.packed)
+                self.mirror.computes(live.cache_salt, live.packed, live.wishes, now)
+                if live.timeline is not None and live.timeline.attempts:
+                    live.timeline.attempts[-1].wishes = live.wishes
         live.join(self.line, now)
 
     def was_cached(self, live: LiveSequence, tokens: int) -> None:
@@ -138,7 +140,8 @@ class RingProspects:
         asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
         has_slots = terms.state_slots is None or len(all_live) <= terms.state_slots
         has_room = asked <= terms.kv_tokens_capacity and has_slots
-        waiting = [one for one in all_live if not one.is_held and _waits(one, now)]
+        served = [one for one in all_live if one.tokens <= terms.kv_tokens_capacity]
+        waiting = [one for one in served if not one.is_held and _waits(one, now)]
         return self.watch.look(map(self._waiting, waiting), rows, now, has_room=has_room)
 
     def _waiting(self, live: LiveSequence) -> Waiting:
@@ -157,7 +160,8 @@ class RingProspects:
                 self.pace.answer_ended(live.generated_tokens)
             if self.mirror is not None:
                 packed = live.packed + token_bytes(live.output)
-                self.mirror.computes(live.cache_salt, packed[: live.held_tokens * TOKEN_BYTES])
+                held = packed[: live.held_tokens * TOKEN_BYTES]
+                self.mirror.computes(live.cache_salt, held, live.wishes, now)
         live.leave(self.line, now)
 
     def begins_anew(self) -> None:

@@ -24,10 +24,10 @@ from molink_scheduler.head.snapshots import NoSnapshots, Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, named_runs
 from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.prefix_tree import CachedPrefix, common_blocks
+from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
-from molink_scheduler.token_ids import TOKEN_BYTES
+from molink_scheduler.token_ids import TOKEN_BYTES, common_blocks
 
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 
@@ -56,6 +56,7 @@ class KvBook:
         """Book of a ring in which nothing is held or cached. `chains_stay`: what was cached
         `before`, in the ring's epoch before, may stay."""
         ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        ledger.blocks_most = blocks_for(ring.tokens_most)
         cache = RingCache.of(
             ledger,
             ring.tiers,
@@ -70,6 +71,12 @@ class KvBook:
     def blocks_available(self) -> int:
         """Blocks that a request could get."""
         return self.ledger.blocks_free + self.cache.blocks_droppable
+
+    def room_is_away(self, sequence: Sequence) -> bool:
+        """Whether a request that waits may grow beyond what the ring counts with now. It would be
+        preempted and admitted again without end, so it waits until more places are back."""
+        needed = blocks_for(sequence.request.tokens_max)
+        return needed > self.ledger.blocks_total and not sequence.is_kept
 
     def prefix(self, sequence: Sequence) -> CachedPrefix | None:
         """The cached beginning of a request that holds nothing. At least its last token is left to
@@ -140,6 +147,8 @@ class KvBook:
     def computed(self, sequence: Sequence) -> list[CacheChange]:
         """Cache what has come out of the tail, in whole blocks, and the states behind them."""
         changes = self._cache(sequence)
+        if sequence.pinned is not None:
+            self.cache.tree.wish(sequence.pinned, sequence.request.wishes)
         self.snapshots.returned(sequence)
         if sequence.states:
             blocks = sequence.cached_blocks if sequence.is_cached else 0

@@ -15,6 +15,7 @@ from typing import Any
 
 from molink_scheduler import batch, events, prompt_order, request, resume
 from molink_scheduler.head import (
+    changing_capacity,
     decode_batcher,
     fetches,
     kept_requests,
@@ -31,6 +32,7 @@ from molink_scheduler.head import snapshots as head_snapshots
 from molink_scheduler.kv import (
     block_table,
     blocks,
+    capacity,
     changes,
     fetch_answers,
     ledger,
@@ -40,6 +42,7 @@ from molink_scheduler.kv import (
     snapshots,
     tiered_tree,
     tiers,
+    wishes,
 )
 from molink_scheduler.recording.writing import CACHED_BLOCKS_MAX, CONTAINERS, UNWRITTEN
 from molink_scheduler.recovery import events as recovery_events
@@ -56,6 +59,7 @@ _MODULES: tuple[ModuleType, ...] = (
         resume,
         block_table,
         blocks,
+        capacity,
         changes,
         fetch_answers,
         ledger,
@@ -64,9 +68,11 @@ _MODULES: tuple[ModuleType, ...] = (
         ring_cache,
         tiered_tree,
         tiers,
+        wishes,
     ),
     *(book, core, held_request, kept_states, queue, shadow_queue, round_tracker, steps),
     *(
+        changing_capacity,
         decode_batcher,
         fetches,
         kept_requests,
