@@ -14,7 +14,7 @@ request gives with n = 1.
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -59,6 +59,9 @@ TPOT_S_MIN = 1e-9
 
 TOP_P_MIN = 1e-9
 """Smallest `top_p`, for which 0 stands too: the likeliest token alone."""
+
+SESSION_KEEP_S = 600
+"""How long a session's prompt stays cached: OpenAI keeps prompts five to ten minutes."""
 
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15
@@ -241,7 +244,7 @@ def generation_requests(
             replace(sampling, seed=choice_seed(seed, choice)),
             priority=usual_priority if body.priority is None else body.priority,
             deadline_at=_deadline_at(body.timeout_s),
-            cache_salt=body.cache_salt or "",
+            **_cached(body, len(prompt_token_ids)),
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
             targets=_targets(body),
         )
@@ -263,6 +266,13 @@ def _drawn(body: SamplingBody, card: ModelCard) -> dict[str, Any]:
         "logit_bias": _logit_bias(body, card),
         "stop": tuple(body.stop or ()),
     }
+
+
+def _cached(body: SamplingBody, prompt_tokens: int) -> Mapping[str, Any]:
+    """Who may begin with what is computed of a prompt, and how long it is to stay."""
+    session = body.prompt_cache_key or ""
+    wishes = ((prompt_tokens, SESSION_KEEP_S),) if session else ()
+    return {"cache_salt": body.cache_salt or "", "session": session, "wishes": wishes}
 
 
 def _min_tokens(body: SamplingBody, max_tokens: int) -> int:

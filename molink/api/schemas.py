@@ -276,6 +276,9 @@ class SamplingBody(Body):
     cache_salt: str | None = Field(default=None, max_length=CACHE_SALT_CHARS_MAX)
     """Default: that of the API key. Only requests of one salt share what was computed of prompts.
     Otherwise the time of an answer could tell a user what others have asked."""
+    prompt_cache_key: str | None = Field(default=None, max_length=CACHE_SALT_CHARS_MAX)
+    """Default: none. Name of a session: its requests go to the ring that served the last one, and
+    what they share stays cached ten minutes beyond each."""
     timeout_s: float | None = Field(default=None, gt=0, le=TIMEOUT_S_MAX)
     """Default: none. Seconds from the request's arrival, waiting included, after which the answer
     ends (`finish_reason` "length", `stop_reason` "deadline"), or is an error with status 504 where

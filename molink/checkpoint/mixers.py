@@ -3,14 +3,18 @@
 Hybrid models keep keys and values in every fourth or tenth layer only; the others have a recurrence
 or a convolution, whose state does not grow with the context. Configs tell the kinds in one of four
 ways: by a list, by the numbers of the layers that attend, by a period, or by a pattern of letters.
+
+Some layers that attend see a window of the context only, and stages keep no more of a request there
+where that pays (`kv.layer_class`). They learn windows from the layers' own calls; a plan takes them
+from the config. Where that names a window and not its layers, a list of model types says which they
+are; of other types every layer counts as one that keeps all, which plans too much room.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-STATE_CONTEXT_TOKENS = 4_096
-"""KV that memory is kept free for with every request's states: an ordinary conversation."""
+from molink_scheduler.kv.layer_class import pays, room_tokens
 
 STATE_NUMBER_BYTES = 4
 """Recurrences are kept in fp32, whatever a stage computes in."""
@@ -34,6 +38,19 @@ KIMI_SIZES = {
     "linear_conv_kernel_dim": "short_conv_kernel_size",
 }
 PERIODS = ("full_attention_interval", "layer_group_size", "attn_layer_period")
+
+SLIDING = "sliding_attention"
+"""Kind of a layer with a window, in lists of layers."""
+
+WINDOW_PERIODS = {
+    **dict.fromkeys(("mistral", "mixtral", "phi3", "starcoder2"), 0),
+    **dict.fromkeys(("gemma2", "gpt_oss"), 2),
+    "gemma3_text": 6,
+}
+"""Model types whose configs may name no layers: the last of so many sees all; 0: none does."""
+
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len")
+LENGTH_USUAL = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +202,41 @@ def _by_period(config: Config, layers: int) -> frozenset[int] | None:
         return None
     at = _Sizes(config).first("attn_layer_offset") if "attn_layer_period" in config else period - 1
     return frozenset(range(at, layers, period))
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Layers of a model that keep a window only."""
+
+    room_tokens: int = 0
+    """Tokens for which they have room for each request."""
+    layers: tuple[bool, ...] = ()
+    """Whether each layer keeps a window only; empty: none does."""
+
+
+NO_WINDOWS = Windows()
+
+
+def windows_of(config: Config, layers: int) -> Windows:
+    """Windows of the model, as far as they pay."""
+    window = config.get("sliding_window")
+    has_none = config.get("use_sliding_window") is False or config.get("kv_lora_rank")
+    if has_none or not isinstance(window, int) or window < 1:
+        return NO_WINDOWS
+    lengths = (config.get(name) for name in LENGTHS)
+    length = next((one for one in lengths if isinstance(one, int)), LENGTH_USUAL)
+    windowed = _windowed(config, layers)
+    if not any(windowed) or not pays(window, length):
+        return NO_WINDOWS
+    return Windows(room_tokens(window), windowed)
+
+
+def _windowed(config: Config, layers: int) -> tuple[bool, ...]:
+    """Whether each layer has a window."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and len(kinds) == layers:
+        return tuple(kind == SLIDING for kind in kinds)
+    period = config.get("sliding_window_pattern", WINDOW_PERIODS.get(str(config.get("model_type"))))
+    if not isinstance(period, int) or period < 0:
+        return (False,) * layers
+    return tuple(not period or (layer + 1) % period > 0 for layer in range(layers))

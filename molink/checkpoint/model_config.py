@@ -14,7 +14,13 @@ from typing import Any
 
 from molink.checkpoint.held_weights import weight_bits
 from molink.checkpoint.layers_together import SHARING, layers_together
-from molink.checkpoint.mixers import NO_STATE, layer_kinds, recurrent_parameters, state_size
+from molink.checkpoint.mixers import (
+    NO_STATE,
+    layer_kinds,
+    recurrent_parameters,
+    state_size,
+    windows_of,
+)
 from molink.checkpoint.model_shape import PLAIN, ModelShape
 from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UserError
@@ -181,6 +187,7 @@ def shape_of_config(name: str, config: Config) -> ModelShape:
         kv_dtype="auto",
         weights=weights,
         attention_weights=PLAIN if declared.method == EXPERTS_ONLY else weights,
+        windows=windows_of(config, layers),
         together=layers_together(config, layers),
         token_inputs=token_inputs,
         token_vocabulary=token_vocabulary,

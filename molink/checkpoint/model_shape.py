@@ -13,7 +13,7 @@ from typing import Literal
 
 from molink.checkpoint.kv_format import KvDtype, kv_bytes
 from molink.checkpoint.layers_together import Runs
-from molink.checkpoint.mixers import NO_STATE, StateSize
+from molink.checkpoint.mixers import NO_STATE, NO_WINDOWS, StateSize, Windows
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink_scheduler.model_cost import ModelCost
 
@@ -100,6 +100,8 @@ class ModelShape:
     """Whether each layer keeps a state; empty: none does."""
     state: StateSize = NO_STATE
     """Size of one request's state in a layer that keeps one."""
+    windows: Windows = NO_WINDOWS
+    """Layers that keep a window of a request only."""
     weights: WeightBits = PLAIN
     """Bits of the weights of the MLP, or of experts."""
     attention_weights: WeightBits = PLAIN
@@ -176,31 +178,36 @@ class ModelShape:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Bytes of the keys and values of one token in one layer: a mean over all of them."""
-        attending = sum(self.attends) if self.attends else self.layers
-        return -(-self._attending_kv_bytes * attending // self.layers)
+        """Bytes that each further token keeps in one layer: a mean over all of them."""
+        return -(-sum(self.layer_kv_bytes) // self.layers)
 
     @property
     def layer_kv_bytes(self) -> tuple[int, ...]:
-        """The same of each layer."""
-        return tuple(self._attending_kv_bytes * one for one in self._layers_of(self.attends, True))
+        """The same of each layer; none in those that keep a window only."""
+        near = self._layers_of(self.windows.layers, False)
+        each = zip(self._layers_of(self.attends, True), near, strict=True)
+        return tuple(self._attending_kv_bytes * (keeps and not window) for keeps, window in each)
 
     @property
     def layer_state_bytes(self) -> tuple[int, ...]:
-        """Bytes of one request's state in each layer."""
+        """Bytes that each layer keeps of a request whatever its length: states, and windows."""
         state_bytes = self.state.bytes_in(self.dtype_bytes)
-        return tuple(state_bytes * one for one in self._layers_of(self.recurs, False))
+        window_bytes = self._attending_kv_bytes * self.windows.room_tokens
+        recurs = self._layers_of(self.recurs, False)
+        each = zip(recurs, self._layers_of(self.windows.layers, False), strict=True)
+        return tuple(state_bytes * state + window_bytes * window for state, window in each)
 
     def kv_numbers(self, start: int, end: int) -> tuple[int, int]:
         """Numbers, and keys and values of heads, that one token takes in the layers [start,
         end)."""
-        attending = sum(self.attends[start:end]) if self.attends else end - start
+        attending = sum(map(bool, self.layer_kv_bytes[start:end]))
         return attending * self.kv_values, attending * self.kv_vectors
 
     def state_numbers(self, start: int, end: int) -> StateSize:
-        """Size of one request's states in the layers [start, end)."""
-        count = sum(self.recurs[start:end])
-        return StateSize(count * self.state.recurrent, count * self.state.columns)
+        """Size of one request's states and windows in the layers [start, end)."""
+        count, near = sum(self.recurs[start:end]), sum(self.windows.layers[start:end])
+        kept = near * self.windows.room_tokens * self.kv_values
+        return StateSize(count * self.state.recurrent, count * self.state.columns + kept)
 
     @property
     def row_flops(self) -> int:
@@ -234,8 +241,10 @@ class ModelShape:
         return ModelCost(
             layer_bytes=(self.layer_bytes,) * self.layers,
             kv_bytes=self.kv_token_bytes,
-            layer_kv_bytes=self.layer_kv_bytes if self.attends else (),
-            layer_state_bytes=self.layer_state_bytes if self.recurs else (),
+            layer_kv_bytes=self.layer_kv_bytes if self.attends or self.windows.layers else (),
+            layer_state_bytes=(
+                self.layer_state_bytes if self.recurs or self.windows.layers else ()
+            ),
             row_bytes=self.row_bytes,
             head_bytes=self.table_bytes,
             tail_bytes=self.table_bytes,

@@ -18,6 +18,7 @@ from molink.engine.device.elements import elements_of, tensor_of
 from molink.engine.device.memory_limit import limit_memory
 from molink.engine.loading import load_stage
 from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
+from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.engine.step.extended_stage import Executor, parts_of
 from molink.engine.step.number_range import release_wiped
@@ -26,7 +27,6 @@ from molink.engine.step.stage import StageExecutor
 from molink.engine.step.taken_layers import both, fed, goes_on
 from molink.engine.step.watched_steps import WatchedSteps
 from molink.engine_protocol.values import (
-    BlocksOut,
     EngineReport,
     Fed,
     Held,
@@ -109,9 +109,9 @@ class LocalEngine:
         stays = resume.chains_stay and len(parts) == 1
         return RowsKept(missing, held - keeps.keys(), stage.kv.cached_numbers(), stays)
 
-    def blocks_out(self, change: OutwardChange, *, copied: bool) -> BlocksOut | None:
-        """Keep, drop and put away cached blocks; what is put away."""
-        return self._blocks.blocks_out(change, copied=copied)
+    def blocks_out(self, change: OutwardChange) -> LeavingBlocks | None:
+        """Keep, drop and put away cached blocks; what is put away from the device's memory."""
+        return self._blocks.blocks_out(change)
 
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""
@@ -121,11 +121,12 @@ class LocalEngine:
         """What it holds; memory that nothing is in goes back to a PC that is short of it."""
         stage, is_short = self.executor, host_is_short()
         for part in parts_of(stage) if is_short else ():
-            part.kv_memory.give_back(part.kv.free_runs())
+            if not part.moving.any_leaves:  # What stands in free blocks is still to be copied.
+                part.kv_memory.give_back(part.kv.free_runs())
         return EngineReport(
             stage.kv.tokens_used,
             stage.kv.tokens_cached,
-            None if stage.state_slots is None else stage.states.slots_used,
+            None if stage.state_slots is None else len(stage.kv.holders()),
             is_short,
             self._steps.done(begin=watched),
         )
@@ -159,7 +160,8 @@ def _joined(inputs: StepInputs) -> torch.Tensor | None:
 
 
 def _held_bytes(part: StageExecutor) -> int:
-    return part.weights_bytes + part.kv.tokens_capacity * part.kv_token_bytes
+    kv_bytes = part.kv.tokens_capacity * part.kv_token_bytes
+    return part.weights_bytes + kv_bytes + part.windows.held_bytes
 
 
 def _weights_bytes(directory: str) -> int:

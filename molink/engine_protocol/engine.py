@@ -8,12 +8,11 @@ stage's process; a test's is a small class.
 Rejected: a process of its own for the engine, because each step would cross a pipe twice.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from molink.engine_protocol.values import (
     BlockBytes,
-    BlocksOut,
     EngineReport,
     Fed,
     Held,
@@ -62,12 +61,33 @@ class BlocksIn(Protocol):
         """Raises StageError where the blocks will never be there."""
 
 
+class BlocksOut(Protocol):
+    """Cached blocks on their way out of a device's memory, which one thread copies while another
+    computes. They are nobody's from now on; who writes there sees to it that nothing is lost."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of the blocks in the cache."""
+
+    # -- in the thread that copies them ---------------------------------------------------------
+
+    def memory(self, blocks: int) -> BlockBytes:
+        """Memory of the host for so many of them, [B, W], which goes back to the system when nobody
+        has it any more. Raises MemoryError."""
+
+    def copy(self, out_BW: BlockBytes) -> Collection[int]:
+        """Copy the next of them, as many as there is memory for here; which of these are lost."""
+
+    def give_up(self) -> None:
+        """Have no more of them copied."""
+
+
 class CachedBlocks(Protocol):
     """The part of an engine that moves cached blocks."""
 
-    def blocks_out(self, change: OutwardChange, *, copied: bool) -> BlocksOut | None:
-        """Keep, drop and put away blocks as the head says; what is put away, with copies if they
-        are wanted."""
+    def blocks_out(self, change: OutwardChange) -> BlocksOut | None:
+        """Keep, drop and put away blocks as the head says; what is put away from here, to be copied
+        by another thread, while steps go on."""
 
     def blocks_in(self, numbers: Sequence[int]) -> BlocksIn:
         """Let the cache hold free blocks under these numbers; they are to be filled by another

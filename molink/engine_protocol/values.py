@@ -108,18 +108,6 @@ class RowsKept(NamedTuple):
     """Whether these may stay."""
 
 
-class BlocksOut(NamedTuple):
-    """Cached blocks that go to a lower tier."""
-
-    tier: int
-    numbers: tuple[int, ...]
-    """Numbers of those that were in the device's memory."""
-    packed_BW: BlockBytes | None
-    """Copies of them; None where none were, or no copies were wanted."""
-    lower: tuple[int, ...]
-    """Numbers of those that were in a tier already."""
-
-
 Sketch = tuple[float, int, int, tuple[float, ...]]
 """Time at which a prompt ended, its request, its tokens, and the numbers that stand for its
 rows."""

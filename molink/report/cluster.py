@@ -66,6 +66,10 @@ class StageReport:
     """Mean of micro-batches that circled in the last half second; on the head only."""
     frames_refused: int
     """Messages of the previous stage that could not be used."""
+    kv_token_bytes: int = 0
+    """Bytes that each token of a request keeps, in all of its layers; 0: not told."""
+    kv_request_bytes: int = 0
+    """Bytes that a request keeps whatever its length: states, and KV of windows."""
 
     @property
     def kv_share(self) -> float | None:

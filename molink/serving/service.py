@@ -17,7 +17,7 @@ from molink.serving.request_log import RequestLog
 from molink.serving.timeline import RequestTimeline
 from molink.serving.token_events import TokenEvent
 from molink_scheduler.kv.owners import owned_salt
-from molink_scheduler.request import SamplingParams
+from molink_scheduler.request import SamplingParams, WishedTokens
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
 from molink_scheduler.token_ids import token_bytes
 
@@ -54,6 +54,10 @@ class GenerationRequest:
     """When its answer ends at the latest, by the event loop's clock; None: it has none."""
     cache_salt: str = ""
     """Salt of cached KV: only requests of one salt share it."""
+    wishes: WishedTokens = ()
+    """First tokens of the prompt that are to stay cached, and for how many seconds."""
+    session: str = ""
+    """Name that its sender gives all requests of a session; empty: none."""
     timeline: RequestTimeline | None = field(default=None, compare=False)
     """Timeline in which the service notes what becomes of it; None: the service makes one."""
     log: AnswerLog | None = field(default=None, compare=False)
@@ -68,6 +72,12 @@ class GenerationRequest:
     def __post_init__(self) -> None:
         if not self.packed:
             object.__setattr__(self, "packed", token_bytes(self.prompt_token_ids))
+
+    @property
+    def named_session(self) -> str:
+        """Its session as rings are found by it, apart from others' of the same name; empty:
+        none."""
+        return _hashed(f"session:{self.owned_salt}:{self.session}") if self.session else ""
 
     @property
     def owned_salt(self) -> str:

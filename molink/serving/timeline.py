@@ -23,6 +23,7 @@ from molink.report.requests import (
     StageLayers,
 )
 from molink.serving.progress import PromptPiece, PromptPieces, Rounds
+from molink_scheduler.request import WishedTokens
 
 ID_BYTES = 12
 
@@ -57,6 +58,9 @@ class RingAttempt:
     """The ring's number."""
     stages: tuple[StageLayers, ...]
     submitted_at: float
+    wishes: WishedTokens = ()
+    """First tokens of the prompt that the ring keeps for it, and for how many seconds; none where
+    it caches nothing."""
     number: int = 0
     """The ring's own number of it; 0: it has none yet."""
     started_at: float | None = None

@@ -189,6 +189,13 @@ class StageLoaded:
     """Room for cached KV below the device's memory; None: there is none."""
     state_snapshots: int = 0
     """Snapshots of states that it has room for, for the prefix cache."""
+    can_go_back: bool = False
+    """Whether its slots hold windows of KV alone: a request may go on from a few tokens before, as
+    it may where there are no slots. Recurrences move on for good."""
+    kv_token_bytes: int = 0
+    """Bytes that each token of a request keeps in its layers."""
+    kv_request_bytes: int = 0
+    """Bytes that a request keeps whatever its length: states, and KV of windows."""
 
 
 @dataclass(frozen=True, slots=True)

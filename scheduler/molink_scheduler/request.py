@@ -16,15 +16,18 @@ __all__ = [
     "CONTEXT_TOKENS_MAX",
     "GRAMMAR_CHARS_MAX",
     "GREEDY_BELOW",
+    "KEEP_S_MAX",
     "LOGIT_BIAS_BYTES",
     "LOGIT_BIAS_COUNT_MAX",
     "LOGIT_BIAS_MAX",
     "LOGPROBS_MAX",
     "PRIORITY_MAX",
     "STOP_COUNT_MAX",
+    "WISHES_MAX",
     "ModelLimits",
     "Request",
     "SamplingParams",
+    "WishedTokens",
 ]
 
 LOGPROBS_MAX = 20
@@ -62,6 +65,16 @@ tail."""
 GRAMMAR_CHAR_BYTES, LOGIT_BIAS_BYTES = 4, 64
 """Bytes of a character in UTF-8 at most; of a pair in memory, where an array takes more than its
 bytes on the wire."""
+
+
+WISHES_MAX = 4
+"""Wishes of one request: Anthropic's limit for blocks with `cache_control`."""
+
+KEEP_S_MAX = 3600
+"""Longest wish: Anthropic's longer one, an hour."""
+
+WishedTokens = tuple[tuple[int, int], ...]
+"""Wishes of a request: first tokens of its prompt, and seconds to keep them after each use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +203,9 @@ class Request:
     cache_salt: str = ""
     """Group in which requests share cached KV, and whose share of the cache they take
     (`kv.owners`)."""
+    wishes: WishedTokens = ()
+    """First tokens of the prompt that its sender wishes to stay cached, and how long
+    (`kv.wishes`)."""
 
     def __post_init__(self) -> None:
         if not self.prompt or len(self.prompt) % TOKEN_BYTES:
@@ -197,6 +213,11 @@ class Request:
         _check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         if len(self.cache_salt) > CACHE_SALT_CHARS_MAX:
             raise ValueError(f"a cache's salt takes at most {CACHE_SALT_CHARS_MAX} characters")
+        if len(self.wishes) > WISHES_MAX:
+            raise ValueError(f"a request has at most {WISHES_MAX} wishes")
+        for tokens, keep_s in self.wishes:
+            _check_range("a wish's tokens", tokens, 1, self.prompt_tokens)
+            _check_range("a wish's seconds", keep_s, 1, KEEP_S_MAX)
 
     @property
     def prompt_tokens(self) -> int:

@@ -119,14 +119,16 @@ class Resume:
         return Resume(kept or (), held, next_held, self.chains_stay)
 
 
-def requests_to_resume(held: Mapping[int, int], kv_tokens_capacity: int) -> Positions:
+def requests_to_resume(
+    held: Mapping[int, int], kv_tokens_capacity: int, state_slots: int | None = None
+) -> Positions:
     """The requests that go on in a new epoch, shortest first: `held` is of how many tokens of each
     all stages held KV; of some none. Not more than the ring has room for: the head may have
     preempted some since, of which nobody else has heard, and a fresh head takes all that it is told
     for kept."""
     blocks_left, found = blocks_for(kv_tokens_capacity), list[tuple[int, int]]()
     known = sorted((tokens, request_id) for request_id, tokens in held.items() if tokens > 0)
-    for tokens, request_id in known[:RESUMED_MAX]:
+    for tokens, request_id in known[: min(RESUMED_MAX, state_slots or RESUMED_MAX)]:
         blocks_left -= blocks_for(tokens)
         if blocks_left < 0:
             break

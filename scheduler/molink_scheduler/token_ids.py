@@ -19,3 +19,18 @@ def token_bytes(token_ids: Iterable[int]) -> bytes:
 def tokens_of(packed: bytes) -> "array[int]":
     """The token ids that were packed."""
     return array("I", packed)
+
+
+def common_blocks(one: bytes, other: bytes, size: int) -> int:
+    """How many whole blocks of `size` bytes two runs of tokens begin with alike."""
+    common = min(len(one), len(other)) // size
+    if one[: common * size] == other[: common * size]:
+        return common
+    low, high = 0, common  # [0, low) are alike, those before `high` are not all.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low * size : middle * size] == other[low * size : middle * size]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -24,9 +24,10 @@ DATA = {
     "markdown.js page.css ring.js settings.js",
     "molink/models/demo": "config.json generation_config.json model.safetensors README.md "
     "tokenizer.json tokenizer_config.json",
-    "molink/engine/kernels/cpu/native": "attention_call.h coded.h decode_attention_f32.h "
+    "molink/engine/kernels/cpu/native": "attention_call.h coded.h decode_attention.h "
     "linear_coded_f32.h",
-    "molink/engine/kernels/cpu/native/avx2": "decode_attention_f32.c linear_coded_f32.c vectors.h",
+    "molink/engine/kernels/cpu/native/avx2": "decode_attention_bf16.c "
+    "decode_attention_f32.c linear_coded_f32.c vectors.h",
     "molink/engine/kernels/cpu/native/avx512": "amx.h attention.h decode_attention.c "
     "decode_attention_f32.c decoder_layer.c linear_bf16.c linear_coded_bf16.c linear_coded_f32.c "
     "span_attention.c tile.h vectors.h",

@@ -9,6 +9,7 @@ import torch
 
 from molink.engine import local_engine
 from molink.engine.local_engine import LocalEngine
+from molink.engine.memory.kv_pool import KvPool
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Held, StepInputs
 from molink.errors import StageError
@@ -23,6 +24,9 @@ from molink_scheduler.stage.sent_rows import SentRows
 from tests.engine.tiny_models import LAYERS, generate, save_tiny
 
 PROMPT = [5, 17, 23, 8, 40, 2, 9, 11, 4, 33, 21, 7, 6, 19, 3, 28, 14, 30]
+TOKENS = 256
+"""Room of a stage."""
+
 GREEDY = SamplingParams(max_tokens=9, temperature=0.0)
 
 
@@ -31,7 +35,7 @@ def nothing() -> None:
 
 
 def load(directory, layers: tuple[int, int], dtype: str = "float32") -> LoadStage:
-    return LoadStage(str(directory), StageWork(layers, "cpu", dtype, 256), "127.0.0.1")
+    return LoadStage(str(directory), StageWork(layers, "cpu", dtype, TOKENS), "127.0.0.1")
 
 
 def prepared(directory, start: int, stop: int, dtype: str = "float32") -> LocalEngine:
@@ -113,21 +117,43 @@ def test_blocks_leave_and_come_back_as_they_were(tiny):
     engine = prepared(tiny[0], 0, 2)
     wanted_TD = engine.step(StepInputs(prompt(1), PROMPT), nothing, nothing).rows_TD
     keep = KeepBlocks((KeptBlocks(1, 0, 70, 1),))
-    assert not engine.blocks_out(keep, copied=True)
+    assert not engine.blocks_out(keep)
     engine.release(Release(1), wiped=False)
     assert engine.report(watched=False).kv_tokens_cached == 16
-    out = engine.blocks_out(LowerBlocks(HOST, ((70, 2),)), copied=True)
-    assert (out.tier, out.numbers, out.lower) == (HOST, (70,), (71,))
+    out = engine.blocks_out(LowerBlocks(HOST, ((70, 2),)))
+    assert out.numbers == (70,), "the other one is in a tier already"
     assert engine.report(watched=False).kv_tokens_cached == 0
+    for request_id in range(3, 3 + TOKENS // 32):  # Others write in every block of the pool.
+        engine.step(StepInputs(prompt(request_id), PROMPT[::-1]), nothing, nothing)
+    packed_BW = out.memory(1)
+    assert not out.copy(packed_BW)
+    for request_id in range(3, 3 + TOKENS // 32):
+        engine.release(Release(request_id), wiped=False)
     arriving = engine.blocks_in((70,))
     assert arriving.only(1) and not arriving.is_there
-    arriving.fill(list(out.packed_BW))
+    arriving.fill(list(packed_BW))
     arriving.check()
     behind = prompt(2, 16, cached=((70, 1),))
     rows_TD = engine.step(StepInputs(behind, PROMPT[16:]), nothing, nothing).rows_TD
     assert np.allclose(rows_TD, wanted_TD[16:], rtol=1e-5, atol=1e-6)
-    engine.blocks_out(RetainBlocks(()), copied=False)
+    engine.blocks_out(RetainBlocks(()))
     assert engine.report(watched=False).kv_tokens_cached == 0
+
+
+def test_memory_of_blocks_is_not_given_back_before_they_are_copied(tiny, monkeypatch):
+    engine = prepared(tiny[0], 0, 2)
+    engine.step(StepInputs(prompt(1), PROMPT), nothing, nothing)
+    engine.blocks_out(KeepBlocks((KeptBlocks(1, 0, 70, 1),)))
+    engine.release(Release(1), wiped=False)
+    monkeypatch.setattr(local_engine, "host_is_short", lambda: True)
+    given = []
+    monkeypatch.setattr(KvPool, "give_back", lambda pool, runs: given.append(list(runs)))
+    out = engine.blocks_out(LowerBlocks(HOST, ((70, 1),)))
+    engine.report(watched=False)
+    assert not given
+    out.give_up()
+    engine.report(watched=False)
+    assert given == [[(0, TOKENS // 16)]]
 
 
 def test_in_the_next_epoch_it_keeps_what_goes_on(tiny):
@@ -147,7 +173,7 @@ def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     first, rest = prepared(directory, 0, 2), prepared(directory, 4, LAYERS)
     lost = prepared(directory, 2, 4)
     (token,) = Ring([first, lost, rest]).step(prompt(1), PROMPT).drawn
-    first.blocks_out(KeepBlocks((KeptBlocks(1, 0, 70, 1),)), copied=False)
+    first.blocks_out(KeepBlocks((KeptBlocks(1, 0, 70, 1),)))
     log = ReplayLog(1e9)
     log.admit(prompt(1).admissions)
     rows = engine_rows(first, len(PROMPT))
@@ -157,7 +183,7 @@ def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     resume = Resume(((1, len(PROMPT)),))
     kept = first.rows_kept(resume, {1: len(PROMPT)}, lambda *given: True)
     assert kept.missing == () and not kept.chains_stay
-    first.blocks_out(RetainBlocks(()), copied=False)
+    first.blocks_out(RetainBlocks(()))
     assert first.report(watched=False).kv_tokens_cached == 0, "though new layers cached nothing"
     known = [*PROMPT, token.token_id]
     span = Span(1, len(PROMPT), len(known), samples=True)

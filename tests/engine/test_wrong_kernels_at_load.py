@@ -51,7 +51,8 @@ vectors = pytest.mark.skipif(
 def proofs_of_its_own(monkeypatch):
     """What one test's kernels were found to be is not held against those of the next."""
     native_attention._kernels()
-    native_decode._kernel()
+    for dtype in native_decode.NAMES:
+        native_decode._kernel(dtype)
     for module, name in ((packed_linear, "_proven"), (norms, "_readings")):
         monkeypatch.setattr(module, name, {})
     monkeypatch.setattr(native_attention, "_refused", [])

@@ -77,7 +77,8 @@ def submit_smallest():
 
 @FRAMES.value
 def submit_with_everything():
-    return Submit(Request(2**53, token_bytes((1, 128_255, 2**31)), SAMPLING, (5, 6))), 2**63
+    prompt, wishes = token_bytes((1, 128_255, 2**31)), ((1, 3600), (3, 300))
+    return Submit(Request(2**53, prompt, SAMPLING, (5, 6), -7, "ours@anna", wishes)), 2**63
 
 
 @FRAMES.value

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
+from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.errors import DeviceMemoryError
@@ -86,14 +87,15 @@ def test_what_was_cached_comes_back_layer_by_layer(tier, head, tmp_path):
         CacheRoom(size, size, str(tmp_path / "cache")), packed.block_bytes, answers.put
     )
     store.start(BlocksOfParts([head]), head.kv.blocks_total)
-    places = head.kv.places(numbers)
-    store.put(tier, numbers, packed.take([places]))
+    leaving = LeavingBlocks(packed, tuple(numbers), [head.kv.places(numbers)])
+    store.put(tier, numbers, leaving)
     head.release(Release(1))
     head.kv.drop(numbers)
+    leaving.vacate(0, set(leaving.places[0]), 10**9)
     with torch.inference_mode():
         for rows_BW in head.kv_memory.block_rows():
             rows_BW.fill_(255)  # NaN in all formats of floats.
-    arriving = head.arrivals.bring_back(head.kv, numbers)
+    arriving = head.moving.bring_back(head.kv, numbers)
     store.fetch(0, ArrivingTogether(packed, [arriving]))
     assert answers.get(timeout=60).blocks == count
     out_TD = head.step(prompt(2, start, ((70, count),)), token_ids(start)).hidden_TD

@@ -26,12 +26,11 @@ def make_request():
         max_tokens: int,
         priority: int = 0,
         cache_salt: str = "",
+        wishes: tuple[tuple[int, int], ...] = (),
         **sampling,
     ) -> Request:
         tokens = tuple(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
         params = SamplingParams(max_tokens=max_tokens, **sampling)
-        return Request(
-            request_id, token_bytes(tokens), params, priority=priority, cache_salt=cache_salt
-        )
+        return Request(request_id, token_bytes(tokens), params, (), priority, cache_salt, wishes)
 
     return make

@@ -38,7 +38,7 @@ from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
 from molink_scheduler.recovery.state import RingRecovery
 from molink_scheduler.resume import Resume, requests_to_resume
 from tests.scheduler.toy_ring import ToyRing
-from tests.scheduler.toy_stage import ToyLayers, ToyStage
+from tests.scheduler.toy_stage import ToyStage
 
 
 @dataclass
@@ -61,7 +61,7 @@ class SurvivingRing(ToyRing):
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        room = RingRoom(self.kv_tokens, prefix_cache=self.chains_stay)
+        room = RingRoom(self.kv_tokens, self.slots, prefix_cache=self.chains_stay)
         members = [
             Member(f"n{stage.index}", (stage.index, stage.index + 1), self.room)
             for stage in self.stages
@@ -71,7 +71,7 @@ class SurvivingRing(ToyRing):
 
     @property
     def room(self) -> Room:
-        return Room(self.kv_tokens, tiers=self.tiers or CacheTiers())
+        return Room(self.kv_tokens, self.slots, tiers=self.tiers or CacheTiers())
 
     # -- losses ----------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class SurvivingRing(ToyRing):
                 self.push(loaded_at, lambda: self.loaded(ring, attempt, places))
             case ListRequests():
                 held = {one: live.held_tokens for one, live in self.live.items()}
-                listed = requests_to_resume(held, self.kv_tokens)
+                listed = requests_to_resume(held, self.kv_tokens, self.slots)
                 self.tell(RequestsListed(self.recovery.attempt, listed))
             case JoinEpoch(resumes):
                 self.enter_epoch(resumes)
@@ -167,7 +167,7 @@ class SurvivingRing(ToyRing):
             (range(member.layers[0], own[0]), False),
         ):
             if lost:
-                stage.extend(ToyLayers(tuple(lost)), behind=is_behind, computed=computed)
+                stage.extend(self.new_layers(tuple(lost)), behind=is_behind, computed=computed)
                 self.extended += 1
         stage.index = place
         return stage
@@ -183,6 +183,9 @@ class SurvivingRing(ToyRing):
         resume = resume.without(missing)
         is_extended = len(stage.layers.parts()) > 1
         keeps = dict(resume.requests if is_extended else resume.keeps)
+        if gone := self.behind_windows(stage, keeps):
+            missing, resume = (*missing, *gone), resume.without(gone)
+            keeps = {one: tokens for one, tokens in keeps.items() if one not in gone}
         held = {one for part in stage.layers.parts() for one in part.kv}
         for request_id in held - keeps.keys():
             stage.release(request_id)
@@ -195,6 +198,15 @@ class SurvivingRing(ToyRing):
         core = self.core(stage.index, len(self.stages), resume, frozenset(missing), stage)
         stage.core, stage.busy = core, False
         return PlaceReady(attempt, stage.index, missing, self.cached_of(stage, resume))
+
+    def behind_windows(self, stage: ToyStage, keeps: dict[int, int]) -> tuple[int, ...]:
+        """Requests that a stage cannot go on with, as their windows have moved on."""
+        windows = [part.windows.blocks for part in stage.layers.parts() if part.windows]
+        return tuple(
+            request_id
+            for request_id, tokens in keeps.items()
+            if not all(one.can_go_on(request_id, tokens) for one in windows)
+        )
 
     def cached_of(self, stage: ToyStage, resume: Resume) -> tuple[tuple[int, int], ...]:
         if not resume.chains_stay or resume.fresh:

@@ -221,3 +221,39 @@ def test_chains_in_use_are_found_again_after_a_loss(lost):
     ring.assert_all_answered()
     assert (ring.resumed, ring.missing) == (1, 0)
     assert ring.begun_cached[-2:] == [32, 0]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_token_changes_where_layers_keep_a_window(seed):
+    """Prompts that begin alike, longer than the window; stages check that each row finds what it
+    sees, in blocks that are fewer than its request's tokens."""
+    random = Random(seed)
+    stages, caches = random.randint(2, 4), random.random() < 0.7
+    window = random.choice([3, 16, 40])
+    ring = SurvivingRing(
+        seed, stages, micro_batches=random.randint(1, 3), prefix_cache=caches, window=window
+    )
+    for _ in range(random.randint(4, 9)):
+        at, prompt_tokens = random.uniform(0, 12), random.randint(1, 200)
+        ring.submit_at(at, prompt_tokens, random.randint(1, 80), random.getrandbits(9))
+    for _ in range(random.randint(0, 3)):
+        lost, beside = random.randrange(stages), random.random() < 0.3
+        ring.lose_at(random.uniform(0, 15), {lost}, random.uniform(0.05, 1.5), beside=beside)
+    ring.run()
+    ring.assert_all_answered()
+    assert rows_again(ring) == 0
+    if not ring.losses:
+        # Two texts: whoever comes third with one begins behind the other two, if it is long.
+        begun = {part.windows.begun for stage in ring.stages for part in stage.layers.parts()}
+        assert begun == {sum(map(bool, ring.begun_cached))}
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_answers_go_on_where_they_were_although_windows_move_on(lost):
+    ring = SurvivingRing(seed=lost, stage_count=3, window=16)
+    for number in range(4):
+        ring.submit_at(0.0, 60 + number, 60, seed=number)
+    ring.lose_at(14.0, {lost}, 0.5)
+    ring.run()
+    ring.assert_all_answered()
+    assert (ring.resumed, ring.missing) == (4, 0)

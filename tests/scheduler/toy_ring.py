@@ -31,10 +31,11 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.scheduler import HeadScheduler
-from molink_scheduler.head.settings import HeadSettings, RingTerms
+from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, RingTerms
 from molink_scheduler.kv.block_table import OWED, BlockTable
 from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.kv.changes import FetchBlocks, Fetched
+from molink_scheduler.kv.layer_class import LayerClass, WindowBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
@@ -49,12 +50,16 @@ from tests.scheduler.toy_stage import (
     VOCABULARY,
     ToyLayers,
     ToyStage,
+    ToyWindows,
     log_rows,
     toy_answer,
     unpacked,
 )
 
 LIMITS = ModelLimits(1 << 20, VOCABULARY)
+
+WINDOW_SLOTS, WINDOW_SNAPSHOTS = 5, 3
+"""Requests, and snapshots, for which layers with a window have room."""
 
 
 @dataclass
@@ -90,6 +95,8 @@ class ToyRing:
     tiers: CacheTiers | None = None
     chains_stay: bool = False
     """Survivors keep what is cached, where the head is one and no neighbour takes lost layers."""
+    window: int | None = None
+    """Tokens that every layer sees; None: all."""
 
     def __post_init__(self) -> None:
         self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
@@ -118,7 +125,19 @@ class ToyRing:
 
     def new_stage(self, index: int, layers: tuple[int, ...], stages: int) -> ToyStage:
         core, log = self.core(index, stages, Resume()), ReplayLog(self.log_bytes)
-        return ToyStage(index, core, log, blocks_for(self.kv_tokens), ToyLayers(layers))
+        made = self.new_layers(layers)
+        return ToyStage(index, core, log, blocks_for(self.kv_tokens), made)
+
+    def new_layers(self, layers: tuple[int, ...]) -> ToyLayers:
+        if self.window is None:
+            return ToyLayers(layers)
+        classed = LayerClass(frozenset(layers), self.window)
+        blocks = WindowBlocks(classed, self.slots or 0, WINDOW_SNAPSHOTS)
+        return ToyLayers(layers, windows=ToyWindows(blocks))
+
+    @property
+    def slots(self) -> int | None:
+        return None if self.window is None else WINDOW_SLOTS
 
     def core(
         self,
@@ -136,6 +155,9 @@ class ToyRing:
                 span_tokens=8,
                 prefix_cache=caches,
                 tiers=self.tiers,
+                state_slots=self.slots,
+                state_snapshots=WINDOW_SNAPSHOTS,
+                can_go_back=self.window is not None,
             )
             stays = before is not None and resume.chains_stay
             directory = before.core.source.book.cache if stays else None
@@ -144,12 +166,12 @@ class ToyRing:
             if self.tiers is not None:
                 source.book.fetches.pace = AlwaysSlow()
         else:
-            book = StageBook(
-                BlockTable.of(KvLedger(blocks_for(self.kv_tokens)), self.tiers), LIMITS
-            )
+            ledger = KvLedger(blocks_for(self.kv_tokens), self.slots)
+            book = StageBook.of(BlockTable.of(ledger, self.tiers), LIMITS, WINDOW_SNAPSHOTS)
             offered = [] if before is None else before.layers.parts()[0].cached
             book.resume(resume, frozenset(offered))
-            source = StageQueue.for_steps_of(8, book, refills=resume.chains_stay)
+            cut = 1 if self.window is None else STATE_CHUNK_TOKENS
+            source = StageQueue.for_steps_of(8, book, cut, refills=resume.chains_stay)
         return StageCore(source, index == stages - 1, resume)
 
     # -- time ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ So one wrong, missing or doubled row of KV anywhere changes every later token. A
 on all that the tail has drawn before, as penalties do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -18,6 +18,7 @@ from molink_scheduler.kv.changes import (
     KeptBlocks,
     RetainBlocks,
 )
+from molink_scheduler.kv.layer_class import REWOUND_TOKENS_MAX, WindowBlocks
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
@@ -72,6 +73,8 @@ class ToyLayers:
     adopted: int = 0
     """Cached blocks that were rebuilt."""
     rows_computed: int = 0
+    windows: "ToyWindows | None" = None
+    """What they keep where they see the last tokens only."""
 
     def compute(self, batch: Batch, inputs: list[int]) -> list[int]:
         for admission in batch.admissions:
@@ -79,11 +82,15 @@ class ToyLayers:
                 self.adopt(admission)
                 blocks = [self.cached[number] for number in admission.cached_numbers]
                 self.kv[admission.request_id] = [row for block in blocks for row in block]
+                if self.windows is not None:
+                    self.windows.begin(admission)
         outputs = list[int]()
         for span in batch.spans:
             outputs += self.compute_span(span, inputs[len(outputs) : len(outputs) + span.tokens])
         assert len(outputs) == len(inputs) == batch.tokens
         self.rows_computed += batch.tokens
+        if self.windows is not None:
+            self.windows.compute(batch, self.kv)
         return outputs
 
     def compute_span(self, span: Span, inputs: list[int]) -> list[int]:
@@ -137,9 +144,46 @@ class ToyLayers:
     def release(self, request_id: int) -> None:
         self.kv.pop(request_id, None)
         self.kept.pop(request_id, None)
+        if self.windows is not None:
+            self.windows.blocks.release(request_id)
 
     def parts(self) -> list["ToyLayers"]:
         return [self]
+
+
+@dataclass
+class ToyWindows:
+    """Rows in the blocks of layers with a window: each row of a step finds those that it sees."""
+
+    blocks: WindowBlocks
+    rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Row that stands in each slot."""
+    begun: int = 0
+    """Requests that began with a snapshot."""
+
+    def begin(self, admission: Admission) -> None:
+        self.blocks.release(admission.request_id)
+        assert (admission.snapshot is None) == (not admission.cached), "no hit without its window"
+        if admission.snapshot is not None:
+            self.blocks.begin(admission.request_id, admission.snapshot)
+            self.begun += 1
+
+    def compute(self, batch: Batch, kv: dict[int, list[tuple[int, ...]]]) -> None:
+        for span in batch.spans:
+            self.blocks.grow(span.request_id, span.start, span.end)
+            table, chain = self.blocks.table(span.request_id), kv[span.request_id]
+            for token in range(span.start, span.end):
+                self.rows[_slot(table, token)] = chain[token]
+            for token in range(max(0, span.start - self.blocks.layers.window + 1), span.end):
+                assert self.rows[_slot(table, token)] == chain[token], "another row is seen"
+        for one in batch.snapshots:
+            self.blocks.keep(one.request_id, one.tokens, one.snapshot)
+        for span in batch.spans:
+            self.blocks.settle(span.request_id, span.end - REWOUND_TOKENS_MAX)
+
+
+def _slot(table: Sequence[int], token: int) -> int:
+    return table[token // BLOCK_TOKENS] * BLOCK_TOKENS + token % BLOCK_TOKENS
 
 
 @dataclass

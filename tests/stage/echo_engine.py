@@ -74,8 +74,8 @@ class EchoTail:
         gone = frozenset(self.held) - dict(self.kept).keys()
         return RowsKept(missing, gone, frozenset(), chains_stay=False)
 
-    def blocks_out(self, change, *, copied):
-        return ()
+    def blocks_out(self, change):
+        return None
 
     def report(self, *, watched):
         return EngineReport(self.kv_tokens_used, 0, None, self.host_is_short)

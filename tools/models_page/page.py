@@ -54,8 +54,9 @@ HOME_MODELS = """\
 
 The fewest equal PCs whose cards hold the model's layers and, beside them, {users} users' contexts
 of {tokens:,} tokens in 16 bits, in {share:.0%} of their memory. Calculated from the models' shapes,
-not measured; `molink plan` counts with your own PCs. What a hybrid model keeps of each request
-besides (0.1 to 155 MB) is not in it. 4 bits are groups of 128 weights with a scale and a zero
+not measured; `molink plan` counts with your own PCs. What layers with a state or a window keep of
+each request, whatever its length, is in it, and not in the KV of 1,000 tokens. 4 bits are groups
+of 128 weights with a scale and a zero
 point, of gpt-oss its own MXFP4; tables of tokens have 16 bits.
 """
 
@@ -145,6 +146,7 @@ def pcs_needed(shape: ModelShape, card_bytes: int) -> int | None:
         stages = (
             shape.stage_bytes(end - first, number == 0, number == count - 1)
             + (end - first) * shape.kv_token_bytes * USERS * CONTEXT_TOKENS
+            + sum(shape.cost.kept_of_request[first:end]) * USERS
             for number, (first, end) in enumerate(split)
         )
         if max(stages) <= usable:

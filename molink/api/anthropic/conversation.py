@@ -5,6 +5,7 @@ a message of its own. Turns of the same speaker that follow one another are one 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
@@ -58,10 +59,9 @@ def conversation_of(body: CountTokensBody) -> Conversation:
     messages = before if is_assistants and is_empty else body.messages
     if last.role == "user" and not any(isinstance(one, ToolResultBlock) for one in last.content):
         check_read(last.content, f"messages.{len(before)}.content")
-    system = [Message("system", joined(body.system))] if body.system else []
     choice = body.tool_choice
     return Conversation(
-        messages=(*system, *with_ids(_turns(messages))),
+        messages=_messages(body.system, messages),
         tools=tuple(_tool(one) for one in body.tools or () if isinstance(one, CustomTool)),
         tool_choice=AUTO if choice is None else _choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
@@ -73,6 +73,21 @@ def conversation_of(body: CountTokensBody) -> Conversation:
         add_generation_prompt=not goes_on,
         continue_final_message=goes_on,
     )
+
+
+def beginning_of(body: CountTokensBody, whole: Conversation) -> Conversation:
+    """The conversation of a body that begins like that of the `whole`, without any answer."""
+    messages = _messages(body.system, body.messages)
+    return replace(
+        whole, messages=messages, add_generation_prompt=False, continue_final_message=False
+    )
+
+
+def _messages(
+    system: Iterable[ContentPart] | None, messages: Iterable[InputMessage]
+) -> tuple[Message, ...]:
+    first = [Message("system", joined(system))] if system else []
+    return (*first, *with_ids(_turns(messages)))
 
 
 def _check_continued(last: InputMessage, body: CountTokensBody) -> None:

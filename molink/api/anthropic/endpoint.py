@@ -1,10 +1,12 @@
 """`POST /v1/messages` and `POST /v1/messages/count_tokens`: one answer in Anthropic's words."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
+from molink.api.anthropic.breakpoints import wishes_of
 from molink.api.anthropic.conversation import conversation_of
 from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
 from molink.api.anthropic.writer import MessageWriter
@@ -36,6 +38,7 @@ async def post_messages(backend: Backend, request: web.Request) -> web.StreamRes
         stops = body.model_copy(update={"stop": body.stop_sequences or body.stop})
         max_tokens = min(asked_tokens, left)
         (job,) = await chat_requests(request, stops, card, prompt, max_tokens, also=asked)
+        job = replace(job, wishes=await wishes_of(body, prompt, card) or job.wishes)
         writer = MessageWriter(
             f"msg_{request_id_of(request)}",
             card.shown_name,

@@ -76,6 +76,20 @@ def kind_of(type: str) -> str:
     return kind if date.isdigit() else type
 
 
+class CacheControl(Part):
+    """Wish that all up to the block that it marks stays cached."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    """How long after each use; default: "5m"."""
+
+
+class MarkedPart(ContentPart):
+    """Part of content that may be marked."""
+
+    cache_control: CacheControl | None = None
+
+
 class ThinkingBlock(Part):
     """Thoughts of the model before an earlier answer."""
 
@@ -90,6 +104,7 @@ class ToolUseBlock(Part):
     id: OrEmpty = ""
     name: str
     input: Arguments = ""
+    cache_control: CacheControl | None = None
 
 
 class ToolResultBlock(Part):
@@ -100,10 +115,11 @@ class ToolResultBlock(Part):
     content: Content = NO_CONTENT
     is_error: bool | None = None
     """Whether the call failed; what the model reads of it is the content."""
+    cache_control: CacheControl | None = None
 
 
 _Block = (
-    Annotated[ContentPart, Tag(OTHER)]
+    Annotated[MarkedPart, Tag(OTHER)]
     | Annotated[ThinkingBlock, Tag("<thinking>")]
     | Annotated[ToolUseBlock, Tag("<tool_use>")]
     | Annotated[ToolResultBlock, Tag("<tool_result>")]
@@ -130,6 +146,7 @@ class CustomTool(Part):
     input_schema: JsonObject | None = None
     """JSON schema of its arguments; default: it takes none."""
     strict: bool | None = None
+    cache_control: CacheControl | None = None
 
 
 def _tool_tag(value: Any) -> str:
@@ -195,7 +212,9 @@ class CountTokensBody(SamplingBody):
     messages: Annotated[
         list[InputMessage], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)
     ]
-    system: Content = NO_CONTENT
+    system: Annotated[
+        list[MarkedPart], FailFast(), BeforeValidator(as_parts, str | list[MarkedPart] | None)
+    ] = NO_CONTENT
     tools: list[Tool] | None = Field(default=None, max_length=TOOLS_MAX)
     tool_choice: Annotated[AnthropicToolChoice | None, BeforeValidator(_choice)] = None
     thinking: Thinking | None = None
@@ -204,6 +223,8 @@ class CountTokensBody(SamplingBody):
     """Former name of `output_config.format`."""
     chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, as vLLM's server takes them."""
+    cache_control: CacheControl | None = None
+    """Default: none. A mark at the end of the conversation."""
 
 
 class MessagesBody(CountTokensBody):

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from molink.api.anthropic.breakpoints import KEEP_S
 from molink.api.chat.conversation import read_json
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
 from molink.api.chat.typed_answer import Event, Spent, TypedPart, TypedWriter
 from molink.api.errors import ApiError, anthropic_error_body
-from molink.api.headers.serving import cached_tokens
+from molink.api.headers.serving import cached_tokens, wished_tokens
 from molink.json_object import JsonObject
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -86,12 +87,7 @@ class MessageWriter(TypedWriter):
         elif reason == "max_tokens" and self._is_cut:
             reason = "model_context_window_exceeded"
         self.body["stop_reason"] = reason
-        cached = cached_tokens(spent.prompt_tokens)
-        self.body["usage"] = {
-            "input_tokens": spent.prompt_tokens - cached,
-            "cache_read_input_tokens": cached,
-            "output_tokens": spent.answer_tokens,
-        }
+        self.body["usage"] = _usage(spent)
         delta = {name: self.body[name] for name in ("stop_reason", "stop_sequence")}
         self.body |= self._beside
         self._add_event("message_delta", delta=delta, usage=self.body["usage"], **self._beside)
@@ -135,6 +131,24 @@ class MessageWriter(TypedWriter):
 
     def _add_event(self, kind: str, **fields: Any) -> None:
         self._events.append({"type": kind, **fields})
+
+
+def _usage(spent: Spent) -> JsonObject:
+    """What an answer cost; its prompt is told in three parts. Written is what the request wished to
+    keep and was not cached before, each token for the longest time that it is kept."""
+    cached, wished = cached_tokens(spent.prompt_tokens), wished_tokens()
+    long = max([cached, *(tokens for tokens, keep_s in wished if keep_s == KEEP_S["1h"])])
+    written = max([long, *(tokens for tokens, _ in wished)]) - cached
+    return {
+        "input_tokens": spent.prompt_tokens - cached - written,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": cached,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": cached + written - long,
+            "ephemeral_1h_input_tokens": long - cached,
+        },
+        "output_tokens": spent.answer_tokens,
+    }
 
 
 def _input(arguments: str) -> JsonObject:

@@ -17,6 +17,7 @@ from molink.config.parsers import NONE
 from molink.serving.model_card import ChatTokenizer, ModelCard
 from molink.serving.token_events import TokenEvent
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
+from molink_scheduler.token_ids import common_blocks
 
 RESERVED_KWARGS = frozenset(
     {
@@ -45,6 +46,10 @@ RESERVED_KWARGS = frozenset(
 PIECE_CHARS = 512
 """Characters of a whole answer at a time: readers hold little then, and what they do with each mark
 takes as long as what they hold."""
+
+
+UTF_32_BYTES = 4
+"""Bytes of each character, where all have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,23 @@ async def chat_prompt(
     if not token_ids:
         raise empty_prompt(conversation.param)
     return ChatPrompt(conversation, format, text, grammar, token_ids)
+
+
+async def tokens_alike(prompt: ChatPrompt, other: Conversation, card: ModelCard) -> int:
+    """How many tokens of a prompt stand where another conversation's would be the same; 0 where
+    the template refuses that one. The shorter side is counted: half a token is no matter."""
+    tokenizer = tokenizer_of(card, other.param)
+    render = partial(_rendered, tokenizer, other, prompt.format)
+    try:
+        text = await on_loop_or_thread(other.chars, render)
+    except ApiError:
+        return 0
+    whole, begun = (one.encode("utf-32-le", "surrogatepass") for one in (prompt.text, text))
+    chars = common_blocks(whole, begun, UTF_32_BYTES)
+    is_front = chars <= len(prompt.text) // 2
+    part = prompt.text[:chars] if is_front else prompt.text[chars:]
+    tokens = len(await encoded(tokenizer, part, add_special_tokens=False))
+    return tokens if is_front else max(0, len(prompt.token_ids) - tokens)
 
 
 def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFormat) -> None:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 from molink.api.openapi.answers import RingPart, ServedBy
 from molink.serving.timeline import RequestTimeline, RingAttempt
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 SERVED: ContextVar[list[RequestTimeline] | None] = ContextVar("served", default=None)
 """Timelines of the sequences of the HTTP request that the running task serves; None: outside."""
@@ -39,6 +40,14 @@ def cached_tokens(prompt_tokens: int) -> int:
     is_one = bool(timelines) and timelines[0].prompt_tokens == prompt_tokens
     cached = sum(one.cached_tokens for one in (timelines[:1] if is_one else timelines))
     return min(prompt_tokens, cached)
+
+
+def wished_tokens() -> list[tuple[int, int]]:
+    """First tokens of the request's prompts that its last rings keep, in whole blocks, and for how
+    many seconds."""
+    last = [one.attempts[-1] for one in SERVED.get() or () if one.attempts]
+    wishes = [wish for attempt in last for wish in attempt.wishes]
+    return [(tokens - tokens % BLOCK_TOKENS, keep_s) for tokens, keep_s in wishes]
 
 
 def served_by() -> ServedBy:

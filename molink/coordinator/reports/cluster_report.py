@@ -137,6 +137,8 @@ def _stage(stage: AgentStage) -> cluster.StageReport:
         micro_batches_held=health.micro_batches_held,
         micro_batches_circling=health.micro_batches_circling,
         frames_refused=health.frames_refused,
+        kv_token_bytes=loaded.kv_token_bytes,
+        kv_request_bytes=loaded.kv_request_bytes,
     )
 
 

@@ -6,7 +6,7 @@ the rings that serve.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from molink.config.groups import ApiSettings
 from molink.coordinator.ring.client import RingClient
@@ -23,6 +23,7 @@ from molink_scheduler.routing.admission import (
 )
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
 from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, forecast_ttft_s
+from molink_scheduler.routing.session_homes import SessionHomes
 from molink_scheduler.waiting_line import WAIT_S
 
 
@@ -66,6 +67,8 @@ class Intake:
     """Targets: newcomers are refused for whom a later first token or slower tokens are forecast; a
     request may have its own."""
     routing: Routing = Routing.MOLINK
+    homes: SessionHomes = field(default_factory=SessionHomes)
+    """The rings that sessions are at home on."""
 
     @classmethod
     def of(cls, api: ApiSettings) -> "Intake":
@@ -103,7 +106,9 @@ class Intake:
         1. Raises OverloadedError for a request that no ring has accepted yet, when its targets are
         missed on all of them."""
         known = len(request.prompt_token_ids) + output_tokens
-        met = [(ring, ring.client.met_by(request, ring.tokens_per_s)) for ring in rings]
+        session = request.named_session
+        home = self.homes.of(session)
+        met = [(ring, _met(ring, request, home)) for ring in rings]
         targets = request.targets.or_else(self.targets)
         if targets != NO_TARGETS and not accepted:
             met = _admitting(met, request, targets)
@@ -112,7 +117,14 @@ class Intake:
         ring, state = met[choose_ring(self.routing, states, known, left_tokens, draw)]
         if ring.client.prospects.pace.is_known(state, known):
             timeline.promised(forecast_ttft_s(state, known), forecast_tpot_s(state, known))
+        self.homes.went(session, ring.number)
         return ring
+
+
+def _met(ring: ServingRing, request: GenerationRequest, home: int | None) -> RingState:
+    """A ring as the request meets it, whose session is at home on ring `home`."""
+    state = ring.client.met_by(request, ring.tokens_per_s)
+    return replace(state, is_home=True) if ring.number == home else state
 
 
 def _admitting(

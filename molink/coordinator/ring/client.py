@@ -207,10 +207,13 @@ class RingClient:
         self._is_paused = True
 
     def to_resume(self) -> tuple[tuple[int, int], ...]:
-        """The sequences that can go on where they are; none where layers keep states."""
+        """The sequences that can go on where they are; none where layers keep states that cannot
+        go back."""
         ring = self.ring.terms.ring
         held = {one: live.held_tokens for one, live in self._live.items()}
-        return () if ring.state_slots else requests_to_resume(held, ring.kv_tokens_capacity)
+        if ring.state_slots and not ring.can_go_back:
+            return ()
+        return requests_to_resume(held, ring.kv_tokens_capacity, ring.state_slots)
 
     def go_on(self, ring: Ring, going_on: ResumeRequests, reason: str) -> None:
         """Submit all sequences in the ring's next epoch: those that were listed go on where they

@@ -30,7 +30,7 @@ from molink.wire.frames import (
     decode_message,
     encode_message,
 )
-from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.request import Request, SamplingParams, WishedTokens
 from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.token_ids import TOKEN_BYTES
 from molink_scheduler.waiting_line import Wait, WaitingLine
@@ -122,6 +122,7 @@ class LiveSequence:
     patience: float
     """How many times as long as usual it may lie."""
     cache_salt: str = ""
+    wishes: WishedTokens = ()
     timeline: RequestTimeline | None = None
     log: AnswerLog | None = None
     """Where its place is kept on disk; None: it is not."""
@@ -214,6 +215,7 @@ class LiveSequence:
             now,
             patience,
             request.owned_salt,
+            request.wishes,
             request.timeline,
             request.log,
         )
@@ -299,9 +301,8 @@ class LiveSequence:
     def request(self) -> Request:
         """Request as the head is to compute it from now on."""
         output = tuple(self.output)
-        return Request(
-            self.request_id, self.packed, self.sampling, output, self.priority, self.cache_salt
-        )
+        asked = self.priority, self.cache_salt, self.wishes
+        return Request(self.request_id, self.packed, self.sampling, output, *asked)
 
     def objection(self, token: TokenSample) -> str | None:
         """Why a token cannot be the honest next one; None: it can."""

@@ -95,7 +95,9 @@ class RingProspects:
             live.place = self.order.join(max(1, live.known_tokens - cached))
             live.place_uncached = live.place + self.order.times * cached
             if self.mirror is not None:
-                self.mirror.computes(live.cache_salt, live.packed)
+                self.mirror.computes(live.cache_salt, live.packed, live.wishes, now)
+                if live.timeline is not None and live.timeline.attempts:
+                    live.timeline.attempts[-1].wishes = live.wishes
         live.join(self.line, now)
 
     def was_cached(self, live: LiveSequence, tokens: int) -> None:
@@ -157,7 +159,8 @@ class RingProspects:
                 self.pace.answer_ended(live.generated_tokens)
             if self.mirror is not None:
                 packed = live.packed + token_bytes(live.output)
-                self.mirror.computes(live.cache_salt, packed[: live.held_tokens * TOKEN_BYTES])
+                held = packed[: live.held_tokens * TOKEN_BYTES]
+                self.mirror.computes(live.cache_salt, held, live.wishes, now)
         live.leave(self.line, now)
 
     def begins_anew(self) -> None:

@@ -93,7 +93,8 @@ def with_caches(ring: RingTerms, loaded: Sequence[StageLoaded]) -> RingTerms:
     keeping = [stage for stage in loaded if stage.state_slots is not None]
     snapshots = min((stage.state_snapshots for stage in keeping), default=0)
     tiers = CacheTiers.of_ring([room_of(stage).tiers for stage in loaded])
-    return replace(ring, tiers=tiers, state_snapshots=snapshots)
+    can_go_back = all(stage.can_go_back for stage in keeping)
+    return replace(ring, tiers=tiers, state_snapshots=snapshots, can_go_back=can_go_back)
 
 
 def room_of(loaded: StageLoaded) -> Room:

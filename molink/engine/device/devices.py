@@ -22,12 +22,12 @@ from typing import Any
 import psutil
 import torch
 
-from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
 from molink.checkpoint.stage_size import KV_TOKENS_MIN
 from molink.engine.device.card import Card
 from molink.errors import UserError
 from molink.hardware.torch_builds import has_code, how_to_get_code
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.layer_class import CONVERSATION_TOKENS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -174,7 +174,7 @@ def propose_state_slots(
     if state_bytes == 0:
         return None
     if kv_tokens is None:
-        affordable = budget_bytes // (state_bytes + STATE_CONTEXT_TOKENS * token_bytes)
+        affordable = budget_bytes // (state_bytes + CONVERSATION_TOKENS * token_bytes)
     else:
         affordable = (budget_bytes - kv_tokens * token_bytes) // state_bytes
     return max(1, min(STATE_SLOTS_MAX, affordable))

@@ -10,8 +10,9 @@ own in this place.
 """
 
 import logging
+import weakref
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -105,6 +106,25 @@ class HostMemory:
 def host_memory(kind: str) -> HostMemory:
     """The process's host memory for devices of a kind: only a card ("cuda") wants it pinned."""
     return HostMemory(pins=kind == "cuda")
+
+
+def host_blocks(blocks: int, block_bytes: int, kind: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Memory [blocks, bytes of one] that goes back to the system as soon as nobody has it, pinned
+    for a card where the system allows that. Raises MemoryError.
+
+    Torch's own pinned memory was rejected here: its allocator keeps what was given back.
+    """
+    blocks_BW = np.empty((blocks, block_bytes), np.uint8)
+    if kind == "cuda" and host_memory(kind).pins:
+        cudart: Any = torch.cuda.cudart
+        runtime = cudart()
+        at = blocks_BW.ctypes.data
+        if int(runtime.cudaHostRegister(at, blocks_BW.nbytes, 0)) == 0:
+            weakref.finalize(blocks_BW, runtime.cudaHostUnregister, at)
+        else:
+            with suppress(RuntimeError):  # The next launch of this thread is told the error.
+                torch.zeros(1, device=kind)
+    return blocks_BW
 
 
 SENT_AS = {np.dtype(np.float64): torch.float64, np.dtype(np.int32): torch.int32}

@@ -64,7 +64,7 @@ class AttentionChoice:
     model stays as the library has it."""
     _unfused: str | None = None
     """Why it stays as the library has it; None: nobody has said so."""
-    _tried: dict[AttentionKind, bool] = field(default_factory=dict)
+    _tried: dict[tuple[AttentionKind, bool], bool] = field(default_factory=dict)
 
     @classmethod
     def on(cls, device: torch.device) -> "AttentionChoice":
@@ -94,18 +94,25 @@ class AttentionChoice:
         return self.kernels is not None and self.fallback is None
 
     def kernels_for(
-        self, q_THA: torch.Tensor, layer: LayerKv, window: int | None, variant: AttentionVariant
+        self,
+        q_THA: torch.Tensor,
+        layer: LayerKv,
+        window: int | None,
+        variant: AttentionVariant,
+        *,
+        is_part: bool = False,
     ) -> "RaggedAttention | None":
-        """The kernels, or None where torch computes this layer."""
+        """The kernels, or None where torch computes this layer. What gives log-sum-exps, for parts
+        of a row's keys, is compiled and tried when somebody asks for it first."""
         if self.kernels is None:
             return None
         kind = AttentionKind.of(q_THA, layer, window, variant)
-        if kind not in self._tried:
-            trouble = self._trouble(kind, self.kernels)
-            self._tried[kind] = trouble is None
+        if (kind, is_part) not in self._tried:
+            trouble = self._trouble(kind, self.kernels, is_part)
+            self._tried[kind, is_part] = trouble is None
             if trouble is not None:
                 self.fall_back(trouble)
-        return self.kernels if self._tried[kind] else None
+        return self.kernels if self._tried[kind, is_part] else None
 
     def refuse(self, reason: str) -> None:
         """Note that a card's kernel is not made for a layer; on a CPU nobody asks."""
@@ -127,11 +134,13 @@ class AttentionChoice:
             log.warning("attention on %s is computed by torch: %s", self.device, reason)
         self.fallback = reason
 
-    def _trouble(self, kind: AttentionKind, kernels: "RaggedAttention") -> str | None:
+    def _trouble(
+        self, kind: AttentionKind, kernels: "RaggedAttention", is_part: bool
+    ) -> str | None:
         if kind.refusal is not None:
             return kind.refusal
         try:
-            return _difference(kind, kernels, self.device)
+            return _difference(kind, kernels, self.device, is_part)
         except Exception as error:  # Whatever a compiler or a driver says: torch goes on.
             return first_line(error)
 
@@ -152,7 +161,7 @@ def _operators() -> "FusedOperators":
 
 
 def _difference(
-    kind: AttentionKind, kernels: "RaggedAttention", device: torch.device
+    kind: AttentionKind, kernels: "RaggedAttention", device: torch.device, is_part: bool
 ) -> str | None:
     """Why the kernel does not give what torch's attention does in fp32, over random spans."""
     generator = torch.Generator().manual_seed(0)
@@ -173,10 +182,13 @@ def _difference(
     softcap = PROBE_SOFTCAP if kind.has_cap else None
     variant = AttentionVariant(kind.key_size**-0.5, softcap, sinks_H)
     batch = _probe_batch(device)
-    got = kernels.attend(q_THA, layer, batch, window, variant).out_THV
+    got = kernels.attend(q_THA, layer, batch, window, variant, log_sums=is_part)
     wide = LayerKv(*(KvRows(r.numbers(torch.float32)) for r in (layer.keys, layer.values)))
     alone = LayerRows(batch, KvPool(PROBE_SLOTS), wide, q_THA.float(), window, variant)
-    trouble = alike(got, alone.attend().to(got.dtype), WAYS_APART[kind.dtype])
+    wanted_THV, sums_TH = alone.attend_part() if is_part else (alone.attend(), None)
+    trouble = alike(got.out_THV, wanted_THV.to(kind.dtype), WAYS_APART[kind.dtype])
+    if sums_TH is not None and got.log_sums_TH is not None:
+        trouble = trouble or alike(got.log_sums_TH, sums_TH, WAYS_APART[torch.float32])
     return trouble and f"the kernel {trouble} on this card"
 
 

@@ -32,6 +32,7 @@ from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import KvPool, LayerKv
 from molink.engine.memory.step_plan import StepPlan
+from molink.engine.memory.window_pool import WindowPool
 from molink.errors import UnsupportedModelError
 
 ATTENTION_NAME = "molink"
@@ -67,6 +68,15 @@ class AttentionStep:
     """Choice of the layers that a card's kernel computes; None: none."""
     arriving: Sequence[ArrivingBlocks] = ()
     """Cached blocks that its requests begin with, and that are not all there."""
+    windows: WindowPool = field(default_factory=WindowPool)
+    """Pool of the layers that keep a window only."""
+
+    def kept_by(self, layer_index: int) -> tuple[StepPlan, KvPool]:
+        """The step's geometry over the blocks that a layer has, and their tensors."""
+        if layer_index not in self.windows.layers:
+            return self.plan, self.pool
+        assert self.plan.windowed is not None, "a step has tables for all classes of layers"
+        return self.plan.windowed, self.windows.tensors
 
     def written(
         self,
@@ -78,18 +88,19 @@ class AttentionStep:
     ) -> tuple[torch.Tensor, LayerKv]:
         """Store a layer's keys and values, turned first if that was put off; returns the queries
         to attend with, and what holds the layer."""
+        plan, pool = self.kept_by(layer_index)
         fused = self.choice.fused if self.choice else None
         fused = put_off.choice if put_off else fused
         if fused is None or fused.operators is None:
-            return q_THA, self.pool.write(layer_index, self.plan.slots_T, k_TKA, v_TKV)
+            return q_THA, pool.write(layer_index, plan.slots_T, k_TKA, v_TKV)
         turn = put_off.turn if put_off else None
-        layer = self.pool.layer_of(layer_index, k_TKA, v_TKV)
+        layer = pool.layer_of(layer_index, k_TKA, v_TKV)
         if fused.writes(q_THA, k_TKA, v_TKV, turn, layer):
-            rows = (q_THA, k_TKA, v_TKV, turn, self.plan.slots_T, layer)
+            rows = (q_THA, k_TKA, v_TKV, turn, plan.slots_T, layer)
             return fused.operators.write(*rows), layer
         if turn is not None:
             q_THA, k_TKA = fused.operators.rotated(q_THA, k_TKA, turn)
-        return q_THA, self.pool.write(layer_index, self.plan.slots_T, k_TKA, v_TKV)
+        return q_THA, pool.write(layer_index, plan.slots_T, k_TKA, v_TKV)
 
 
 _active: ContextVar[AttentionStep] = ContextVar("molink_attention_step")
@@ -110,10 +121,11 @@ def current_step() -> AttentionStep:
     return _active.get()
 
 
-def begin_layer(layer_index: int) -> AttentionStep:
-    """The step under way, which notes that this layer attends. Steps that interrupt it run here,
-    and it waits here for cached KV of the layer."""
+def begin_layer(layer_index: int, window: int | None) -> AttentionStep:
+    """The step under way, which notes that this layer attends, and how far back. Steps that
+    interrupt it run here, and it waits here for cached KV of the layer."""
     step = current_step()
+    step.windows.called(layer_index, window)
     if step.before_attention is not None:
         step.before_attention()
     for blocks in step.arriving:
@@ -143,22 +155,24 @@ def attend(
     # Before other steps run inside, which come by this module, too.
     rotary_call: RotaryCall | None = module.__dict__.get("rotary_call")
     put_off = None if rotary_call is None else rotary_call.taken(query, key)
-    step = begin_layer(module.layer_idx)
+    window = sliding_window or None
+    step = begin_layer(module.layer_idx, window)
     variant = AttentionVariant(
         query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux
     )
-    q_THA, window = query[0].transpose(0, 1), sliding_window or None
+    q_THA = query[0].transpose(0, 1)
     expansion = step.latents.get(module.layer_idx)
     if expansion is not None:
         return _attend_latents(step, module, key, expansion, q_THA, window, variant)
     rows = (q_THA, key[0].transpose(0, 1), value[0].transpose(0, 1))
     q_THA, layer = step.written(module.layer_idx, *rows, put_off)
+    plan, pool = step.kept_by(module.layer_idx)
     if step.choice is not None:
         kernels = step.choice.kernels_for(q_THA, layer, window, variant)
         if kernels is not None:
-            attended = kernels.attend(q_THA, layer, step.plan.batch, window, variant)
+            attended = kernels.attend(q_THA, layer, plan.batch, window, variant)
             return attended.out_THV[None], None
-    layer_rows = LayerRows(step.plan.batch, step.pool, layer, q_THA, window, variant)
+    layer_rows = LayerRows(plan.batch, pool, layer, q_THA, window, variant)
     return layer_rows.attend()[None], None
 
 

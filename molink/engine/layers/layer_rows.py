@@ -1,13 +1,13 @@
 """Attention of one layer's query rows over its keys and values in the pool.
 
-Our CPU kernels compute all rows where they suit, in fp32 those of decode; else torch does
+Our CPU kernels compute all rows where they suit, or those of decode; else torch does
 (`torch_rows`): also in a recorded step, which may be made of torch's operations and a card's
 kernels only.
 
 Shapes: T rows, H query heads, A head size of keys, V of values.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -33,15 +33,28 @@ class LayerRows:
 
     def attend(self) -> torch.Tensor:
         """Attend all rows; [T, H, V]."""
-        call, decode_kernel = (self.window, self.variant), None
+        return self._attend(self.variant, None)
+
+    def attend_part(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend the rows to a batch that holds some of their keys; [T, H, V], and the log-sum-exps
+        [T, H] in fp32, natural logarithm: zeros and -inf where a row sees none of these keys. Sinks
+        are left to who joins the parts, and rows are launched, not recorded."""
+        assert not isinstance(self.batch, DecodeTables)
+        log_sums_TH = self.q_THA.new_empty(self.q_THA.shape[:2], dtype=torch.float32)
+        out_THV = self._attend(replace(self.variant, sinks_H=None), log_sums_TH)
+        return out_THV, log_sums_TH
+
+    def _attend(self, variant: AttentionVariant, log_sums_TH: torch.Tensor | None) -> torch.Tensor:
+        rows, decode_kernel = (self.q_THA, self.layer, self.batch, self.window, variant), None
         if not isinstance(self.batch, DecodeTables):
             if (kernels := kernels_for(self.q_THA, self.layer)) is not None:
-                return kernels.attend(self.q_THA, self.layer, self.batch, *call)
+                return kernels.attend(*rows, log_sums_TH)
             decode_kernel = decode_kernel_for(self.q_THA, self.layer)
-        rows = TorchRows(self.batch, self.q_THA, self.layer.values.size, self._numbers, *call)
-        out_THV = rows.attend(self.pool, has_decodes=decode_kernel is None)
+        call = (self._numbers, self.window, variant, log_sums_TH)
+        torch_rows = TorchRows(self.batch, self.q_THA, self.layer.values.size, *call)
+        out_THV = torch_rows.attend(self.pool, has_decodes=decode_kernel is None)
         if decode_kernel is not None:
-            decode_kernel.attend(self.q_THA, self.layer, self.batch, *call, out_THV)
+            decode_kernel.attend(*rows, out_THV, log_sums_TH)
         return out_THV
 
     def _numbers(self, select: Select) -> tuple[torch.Tensor, torch.Tensor]:

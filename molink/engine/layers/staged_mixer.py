@@ -27,6 +27,7 @@ from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
 from molink.engine.memory.state_pool import Slots, StatePool
+from molink_scheduler.batch import Batch
 
 CHUNK_MAX = 64
 """Rows that a scan works on at once. The library pads spans to a whole number of chunks, of 256
@@ -48,6 +49,16 @@ class RecurrentSpan:
     def is_decode(self) -> bool:
         """Whether it is the next row of a request that has a state."""
         return self.has_state and self.tokens == 1
+
+
+def recurrent_spans(batch: Batch, states: StatePool) -> list[RecurrentSpan]:
+    """The spans of a batch, each with its request's slot."""
+    spans, row = [], 0
+    for span in batch.spans:
+        slot = states.take(span.request_id)
+        spans.append(RecurrentSpan(row, span.tokens, slot, span.start > 0))
+        row += span.tokens
+    return spans
 
 
 def decode_index(spans: Sequence[RecurrentSpan]) -> list[int]:

@@ -25,6 +25,7 @@ from molink.engine.memory.attention_math import (
     KeyMask,
     attend_causal,
     attend_packed,
+    attend_packed_part,
     causal_mask,
 )
 from molink.engine.memory.kv_pool import KvPool
@@ -104,19 +105,28 @@ class TorchRows:
     """Keys [N, K, A] and values [N, K, V] of selected rows."""
     window: int | None
     variant: AttentionVariant
+    log_sums_TH: torch.Tensor | None = None
+    """Where to put log-sum-exps of the rows, which see some of their keys only; None: they see all
+    of them."""
 
     def attend(self, pool: KvPool, *, has_decodes: bool = True) -> torch.Tensor:
         """Attend all rows; [T, H, V]. On a CPU those of spans of one row may be left unwritten."""
         out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.value_size)
+        into: tuple[torch.Tensor, ...] = (out_THV,)
+        if self.log_sums_TH is not None:
+            into = out_THV.zero_(), self.log_sums_TH.fill_(-torch.inf)
         key = ("torch", self.window, self.q_THA.dtype)
         alone, decodes = self.batch.once(key, self._calls)
         for number in alone:
             span = self.batch.spans[number]
-            if span.rows == 1 and not has_decodes:
+            if (span.rows == 1 and not has_decodes) or not span.sees_any(self.window):
                 continue
-            out_THV[span.row : span.row + span.rows] = self._span(number, span, pool)
+            rows = slice(span.row, span.row + span.rows)
+            for whole, some in zip(into, self._span(number, span, pool), strict=True):
+                whole[rows] = some
         for call in decodes:
-            out_THV[call.rows_R] = self._decodes(call, pool)
+            for whole, some in zip(into, self._decodes(call, pool), strict=True):
+                whole[call.rows_R] = some
         return out_THV
 
     def _calls(self) -> tuple[list[int], list[DecodeRows]]:
@@ -127,7 +137,8 @@ class TorchRows:
         if self.q_THA.device.type == "cpu":
             return list(range(len(spans))), []
         alone = [number for number, span in enumerate(spans) if span.rows > 1]
-        return alone, list(self._shared([span for span in spans if span.rows == 1]))
+        decodes = [span for span in spans if span.rows == 1 and span.sees_any(self.window)]
+        return alone, list(self._shared(decodes))
 
     def _shared(self, decodes: Sequence[RaggedSpan]) -> Iterator[DecodeRows]:
         by_size = defaultdict(list)
@@ -139,38 +150,55 @@ class TorchRows:
             for first in range(0, len(spans), count):
                 yield DecodeRows.of(spans[first : first + count], self.window, self.q_THA)
 
-    def _decodes(self, call: DecodeRows, pool: KvPool) -> torch.Tensor:
+    def _packed(
+        self,
+        q_BKRA: torch.Tensor,
+        k_BKNA: torch.Tensor,
+        v_BKNV: torch.Tensor,
+        mask: torch.Tensor | KeyMask | None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Attention of stacked rows, and their log-sum-exps where these are wanted."""
+        if self.log_sums_TH is None:
+            return (attend_packed(q_BKRA, k_BKNA, v_BKNV, mask, self.variant),)
+        return attend_packed_part(q_BKRA, k_BKNA, v_BKNV, mask, self.variant)
+
+    def _decodes(self, call: DecodeRows, pool: KvPool) -> tuple[torch.Tensor, ...]:
         keys, values = self.numbers(lambda rows, which: pool.gather(rows, call.blocks, which))
         count = len(call.rows_R)
         k_RKNA, v_RKNV = (t.view(count, -1, *t.shape[1:]).transpose(1, 2) for t in (keys, values))
         q_RHA = self.q_THA[call.rows_R]
         q_RKGA = q_RHA.view(count, k_RKNA.shape[1], -1, q_RHA.shape[-1])
-        return attend_packed(q_RKGA, k_RKNA, v_RKNV, call.mask, self.variant).flatten(1, 2)
+        packed = self._packed(q_RKGA, k_RKNA, v_RKNV, call.mask)
+        return tuple(one.flatten(1, 2) for one in packed)
 
     # -- one span ---------------------------------------------------------------------------------
 
-    def _span(self, number: int, span: RaggedSpan, pool: KvPool) -> torch.Tensor:
+    def _span(self, number: int, span: RaggedSpan, pool: KvPool) -> tuple[torch.Tensor, ...]:
         seen = self.batch.seen(number, self.window)
         numbers = self.numbers(lambda rows, which: pool.read(rows, seen, which))
         k_KNA, v_KNV = (one.transpose(0, 1) for one in numbers)
         q_HTA = self.q_THA[span.row : span.row + span.rows].transpose(0, 1)
         # A prompt's first span attends to itself alone: the fused causal kernel needs no mask.
-        is_first = span.keys == span.rows
+        is_first = span.keys == span.rows and self.log_sums_TH is None
         if is_first and self.variant.is_plain and (self.window or span.rows) >= span.rows:
-            return attend_causal(q_HTA, k_KNA, v_KNV, self.variant.scale).transpose(0, 1)
+            return (attend_causal(q_HTA, k_KNA, v_KNV, self.variant.scale).transpose(0, 1),)
         # Query heads that share a kv head become rows of one problem, which reads the keys once.
         heads, tokens, head_size = q_HTA.shape
         q_KRA = q_HTA.reshape(len(k_KNA), -1, head_size)
-        mask = self._span_mask(tokens, k_KNA.shape[1], heads // len(k_KNA))
-        out_KRV = attend_packed(q_KRA[None], k_KNA[None], v_KNV[None], mask, self.variant)[0]
-        return out_KRV.reshape(heads, tokens, -1).transpose(0, 1)
+        mask = self._span_mask(span, k_KNA.shape[1], heads // len(k_KNA))
+        packed = self._packed(q_KRA[None], k_KNA[None], v_KNV[None], mask)
+        return tuple(
+            one[0].reshape(heads, tokens, *one.shape[3:]).transpose(0, 1) for one in packed
+        )
 
-    def _span_mask(self, rows: int, keys: int, group: int) -> torch.Tensor | KeyMask | None:
-        if rows == 1:
+    def _span_mask(self, span: RaggedSpan, keys: int, group: int) -> torch.Tensor | KeyMask | None:
+        if span.rows == 1:
             return None
-        dtype, device = self.q_THA.dtype, self.q_THA.device
-        shape = (rows, keys, self.window, group, dtype, device)
+        start = span.start - span.first_key(self.window)
+        shape = (span.rows, keys, self.window, group, self.q_THA.dtype, self.q_THA.device)
         if not self.variant.is_plain:
-            return lambda part: causal_mask(*shape, part)
-        mask: torch.Tensor = self.batch.once(shape, lambda: causal_mask(*shape))
+            return lambda part: causal_mask(*shape, part, start=start)
+        mask: torch.Tensor = self.batch.once(
+            (*shape, start), lambda: causal_mask(*shape, start=start)
+        )
         return mask

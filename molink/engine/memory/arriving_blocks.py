@@ -10,15 +10,13 @@ its device: a step that went on would compute with what happened to be there.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from molink.errors import StageError
-from molink_scheduler.batch import Admission, Batch
-from molink_scheduler.kv.blocks import KvBlocks
 
 POLL_S = 0.001
 """How long a step stands still before it lets decode of other requests pass."""
@@ -107,35 +105,3 @@ class ArrivingBlocks:
 
     def _is_settled(self, layer: int) -> bool:
         return self.is_there or self._failure is not None or layer in self._layers
-
-
-@dataclass(slots=True)
-class Arrivals:
-    """Cached blocks on their way into one stage's device, and the requests that begin with them."""
-
-    _filled: list[ArrivingBlocks] = field(init=False, default_factory=list)
-    _awaited: dict[int, list[ArrivingBlocks]] = field(init=False, default_factory=dict)
-
-    def bring_back(self, kv: KvBlocks, numbers: Sequence[int]) -> ArrivingBlocks:
-        """Let the cache hold free blocks under these numbers, to be filled by another thread."""
-        arriving = ArrivingBlocks(tuple(numbers), kv.bring_back(numbers))
-        self._filled = [*(one for one in self._filled if not one.is_there), arriving]
-        return arriving
-
-    def begin(self, kv: KvBlocks, admission: Admission) -> None:
-        """Let a request begin with its cached blocks: its steps wait for those that are filled."""
-        numbers = list(admission.cached_numbers)
-        kv.begin(admission.request_id, numbers)
-        if awaited := [one for one in self._filled if one.has_any(numbers)]:
-            self._awaited[admission.request_id] = awaited
-
-    def of(self, batch: Batch) -> list[ArrivingBlocks]:
-        """Blocks that a batch reads and that are not all there."""
-        if not self._awaited:
-            return []
-        named = (one for span in batch.spans for one in self._awaited.get(span.request_id, ()))
-        return [one for one in dict.fromkeys(named) if not one.is_there]
-
-    def forget(self, request_id: int) -> None:
-        """A request holds nothing any more."""
-        self._awaited.pop(request_id, None)

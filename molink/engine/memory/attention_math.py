@@ -76,32 +76,54 @@ def attend_packed(
         return F.scaled_dot_product_attention(
             q_BKRA, k_BKNA, v_BKNV, attn_mask=mask, scale=variant.scale
         )
-    return _attend_in_pieces(q_BKRA, k_BKNA, v_BKNV, mask, variant)
-
-
-def _attend_in_pieces(
-    q_BKRA: torch.Tensor,
-    k_BKNA: torch.Tensor,
-    v_BKNV: torch.Tensor,
-    mask: torch.Tensor | KeyMask | None,
-    variant: AttentionVariant,
-) -> torch.Tensor:
-    """Attention over as many keys at a time as `SCORES_MAX` allows."""
-    keys, step = k_BKNA.shape[2], max(KEYS_MIN, SCORES_MAX // q_BKRA[..., 0].numel())
-    result = None
-    for first in range(0, keys, step):
-        part = slice(first, min(first + step, keys))
-        hidden = mask[..., part] if isinstance(mask, torch.Tensor) else mask and mask(part)
-        of = q_BKRA, k_BKNA[:, :, part], v_BKNV[:, :, part]
-        piece = _attend_some(*of, hidden, variant, is_all=step >= keys)
-        result = piece if result is None else _joined(result, piece)
-    assert result is not None, "rows see a key at least, their own"
-    out_BKRV, log_sums = result
+    out_BKRV, log_sums = _in_pieces(q_BKRA, k_BKNA, v_BKNV, mask, variant)
     if variant.sinks_H is not None:
         assert log_sums is not None
         # A sink is one more score, that takes weight and gives no value.
         out_BKRV = out_BKRV * torch.sigmoid(log_sums - _sinks_of_rows(variant.sinks_H, log_sums))
     return out_BKRV.to(v_BKNV.dtype)
+
+
+def attend_packed_part(
+    q_BKRA: torch.Tensor,
+    k_BKNA: torch.Tensor,
+    v_BKNV: torch.Tensor,
+    mask: torch.Tensor | KeyMask | None,
+    variant: AttentionVariant,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention [B, K, R, V] of stacked query rows to some of their keys, computed in fp32, and the
+    natural logarithm of the sum of each row's exponentials [B, K, R]: zeros and -inf for a row that
+    sees none of these keys. Sinks are left to who joins the parts."""
+    variant = AttentionVariant(variant.scale, variant.softcap)
+    rows = (q_BKRA.float(), k_BKNA, v_BKNV, mask, variant)
+    out_BKRV, log_sums = _in_pieces(*rows, is_part=True)
+    assert log_sums is not None
+    is_blind = log_sums < SCORE_MIN / 2
+    log_sums = log_sums.masked_fill(is_blind, -torch.inf)[..., 0]
+    return out_BKRV.masked_fill(is_blind, 0.0).to(v_BKNV.dtype), log_sums
+
+
+def _in_pieces(
+    q_BKRA: torch.Tensor,
+    k_BKNA: torch.Tensor,
+    v_BKNV: torch.Tensor,
+    mask: torch.Tensor | KeyMask | None,
+    variant: AttentionVariant,
+    *,
+    is_part: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention over as many keys at a time as `SCORES_MAX` allows, without sinks."""
+    keys, step = k_BKNA.shape[2], max(KEYS_MIN, SCORES_MAX // q_BKRA[..., 0].numel())
+    is_all, result = step >= keys and not is_part, None
+    for first in range(0, keys, step):
+        part = slice(first, min(first + step, keys))
+        hidden = mask[..., part] if isinstance(mask, torch.Tensor) else mask and mask(part)
+        of = k_BKNA[:, :, part], v_BKNV[:, :, part]
+        k_BKPA, v_BKPV = (one.float() for one in of) if is_part else of
+        piece = _attend_some(q_BKRA, k_BKPA, v_BKPV, hidden, variant, is_all=is_all)
+        result = piece if result is None else _joined(result, piece)
+    assert result is not None, "rows see a key at least"
+    return result
 
 
 def _attend_some(
@@ -160,13 +182,14 @@ def causal_mask(
     dtype: torch.dtype,
     device: torch.device,
     part: slice = slice(None),
+    start: int | None = None,
 ) -> torch.Tensor:
-    """Additive mask [group * rows, keys] for the last `rows` of `keys` positions, head-major like
-    the stacked rows; of some keys only where `part` says so.
+    """Additive mask [group * rows, keys] for rows from position `start` on (None: the last ones)
+    over `keys` positions, head-major like the stacked rows; of some keys only where `part` says so.
     """
-    # Positions in the sequence: the rows are its last ones.
+    start = keys - rows if start is None else start
     key = torch.arange(*part.indices(keys), device=device)[None]
-    query = torch.arange(keys - rows, keys, device=device)[:, None]
+    query = torch.arange(start, start + rows, device=device)[:, None]
     hidden = key > query
     if window is not None:
         hidden |= key <= query - window

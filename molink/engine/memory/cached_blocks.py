@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
-from molink.engine.memory.arriving_blocks import Arrivals, ArrivingBlocks
+from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.leaving_blocks import LeavingBlocks
+from molink.engine.memory.moving_blocks import MovingBlocks
 from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.engine_protocol import values
 from molink_scheduler.kv.blocks import KvBlocks
@@ -27,7 +29,7 @@ class CachingPart(Protocol):
     """A part of a stage, with KV of its own."""
 
     kv: KvBlocks
-    arrivals: Arrivals
+    moving: MovingBlocks
 
     @property
     def kv_memory(self) -> KvPool:
@@ -89,15 +91,15 @@ class BlocksOfParts:
         """Packer of a block of all parts."""
         return PackedBlocks(tuple(part.kv_memory for part in self.parts))
 
-    def blocks_out(self, change: OutwardChange, *, copied: bool) -> values.BlocksOut | None:
-        """Keep, drop and put away blocks as the head says; what is put away."""
+    def blocks_out(self, change: OutwardChange) -> LeavingBlocks | None:
+        """Keep, drop and put away blocks as the head says; what is put away from here."""
         match change:
             case KeepBlocks(kept):
                 self._keep(kept)
             case DropBlocks():
                 self._leave([one for one in change.numbers if self.parts[0].kv.has(one)])
-            case LowerBlocks(tier):
-                return self._put_away(tier, tuple(change.numbers), copied)
+            case LowerBlocks():
+                return self._put_away(change.numbers)
             case RetainBlocks():
                 self._retain(change)
             case _:
@@ -106,7 +108,7 @@ class BlocksOfParts:
 
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""
-        arrivals = [part.arrivals.bring_back(part.kv, numbers) for part in self.parts]
+        arrivals = [part.moving.bring_back(part.kv, numbers) for part in self.parts]
         return ArrivingTogether(self.packed, arrivals)
 
     def _keep(self, kept: Iterable[KeptBlocks]) -> None:
@@ -119,15 +121,16 @@ class BlocksOfParts:
             cached = part.kv.cached_numbers()  # A part that is new has none of the others'.
             part.kv.drop([number for number in cached if number not in change])
 
-    def _put_away(self, tier: int, numbers: Sequence[int], copied: bool) -> values.BlocksOut:
-        """Blocks go to a lower tier, from the device or from the one above."""
-        near = [number for number in numbers if self.parts[0].kv.has(number)]
-        taken = None
-        if copied and near:
-            taken = self.packed.take([part.kv.places(near) for part in self.parts])
+    def _put_away(self, numbers: Iterable[int]) -> LeavingBlocks | None:
+        """Those of the blocks that are here are free from now on, and can be copied out."""
+        near = tuple(number for number in numbers if self.parts[0].kv.has(number))
+        if not near:
+            return None
+        leaving = LeavingBlocks(self.packed, near, [part.kv.places(near) for part in self.parts])
+        for pool, part in enumerate(self.parts):
+            part.moving.leave(leaving, pool)
         self._leave(near)
-        lower = tuple(number for number in numbers if number not in near)
-        return values.BlocksOut(tier, tuple(near), taken, lower)
+        return leaving
 
     def _leave(self, numbers: Sequence[int]) -> None:
         for part in self.parts:

@@ -9,15 +9,17 @@ Shapes: B blocks, W bytes of one block.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 
 from molink.engine.device.streams import host_memory
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine_protocol import values
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, number_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,27 @@ class PackedBlocks:
         """Bytes of a packed block."""
         return BLOCK_TOKENS * sum(pool.token_bytes for pool in self.pools)
 
+    @property
+    def kind(self) -> str:
+        """Kind of the device that the pools are on."""
+        return next((rows.device.type for pool in self.pools for rows in pool.block_rows()), "cpu")
+
     def take(self, places: Sequence[Sequence[int]]) -> values.BlockBytes:
-        """Copy blocks out, [B, W] on the host; `places`: of each pool, where they are."""
-        parts: list[torch.Tensor] = []
+        """Copies of blocks, [B, W] on the host; `places`: of each pool, where they are."""
+        out_BW: values.BlockBytes = np.empty((len(places[0]), self.block_bytes), np.uint8)
+        self.copy_out(places, out_BW)
+        return out_BW
+
+    def copy_out(self, places: Sequence[Sequence[int]], out_BW: values.BlockBytes) -> None:
+        """Copy blocks out, in their order, into memory of the host."""
+        start = 0
         with torch.inference_mode():
             for pool, blocks in zip(self.pools, places, strict=True):
-                for rows_BW in pool.block_rows():
-                    index_B = torch.tensor(blocks, device=rows_BW.device)
-                    parts.append(rows_BW.index_select(0, index_B))
-            return torch.cat(parts, dim=1).cpu().numpy()
+                tensors = pool.block_rows()
+                stop = start + sum(rows_BW.shape[1] for rows_BW in tensors)
+                copied = _copy_from_card if self.kind == "cuda" else _copy_from_host
+                copied(tensors, blocks, out_BW[:, start:stop])
+                start = stop
 
     def put(
         self, arrivals: Sequence[ArrivingBlocks], blocks_W: Sequence[values.BlockBytes]
@@ -47,11 +61,13 @@ class PackedBlocks:
         """Copy packed blocks in, in their order, layer by layer, and say so of each; returns when
         all can be read. `arrivals`: of each pool."""
         if blocks_W:
-            self._fill(arrivals, [torch.from_numpy(block_W) for block_W in blocks_W])
+            self._fill(arrivals, blocks_W)
         for arriving in arrivals:
             arriving.end()
 
-    def _fill(self, arrivals: Sequence[ArrivingBlocks], blocks_W: Sequence[torch.Tensor]) -> None:
+    def _fill(
+        self, arrivals: Sequence[ArrivingBlocks], blocks_W: Sequence[values.BlockBytes]
+    ) -> None:
         start = 0
         with torch.inference_mode():
             for pool, arriving in zip(self.pools, arrivals, strict=True):
@@ -67,28 +83,63 @@ class PackedBlocks:
                     copies.wait()
 
 
+def _copy_from_host(
+    tensors: Sequence[torch.Tensor], blocks: Sequence[int], out_BW: values.BlockBytes
+) -> None:
+    """Copy neighbours at once: numpy lets others compute meanwhile, and takes no memory for it."""
+    start, runs = 0, _runs_of(blocks)
+    for tensor_BW in tensors:
+        rows_BW, stop = tensor_BW.numpy(), start + tensor_BW.shape[1]
+        for at, run in runs:
+            out_BW[at : at + len(run), start:stop] = rows_BW[run.start : run.stop]
+        start = stop
+
+
+def _copy_from_card(
+    tensors: Sequence[torch.Tensor], blocks: Sequence[int], out_BW: values.BlockBytes
+) -> None:
+    """Gather the blocks on the card and send them at once, in a stream beside the one that
+    computes. Who waits for the rows that are copied has waited for their steps before."""
+    made: Any = torch.cuda.Stream
+    stream = made(tensors[0].device)
+    with torch.cuda.stream(stream):
+        index_B = torch.tensor(blocks, device=tensors[0].device)
+        gathered_BW = torch.cat([rows_BW.index_select(0, index_B) for rows_BW in tensors], dim=1)
+        torch.from_numpy(out_BW).copy_(gathered_BW, non_blocking=True)
+    stream.synchronize()
+
+
+def _runs_of(blocks: Sequence[int]) -> list[tuple[int, range]]:
+    """Blocks as runs of neighbours, each with the place of its first among them."""
+    runs = number_runs(blocks)
+    return [*zip(accumulate(map(len, runs), initial=0), runs, strict=False)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Copies:
     """Copies into places of a device's blocks, on a card in a stream of their own."""
 
-    places_B: torch.Tensor
+    places: Sequence[int]
+    places_B: torch.Tensor | None = None
     stream: Any = None
 
     @classmethod
     def to(cls, device: torch.device, places: Sequence[int]) -> "_Copies":
         if device.type != "cuda":
-            return cls(torch.tensor(places))
+            return cls(places)
         made: Any = torch.cuda.Stream
         stream = made(device)
         with torch.cuda.stream(stream):
-            return cls(torch.tensor(places, device=device), stream)
+            return cls(places, torch.tensor(places, device=device), stream)
 
-    def copy(self, rows_BW: torch.Tensor, parts_W: Sequence[torch.Tensor]) -> None:
-        if self.stream is None:
-            rows_BW.index_copy_(0, self.places_B, torch.stack(list(parts_W)))
+    def copy(self, rows_BW: torch.Tensor, parts_W: Sequence[values.BlockBytes]) -> None:
+        if self.places_B is None:
+            on_host_BW = rows_BW.numpy()
+            for place, part_W in zip(self.places, parts_W, strict=True):
+                on_host_BW[place] = part_W
             return
         staged_BW = host_memory("cuda").empty((len(parts_W), rows_BW.shape[1]), torch.uint8)
-        torch.stack(list(parts_W), out=staged_BW)
+        np.stack(parts_W, out=staged_BW.numpy())
         with torch.cuda.stream(self.stream):
             part_BW = staged_BW.to(rows_BW.device, non_blocking=True)
             rows_BW.index_copy_(0, self.places_B, part_BW)

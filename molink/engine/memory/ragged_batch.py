@@ -18,7 +18,7 @@ Shapes: S spans, B blocks of the longest table, P tiles, M rows whose parts are 
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -50,6 +50,22 @@ class RaggedSpan:
     def first_key(self, window: int | None) -> int:
         """First position that any of its rows can see."""
         return 0 if window is None else max(0, self.start - window + 1)
+
+    def sees_any(self, window: int | None) -> bool:
+        """Whether its table holds a key that any of its rows can see."""
+        return self.keys > self.first_key(window)
+
+    def over_blocks(self, held: Sequence[int]) -> "RaggedSpan":
+        """Span of the same rows over some blocks of its table alone, those of these places in it,
+        in order. In a window they have to be neighbours, as positions are counted from the first
+        of them; none: its rows see nothing. Blocks from its first row's on stay together."""
+        if not held:
+            return replace(self, keys=0, blocks=())
+        gone = BLOCK_TOKENS * (held[-1] + 1 - len(held))
+        assert gone <= self.start, "the rows' own keys lie in one place"
+        keys = min(self.keys, BLOCK_TOKENS * (held[-1] + 1)) - gone
+        blocks = [self.blocks[place] for place in held]
+        return replace(self, start=self.start - gone, keys=keys, blocks=blocks)
 
     def over_copy(self, first: int) -> "RaggedSpan":
         """Span of the same rows, alone, over a copy of their keys that begins at position
@@ -135,6 +151,10 @@ class RaggedBatch:
     def has_pieces(self) -> bool:
         """Whether any span has several rows."""
         return any(span.rows > 1 for span in self.spans)
+
+    def covers(self, rows: int) -> bool:
+        """Whether each of so many rows belongs to a span."""
+        return sum(span.rows for span in self.spans) == rows
 
     @property
     def tile_sizes(self) -> tuple[TileRows, ...]:

@@ -9,7 +9,7 @@ Shapes: T rows of the batch.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -27,6 +27,7 @@ from molink.engine.memory.ragged_batch import (
 )
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
+from molink_scheduler.kv.layer_class import WindowBlocks
 
 Indices = Sequence[int] | np.ndarray
 
@@ -43,6 +44,8 @@ class StepPlan:
     """Indices that went up in the same copy."""
     settings: tuple[torch.Tensor, ...] = ()
     """Numbers that went up in the same copy as they are: those that sampling wants."""
+    windowed: "StepPlan | None" = None
+    """The same rows in layers with a window, which have blocks of their own; None: none has."""
 
     @classmethod
     def of(
@@ -52,20 +55,42 @@ class StepPlan:
         beside: Sequence[Indices] = (),
         tile_sizes: Collection[TileRows] = (),
         settings: Sequence[np.ndarray] = (),
+        windowed: Sequence[Sequence[int]] = (),
     ) -> "StepPlan":
         """The geometry of spans that stand side by side from row 0 on, whose rows' own keys are
-        the last ones of their tables; with tiles of these sizes."""
+        the last ones of their tables; with tiles of these sizes. `windowed`: the spans' tables in
+        layers with a window, where some have one."""
         geometry = host_geometry(spans)
         tiles = [array for size in tile_sizes for array in host_tiles(spans, size)]
+        near = [replace(one, blocks=table) for one, table in zip(spans, windowed, strict=False)]
+        tables = [host_geometry(near)[-1]] if near else []
+        slots = [_positions_and_slots(*(*geometry[:-1], one))[1] for one in tables]
         indices = [*_positions_and_slots(*geometry), *(np.asarray(one, np.int32) for one in beside)]
-        arrays = [*geometry, *tiles, np.concatenate(indices), *settings]
+        arrays = [*geometry, *tiles, *tables, np.concatenate([*indices, *slots]), *settings]
         sent = iter(uploaded(arrays, device))
         batch = RaggedBatch(tuple(spans), *islice(sent, len(geometry)))
         for size in tile_sizes:
             batch.once(size, partial(SplitTiles.of, sent))
+        blocks_SB = list(islice(sent, len(tables)))
         # As indices have to be, all in one operation.
-        longs = torch.split(next(sent).long(), [len(one) for one in indices])
-        return cls(longs[0], longs[1], batch, longs[2:], tuple(sent))
+        longs = torch.split(next(sent).long(), [len(one) for one in (*indices, *slots)])
+        plan = cls(longs[0], longs[1], batch, longs[2 : len(indices)], tuple(sent))
+        return replace(plan, windowed=plan.over(near, longs[-1], blocks_SB[0])) if near else plan
+
+    def over(
+        self, spans: Sequence[RaggedSpan], slots_T: torch.Tensor, blocks_SB: torch.Tensor
+    ) -> "StepPlan":
+        """The same rows over other blocks."""
+        batch = replace(self.batch, spans=tuple(spans), blocks_SB=blocks_SB)
+        for size in self.batch.tile_sizes:
+            batch.once(size, partial(self.batch.tiles, size))
+        return StepPlan(self.positions_T, slots_T, batch)
+
+    @property
+    def tile_sizes(self) -> tuple[TileRows, ...]:
+        """Sizes of the tiles into which its batch has been cut, by layers of all kinds."""
+        near = () if self.windowed is None else self.windowed.batch.tile_sizes
+        return tuple(dict.fromkeys((*self.batch.tile_sizes, *near)))
 
 
 def plan_step(
@@ -75,14 +100,17 @@ def plan_step(
     beside: Sequence[Indices] = (),
     tile_sizes: Collection[TileRows] = (),
     settings: Sequence[np.ndarray] = (),
+    windows: WindowBlocks | None = None,
 ) -> StepPlan:
-    """Plan a batch whose blocks have been grown already."""
+    """Plan a batch whose blocks have been grown already; `windows`: those of layers with a window,
+    where some have one."""
     spans, row = [], 0
     for span in batch.spans:
         table = kv.table(span.request_id)
         spans.append(RaggedSpan(row, span.tokens, span.start, span.end, table))
         row += span.tokens
-    return StepPlan.of(spans, device, beside, tile_sizes, settings)
+    near = () if windows is None else [windows.table(span.request_id) for span in batch.spans]
+    return StepPlan.of(spans, device, beside, tile_sizes, settings, near)
 
 
 def _positions_and_slots(

@@ -131,9 +131,10 @@ class PlainLayer:
         **kwargs: Any,
     ) -> torch.Tensor:
         """Rows [1, T, D] of the step under way, computed in place of the module's own method."""
-        step = begin_layer(self.parts.index)
-        layer = step.pool.layers[self.parts.index]
-        return self.compute(hidden_states, position_embeddings, step.plan, layer)
+        step = begin_layer(self.parts.index, self.parts.window)
+        plan, pool = step.kept_by(self.parts.index)
+        layer = pool.layers[self.parts.index]
+        return self.compute(hidden_states, position_embeddings, plan, layer)
 
     def compute(
         self, x_1TD: torch.Tensor, embeddings: Any, plan: StepPlan, layer: LayerKv

@@ -12,15 +12,17 @@ the ring goes on without it (decision 41).
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
-from molink.engine.step.extended_stage import Executor
+from molink.engine.step.extended_stage import Executor, parts_of
 from molink.engine.step.step_output import StepOutput
 from molink.errors import DeviceMemoryError
 from molink_scheduler.batch import Batch, Span
+from molink_scheduler.kv.layer_class import STEP_ROWS_MAX
+from molink_scheduler.stage.queue import cut_rows
 
 HOST_IS_FULL = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
 """Errors of a full host: torch's on Linux and on Windows, and the system's; there is no class."""
@@ -46,11 +48,15 @@ def computed(
 
     Raises DeviceMemoryError when they found none either, or when the step cannot be repeated.
     """
+    has_windows = any(part.windows.layers for part in parts_of(stage))
+    if has_windows and inputs.batch.tokens > STEP_ROWS_MAX:
+        pieces = _pieces(inputs)
+        return _joined([computed(stage, one, interrupt, make_room) for one in pieces])
     whole = _tried(stage, inputs, interrupt)
     if whole is not None:
         return whole
     rows = inputs.batch.tokens
-    if stage.state_slots is not None:
+    if any(part.states.layers for part in parts_of(stage)):
         raise DeviceMemoryError(_sentence(stage, rows, "which cannot be computed twice"))
     make_room()
     outputs = []
@@ -80,6 +86,19 @@ def halves(inputs: TensorInputs) -> tuple[TensorInputs, ...]:
         for spans, part in ((first, slice(rows)), (rest, slice(rows, None)))
         if spans
     )
+
+
+def _pieces(inputs: TensorInputs) -> Iterator[TensorInputs]:
+    """Steps that compute one after the other what one does for which layers with a window have no
+    room."""
+    batch, token_ids, hidden_TD = inputs
+    for start in range(0, batch.tokens, STEP_ROWS_MAX):
+        rows = slice(start, min(start + STEP_ROWS_MAX, batch.tokens))
+        yield TensorInputs(
+            cut_rows(batch, rows.start, rows.stop),
+            None if token_ids is None else token_ids[rows],
+            None if hidden_TD is None else hidden_TD[rows],
+        )
 
 
 def _joined(parts: Sequence[StepOutput]) -> StepOutput:

@@ -92,7 +92,7 @@ def make_room_on(
     stage.resize_kv(BLOCK_TOKENS)
     card.return_freed()
     room = room_on(card, step_bytes, stages_here, lent_bytes)
-    state_bytes = stage.states.request_bytes
+    state_bytes = stage.request_bytes + stage.windows.shared_bytes
     fitting = fitting_kv_tokens(card, room, stage.kv_token_bytes, state_bytes, kv_tokens)
     stage.make_room(fitting, room.for_kv)
     card.hold_to(room.most)
@@ -104,7 +104,7 @@ def _recordings_bytes(card: Card, stage: RunnableStage) -> int:
     driver keeps, and a block and a state slot for rows that belong to nobody."""
     rows = min(BUCKETS[0], stage.description.model_len_max)
     step_bytes = measured_step_bytes(card, lambda _: run_span(stage, 0, rows))
-    padding_bytes = BLOCK_TOKENS * stage.kv_token_bytes + stage.states.request_bytes
+    padding_bytes = BLOCK_TOKENS * stage.kv_token_bytes + stage.request_bytes
     return step_bytes + len(BUCKETS) * RECORDING_BYTES + padding_bytes
 
 

@@ -3,6 +3,7 @@
 Shapes: T rows, D hidden size, X hidden size or, of logits, words.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from molink.engine.model.layer_calls import LayerCalls
 from molink.engine.model.token_inputs import takes_token_ids, token_inputs
 from molink.engine.model.weights import StagePart
 from molink.engine.step.warm_up import WARM_UP_REQUEST_ID
+from molink.errors import StageError
 from molink_scheduler.batch import PREFILL, Batch, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
@@ -64,6 +66,17 @@ class Forward:
         self._calls.check(attention.layers_called)
         rows_TX: torch.Tensor = out[0]
         return rows_TX
+
+    def ids(self, batch: Batch, token_ids: Sequence[int] | None) -> Sequence[int]:
+        """Token ids of a batch where the stage reads them. Raises StageError where they cannot be
+        the batch's."""
+        if not self.part.is_head and not self.takes_token_ids:
+            return ()
+        if token_ids is None or len(token_ids) != batch.tokens:
+            raise StageError(f"batch {batch.batch_id}: {batch.tokens} token ids are needed")
+        if min(token_ids) < 0 or max(token_ids) >= self.description.vocabulary_size:
+            raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
+        return token_ids
 
     def try_with(self, cache: Cache | None, latents: dict[int, LatentExpansion]) -> None:
         """Run the decoder once, with a cache or without, over a few rows of one request, whatever

@@ -52,6 +52,7 @@ def release_wiped(part: "StageExecutor", release: Release) -> None:
     whole blocks, and what is masked of an infinity is NaN."""
     request_id = release.request_id
     blocks = set(part.kv.table(request_id)) if request_id in part.kv.holders() else set[int]()
+    part.windows.release(request_id, wiped=True)
     part.release(release)
     freed = (range(first, first + count) for first, count in part.kv.free_runs())
     part.kv_memory.wipe([one for run in freed for one in run if one in blocks])

@@ -44,4 +44,7 @@ def _loaded(stage: Executor) -> StageLoaded:
         fusion_fallback=slower.fusion,
         swap_fallback=slower.swaps,
         state_snapshots=min((states.snapshots for states in keeping), default=0),
+        can_go_back=not any(states.layers for states in keeping),
+        kv_token_bytes=stage.kv_token_bytes,
+        kv_request_bytes=sum(part.request_bytes for part in parts_of(stage)),
     )

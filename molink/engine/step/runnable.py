@@ -13,6 +13,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.state_pool import StatePool
+from molink.engine.memory.window_pool import WindowPool
 from molink.engine.step.graphs.recording import Recorder
 from molink.engine.step.graphs.static_inputs import StaticInputs
 from molink.engine.step.step_output import StepOutput
@@ -31,6 +32,7 @@ class RunnableStage(Protocol):
     kv: KvBlocks
     state_slots: int | None
     states: StatePool
+    windows: WindowPool
 
     @property
     def hidden_size(self) -> int:
@@ -43,6 +45,10 @@ class RunnableStage(Protocol):
     @property
     def kv_token_bytes(self) -> int:
         """Bytes of one token's KV."""
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of what one request keeps whatever its length."""
 
     @property
     def kv_memory(self) -> KvPool:

@@ -35,16 +35,17 @@ from molink.engine.layers.library_mixers import settle_mixers
 from molink.engine.layers.mixer_projections import hoist
 from molink.engine.layers.quantized_linear import use_cuda_kernels
 from molink.engine.layers.staged_mixer import (
-    RecurrentSpan,
     RecurrentStep,
     StagedMixer,
     decode_index,
+    recurrent_spans,
 )
-from molink.engine.memory.arriving_blocks import Arrivals
 from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.moving_blocks import MovingBlocks
 from molink.engine.memory.ragged_batch import TileRows
 from molink.engine.memory.state_pool import StatePool
 from molink.engine.memory.step_plan import StepPlan, plan_step
+from molink.engine.memory.window_pool import WindowPool
 from molink.engine.model.cpu_rewriting import rewrite
 from molink.engine.model.cuda_rewriting import rewrite_for_card
 from molink.engine.model.finding_latents import keep_latents
@@ -96,12 +97,13 @@ class StageExecutor:
     """Requests whose states it can keep at a time; None: its layers keep no states."""
     states: StatePool = field(default_factory=lambda: StatePool(1))
     _pool: KvPool = field(default_factory=lambda: KvPool(BLOCK_TOKENS))
+    windows: WindowPool = field(default_factory=WindowPool)
     _latents: dict[int, LatentExpansion] = field(default_factory=dict)
     _mixers: list[StagedMixer] = field(default_factory=list)
     _expected: dict[int, int] = field(default_factory=dict)
     """Most tokens of each admitted request."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    moving: MovingBlocks = field(default_factory=MovingBlocks)
     _tile_sizes: tuple[TileRows, ...] = ()
     """Tile sizes that layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
@@ -179,7 +181,7 @@ class StageExecutor:
         self._latents = keep_latents(self.model, self._try_with)
         self._mixers = stage_mixers(self.model, self._try_with)
         # Layers kept whole keys until here, and nobody has called a mixer yet.
-        self._pool = KvPool(BLOCK_TOKENS, kv_dtype)
+        self._pool, self.windows = KvPool(BLOCK_TOKENS, kv_dtype), WindowPool()
         self._forward.forget_calls()
         if self.attention.fused is not None:
             rewrite_for_card(
@@ -198,6 +200,7 @@ class StageExecutor:
             use_cuda_kernels(self.model)
         hoist(self._mixers, self._warm_up)
         self._warm_up()
+        self.windows = self.windows.taking(self._pool, self.description.model_len_max)
         if self.card is not None:
             make_room_on(self.card, self, kv_tokens, stages_here, memory_bytes)
         else:
@@ -209,7 +212,8 @@ class StageExecutor:
     def make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
         """Make room for `kv_tokens` tokens (None: for as many as fit) and for states within so
         many bytes; what was kept before is gone."""
-        state_bytes, token_bytes = self.states.request_bytes, self.kv_token_bytes
+        state_bytes, token_bytes = self.request_bytes, self.kv_token_bytes
+        budget_bytes -= self.windows.shared_bytes
         proposed = propose_state_slots(state_bytes, token_bytes, kv_tokens, budget_bytes)
         slots = proposed or 0
         snapshots = snapshot_slots(slots)
@@ -219,11 +223,17 @@ class StageExecutor:
             kv_tokens = propose_kv_tokens(token_bytes, left_bytes)
         self.resize_kv(kv_tokens)
         self.states = self.states.resized(slots - snapshots, self._padding, snapshots)
+        self.windows = self.windows.resized(slots - snapshots, self._padding, snapshots)
 
     def resize_kv(self, kv_tokens: int) -> None:
         """Keep so many tokens' KV from now on, in whole blocks, and none of what was kept."""
         self.kv, self._graphs = KvBlocks(blocks := blocks_for(kv_tokens)), None
         self._pool = self._pool.resized((blocks + self._padding) * BLOCK_TOKENS)
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of what one request keeps whatever its length: states, and KV of windows."""
+        return self.states.request_bytes + self.windows.request_bytes
 
     @property
     def kv_memory(self) -> KvPool:
@@ -245,9 +255,10 @@ class StageExecutor:
             if is_refilled:
                 self.kv.adopt(admission.request_id, admission.cached_numbers)
             else:
-                self.arrivals.begin(self.kv, admission)
+                self.moving.begin(self.kv, admission)
         if admission.snapshot is not None:
             self.states.begin(admission.request_id, admission.snapshot)
+            self.windows.begin(admission.request_id, admission.snapshot)
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
             grammars = self.grammars if admission.sampling.grammar else None
@@ -257,9 +268,10 @@ class StageExecutor:
 
     def release(self, release: Release) -> None:
         """Forget a request; one that is unknown is fine."""
-        self.arrivals.forget(release.request_id)
+        self.moving.forget(release.request_id)
         self.kv.release(release.request_id)
         self.states.release(release.request_id)
+        self.windows.release(release.request_id)
         self._expected.pop(release.request_id, None)
         self._histories.pop(release.request_id, None)
 
@@ -284,6 +296,7 @@ class StageExecutor:
         with torch.inference_mode(), self._transfers.timed(batch.batch_class is DECODE) as time:
             output = self._computed(batch, token_ids, hidden_TD, interrupt)
             self.states.keep(batch.snapshots)
+        self.windows.computed(batch.spans, batch.snapshots)
         ids = tuple(token_ids or ()) if self.takes_token_ids and not self.is_tail else None
         return replace(output, token_ids=ids, computed_s=time.seconds)
 
@@ -298,6 +311,8 @@ class StageExecutor:
                     f"batch {batch.batch_id}: position {span.end} is beyond the model's length"
                 )
             self.kv.grow(span.request_id, span.end, self._expected[span.request_id])
+        self.windows.grow(batch.spans)
+        self.moving.make_way(self.kv, batch)
 
     def _computed(
         self,
@@ -310,9 +325,9 @@ class StageExecutor:
         if self.is_tail:
             words = self.description.vocabulary_size
             wanted = TailRows.of(batch, self._histories, words, self.device)
-        ids, rows_TD = self._ids(batch, token_ids), self._rows_in(batch, hidden_TD)
+        ids, rows_TD = self._forward.ids(batch, token_ids), self._rows_in(batch, hidden_TD)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
-        graphs = None if self.arrivals.of(batch) else self._graphs
+        graphs = None if self.moving.of(batch) else self._graphs
         computed = None if graphs is None else graphs.rows(*given)
         if computed is None:
             is_prompt = batch.batch_class is PREFILL
@@ -337,16 +352,17 @@ class StageExecutor:
         """Rows [T, D] of a batch whose blocks have been grown, or on the tail logits of the rows
         `keep` if there are any; each operation is launched. `token_ids` and `rows_TD`, on the
         device, are those that the stage reads. Beside them `settings`, on the device."""
-        recurrent = self._recurrent(batch)
+        recurrent = recurrent_spans(batch, self.states) if self._mixers else []
         beside = token_ids, keep, decode_index(recurrent)
-        plan = plan_step(batch, self.kv, self.device, beside, self._tile_sizes, settings)
+        near = self.windows.blocks if self.windows.layers else None
+        plan = plan_step(batch, self.kv, self.device, beside, self._tile_sizes, settings, near)
         ids_T, keep_R, mixed = plan.beside
         rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
         recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
         attention = self._attention(plan, recurrence)
-        attention.arriving, kept = self.arrivals.of(batch), keep_R if keep else None
+        attention.arriving, kept = self.moving.of(batch), keep_R if keep else None
         out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
-        self._tile_sizes = plan.batch.tile_sizes
+        self._tile_sizes = plan.tile_sizes
         return out_TX, plan.settings
 
     def static_rows(self, inputs: StaticInputs) -> torch.Tensor:
@@ -360,25 +376,9 @@ class StageExecutor:
     def _attention(self, plan: StepPlan, recurrence: RecurrentStep) -> AttentionStep:
         """The part of attention in a step; its calls are noted among those of mixers."""
         interrupt, called = recurrence.before_mixer, recurrence.layers_called
-        return AttentionStep(plan, self._pool, interrupt, called, self._latents, self.attention)
-
-    def _recurrent(self, batch: Batch) -> list[RecurrentSpan]:
-        spans, row = [], 0
-        for span in batch.spans if self._mixers else ():
-            slot = self.states.take(span.request_id)
-            spans.append(RecurrentSpan(row, span.tokens, slot, span.start > 0))
-            row += span.tokens
-        return spans
-
-    def _ids(self, batch: Batch, token_ids: Sequence[int] | None) -> Sequence[int]:
-        """Token ids where the stage reads them."""
-        if not self.is_head and not self.takes_token_ids:
-            return ()
-        if token_ids is None or len(token_ids) != batch.tokens:
-            raise StageError(f"batch {batch.batch_id}: {batch.tokens} token ids are needed")
-        if min(token_ids) < 0 or max(token_ids) >= self.description.vocabulary_size:
-            raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
-        return token_ids
+        step = AttentionStep(plan, self._pool, interrupt, called, self._latents, self.attention)
+        step.windows = self.windows
+        return step
 
     def _rows_in(self, batch: Batch, hidden_TD: torch.Tensor | None) -> torch.Tensor | None:
         """Rows on the device, where the stage reads them."""

@@ -9,7 +9,7 @@ import torch
 
 from molink.engine.device.elements import dtype_name, elements_of
 from molink.engine.step.card_retry import TensorInputs, computed
-from molink.engine.step.extended_stage import Executor, ExtendedExecutor
+from molink.engine.step.extended_stage import Executor, ExtendedExecutor, parts_of
 from molink.engine.step.stage import StageExecutor
 from molink.engine.step.step_output import StepOutput
 from molink.engine_protocol.values import Fed, Held
@@ -62,6 +62,13 @@ def goes_on(
     holds."""
     if isinstance(stage, ExtendedExecutor):
         missing = stage.go_on(resume, computed_tokens, has_rows)
-        return missing, dict(resume.without(missing).requests)
-    missing = resume.missing(computed_tokens, has_rows)
-    return missing, dict(resume.without(missing).keeps)
+        keeps = dict(resume.without(missing).requests)
+    else:
+        missing = resume.missing(computed_tokens, has_rows)
+        keeps = dict(resume.without(missing).keeps)
+    windows = [part.windows.blocks for part in parts_of(stage)]
+    gone = {
+        n for n, tokens in keeps.items() if not all(one.can_go_on(n, tokens) for one in windows)
+    }
+    missing += tuple(gone)
+    return missing, {n: tokens for n, tokens in keeps.items() if n not in gone}

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink.engine_protocol.engine import BlocksIn
-from molink.engine_protocol.values import BlockBytes
+from molink.engine_protocol.engine import BlocksIn, BlocksOut
 from molink_scheduler.kv.tiers import CacheTiers
 
 
@@ -20,8 +19,8 @@ class LowerStore(Protocol):
     def tiers_of(self, block_bytes: int) -> CacheTiers:
         """Room and rates for blocks of another size."""
 
-    def put(self, tier: int, numbers: Sequence[int], packed_BW: BlockBytes | None) -> None:
-        """Keep blocks in a tier; `packed_BW` are their bytes, None where they are in the one
+    def put(self, tier: int, numbers: Sequence[int], leaving: BlocksOut | None) -> None:
+        """Keep blocks in a tier, those that are `leaving` the device; None: they are in the tier
         above."""
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -47,8 +46,10 @@ class EmptyStore:
         """Room for blocks of any size: none."""
         return self.tiers
 
-    def put(self, tier: int, numbers: Sequence[int], packed_BW: BlockBytes | None) -> None:
+    def put(self, tier: int, numbers: Sequence[int], leaving: BlocksOut | None) -> None:
         """Lose the blocks: there is no room for them."""
+        if leaving is not None:
+            leaving.give_up()
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Drop nothing: nothing is here."""

@@ -46,6 +46,11 @@ class SealedFile:
     def __contains__(self, number: int) -> bool:
         return number in self._slots
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the disk that its blocks take."""
+        return len(self._slots) * (self.block_bytes + TAG_BYTES)
+
     def write(self, number: int, block: bytes) -> bool:
         """Keep a block; whether there is a slot for it. Raises OSError where the disk is full: from
         then on there are no more slots than there are now."""
@@ -70,7 +75,8 @@ class SealedFile:
         return True
 
     def read(self, number: int) -> bytes | None:
-        """A block that was written; None: it is lost, or was altered."""
+        """A block that was written; None: it is lost, or was altered. Raises OSError where the disk
+        cannot be read."""
         if number not in self._slots:
             return None
         slot, nonce = self._slots[number]
@@ -78,7 +84,7 @@ class SealedFile:
             self._file.seek(slot * (self.block_bytes + TAG_BYTES))
             sealed = self._file.read(self.block_bytes + TAG_BYTES)
             return self._cipher.decrypt(nonce, sealed, _name(number))
-        except (OSError, InvalidTag, ValueError):
+        except (InvalidTag, ValueError):
             return None
 
     def drop(self, number: int) -> None:

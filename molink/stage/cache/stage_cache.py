@@ -54,7 +54,9 @@ class StageCache:
         if room is None or not (room.ram_bytes or room.disk_bytes):
             return cache
         if layers.loaded.state_slots is not None:
-            log.warning("Its layers keep states: host memory and disk take none of its cache.")
+            log.warning(
+                "Its layers keep states or windows: host memory and disk take none of its cache."
+            )
             return cache
 
         def fetched(answer: Fetched) -> None:
@@ -81,7 +83,7 @@ class StageCache:
         """Do as the head says; what comes back is in `take_read` once it is there."""
         match change:
             case KeepBlocks() | RetainBlocks():
-                self.device.blocks_out(change, copied=False)
+                self.device.blocks_out(change)
             case DropBlocks():
                 self._drop(change)
             case LowerBlocks():
@@ -96,16 +98,18 @@ class StageCache:
     def _drop(self, change: DropBlocks) -> None:
         numbers = list(change.numbers)
         self._settle(numbers)
-        self.device.blocks_out(change, copied=False)
+        self.device.blocks_out(change)
         self.store.drop(numbers)
 
     def _lower(self, change: LowerBlocks) -> None:
-        self._settle(list(change.numbers))
-        out = self.device.blocks_out(change, copied=True)
-        if out is not None and out.numbers:
-            self.store.put(out.tier, out.numbers, out.packed_BW)
-        if out is not None and out.lower:
-            self.store.put(out.tier, out.lower, None)
+        numbers = list(change.numbers)
+        self._settle(numbers)
+        if (leaving := self.device.blocks_out(change)) is not None:
+            self.store.put(change.tier, leaving.numbers, leaving)
+            near = frozenset(leaving.numbers)
+            numbers = [number for number in numbers if number not in near]
+        if numbers:
+            self.store.put(change.tier, numbers, None)
 
     def take_read(self) -> list[Fetched]:
         """Answers of fetches that have come since the last call. Raises StageError where blocks
@@ -127,7 +131,7 @@ class StageCache:
         self.store.clear(block_bytes)
         self._read.clear()
         self._arriving.clear()
-        self.device.blocks_out(RetainBlocks(), copied=False)
+        self.device.blocks_out(RetainBlocks())
 
     def shed(self) -> None:
         """Drop the blocks cached in host memory: the host is short of it."""

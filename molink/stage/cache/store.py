@@ -1,40 +1,31 @@
 """A stage's cached KV below its device's memory: host memory, then a file.
 
-One thread writes and reads, in the order in which the stage's loop asks, so that nothing in it
-needs a lock and the loop waits for nothing. Only the copy out of a KV block is taken in the loop,
-because the next step may write there. What comes back is answered for as soon as it is *sure*: in
-host memory, from the file read and decrypted. Then it is copied in layer by layer, while steps go
-on: those that read it wait for each layer (`arriving_blocks`).
+One thread copies, writes and reads, in the order in which the stage's loop asks, so that nothing in
+it needs a lock and the loop waits for nothing. What goes is copied out in pieces while steps go on;
+those that write where a block still stands make a copy of that one themselves (`leaving_blocks`).
+What comes back is answered for as soon as it is *sure*: in host memory, from the file read and
+decrypted. Then it is copied in layer by layer, while steps go on: those that read it wait for each
+layer (`arriving_blocks`).
 
 What cannot be kept or read is lost, and nobody hears of it before it is fetched: the answer says
 how many blocks before it are good, and the head has the rest computed again.
 """
 
-import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-import numpy as np
-
-from molink.engine_protocol.engine import BlocksIn, CachedBlocks
-from molink.engine_protocol.values import BlockBytes
-from molink.stage.cache.sealed_file import TAG_BYTES, SealedFile
+from molink.engine_protocol.engine import BlocksIn, BlocksOut, CachedBlocks
+from molink.stage.cache.sealed_file import TAG_BYTES
+from molink.stage.cache.tier_blocks import TierBlocks
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.kv.changes import DropBlocks, Fetched, LowerBlocks
 from molink_scheduler.kv.tiers import FILE, HOST, TIER_BLOCKS_MAX, CacheTiers
 
-log = logging.getLogger(__name__)
-
 JOBS_MAX = 1024
 """Moves of blocks that wait for the thread; the loop waits where it is this far behind."""
-
-WAITING_BYTES_MAX = 256 * 2**20
-"""Bytes of copies that the thread has not taken over; what would be more is lost. Two seconds of a
-disk that writes 128 MB a second."""
 
 PROBED_BLOCKS = 8
 """Blocks read once to measure a tier: a few milliseconds when the stage loads."""
@@ -44,8 +35,8 @@ PROBED_BLOCKS = 8
 class _Put:
     tier: int
     numbers: Sequence[int]
-    packed_BW: BlockBytes | None
-    """Packed blocks; None: they are in the tier above."""
+    leaving: BlocksOut | None
+    """Blocks that leave the device; None: they are in the tier above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +73,28 @@ class CacheStore:
     block_bytes: int
     fetched: Callable[[Fetched], None]
     """Called in the thread when blocks are sure."""
-    tiers: CacheTiers = field(init=False)
-    _host: dict[int, BlockBytes] = field(init=False, default_factory=dict)
-    _file: SealedFile | None = field(init=False, default=None)
+    _blocks: TierBlocks = field(init=False)
     _jobs: "queue.Queue[_Job]" = field(init=False)
-    _waiting_bytes: int = field(init=False, default=0)
-    """Bytes of copies that wait; two threads change it, and need not agree to the byte."""
-    _warned_of: set[str] = field(init=False, default_factory=set)
+    _is_clearing: bool = field(init=False, default=False)
+    """Whether what waits for the thread is to be kept no more."""
 
     def __post_init__(self) -> None:
-        self.tiers = self._room_for(self.block_bytes)
+        tiers = self._room_for(self.block_bytes)
+        self._blocks = TierBlocks(self.room.folder, self.block_bytes, tiers)
         self._jobs = queue.Queue(maxsize=JOBS_MAX)
-        if self.tiers.file_blocks:
-            self._open_file()
+
+    @property
+    def tiers(self) -> CacheTiers:
+        """Room of each tier, as measured."""
+        return self._blocks.tiers
 
     def start(self, device: CachedBlocks, blocks_max: int) -> None:
         """Measure how soon blocks come back to a device that has so many, and begin to take
         jobs."""
         for _ in range(2):  # The first round warms up.
             read_s, copy_s = self._probe(device, blocks_max)
-        self.tiers = replace(self.tiers, read_block_s=read_s, copy_block_s=copy_s)
+        measured = replace(self.tiers, read_block_s=read_s, copy_block_s=copy_s)
+        self._blocks.tiers = measured
         threading.Thread(target=self._run, name="cache", daemon=True).start()
 
     def tiers_of(self, block_bytes: int) -> CacheTiers:
@@ -109,28 +102,21 @@ class CacheStore:
         room, larger = self._room_for(block_bytes), block_bytes / self.block_bytes
         return CacheTiers(
             room.host_blocks,
-            room.file_blocks if self._file is not None else 0,
+            room.file_blocks if self._blocks.file is not None else 0,
             self.tiers.copy_block_s * larger,
             self.tiers.read_block_s * larger,
         )
 
     def settle(self) -> None:
-        """Have the file's content on the disk and, where the system allows it, nowhere else: the
-        next reads then show how quick the disk is."""
-        if self._file is not None:
-            self._file.settle()
+        """Have the file's content on the disk and, where the system allows it, nowhere else."""
+        self._blocks.settle()
 
     # -- in the loop ----------------------------------------------------------------------------
 
-    def put(self, tier: int, numbers: Sequence[int], packed_BW: BlockBytes | None) -> None:
-        """Keep blocks in a tier; `packed_BW` are their bytes, None where they are in the one
+    def put(self, tier: int, numbers: Sequence[int], leaving: BlocksOut | None) -> None:
+        """Keep blocks in a tier, those that are `leaving` the device; None: they are in the tier
         above."""
-        if packed_BW is not None:
-            if self._waiting_bytes + packed_BW.nbytes > WAITING_BYTES_MAX:
-                self._warn("the disk is too slow for what leaves the device's memory")
-                return
-            self._waiting_bytes += packed_BW.nbytes
-        self._jobs.put(_Put(tier, numbers, packed_BW))
+        self._jobs.put(_Put(tier, numbers, leaving))
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Keep these blocks no more; unknown ones are fine."""
@@ -143,7 +129,7 @@ class CacheStore:
     def clear(self, block_bytes: int) -> None:
         """Keep nothing, and blocks of this size from then on. Returns when nothing is written or
         read any more."""
-        done = threading.Event()
+        done, self._is_clearing = threading.Event(), True
         self._jobs.put(_Clear(done, block_bytes))
         done.wait()
 
@@ -159,14 +145,14 @@ class CacheStore:
             try:
                 self._do(job)
             except Exception as error:  # Others are still to be done, and somebody waits for them.
-                self._warn("something could not be done", error)
+                self._blocks.warn("something could not be done", error)
 
     def _do(self, job: _Job) -> None:
         match job:
             case _Put():
                 self._keep(job)
             case _Drop(numbers):
-                self._forget(numbers)
+                self._blocks.forget(numbers)
             case _Fetch():
                 self._bring_back(job)
             case _Clear(done, block_bytes):
@@ -175,83 +161,36 @@ class CacheStore:
                 finally:
                     done.set()  # The stage's loop waits for it, whatever the disk says.
             case _Shed():
-                self._host.clear()
+                self._blocks.empty_host()
 
     def _keep(self, job: _Put) -> None:
-        try:
-            self._keep_each(job)
-        finally:
-            if job.packed_BW is not None:
-                self._waiting_bytes -= job.packed_BW.nbytes
-
-    def _keep_each(self, job: _Put) -> None:
-        for place, number in enumerate(job.numbers):
-            block_W = self._host.pop(number, None)
-            if job.packed_BW is not None:
-                block_W = job.packed_BW[place]
-            if block_W is None:
-                continue  # It was lost on its way.
-            if job.tier == FILE:
-                self._write(number, block_W)
-            elif len(self._host) < self.tiers.host_blocks:
-                self._host[number] = block_W.copy()
-
-    def _write(self, number: int, block_W: BlockBytes) -> None:
-        if self._file is None:
+        if job.leaving is None:
+            for number in job.numbers:
+                self._blocks.lower(number)
             return
         try:
-            self._file.write(number, block_W.tobytes())
-        except OSError as error:
-            what = f"the file in {self.room.folder} grows no more"
-            self._warn(f"{what} (make room before the next start, or lend less disk)", error)
+            self._blocks.copy_out(job.tier, job.leaving, lambda: not self._is_clearing)
+        finally:
+            job.leaving.give_up()
 
     def _bring_back(self, job: _Fetch) -> None:
         """Answer, and copy in what was found, which the store keeps no more. From the answer on
         it is promised."""
-        found = self._sure(job.arriving.numbers)
+        numbers = job.arriving.numbers
+        found = self._blocks.found(numbers)
         is_wanted = job.arriving.only(len(found))
         self.fetched(Fetched(job.fetch_id, len(found)))
         try:
             job.arriving.fill(found if is_wanted else [])
         except Exception as error:  # Whatever it was: the stage's loop raises it.
             job.arriving.end(error)
-
-    def _sure(self, numbers: Sequence[int]) -> list[BlockBytes]:
-        """Blocks from the first on, as many as are good, in host memory."""
-        found: list[BlockBytes] = []
-        for number in numbers:
-            block_W = self._found(number)
-            if block_W is None:
-                break
-            found.append(block_W)
-        self._forget(numbers)
-        return found
-
-    def _found(self, number: int) -> BlockBytes | None:
-        block_W = self._host.get(number)
-        if block_W is not None or self._file is None or number not in self._file:
-            return block_W
-        try:
-            block = self._file.read(number)
-            if block is None or len(block) != self.block_bytes:
-                self._warn("what is in the file was altered or cut off, and is computed again")
-                return None
-            return np.frombuffer(bytearray(block), np.uint8)
-        except Exception as error:  # Whatever it was, somebody waits for the answer.
-            self._warn("a block could not be read", error)
-            return None
-
-    def _forget(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            self._host.pop(number, None)
-            if self._file is not None:
-                self._file.drop(number)
+        finally:
+            self._blocks.forget(numbers)
 
     def _clear(self, block_bytes: int) -> None:
-        self._host.clear()
-        self.tiers, self.block_bytes = self.tiers_of(block_bytes), block_bytes
-        if self._file is not None:
-            self._file.clear(self.tiers.file_blocks, block_bytes)
+        tiers, self._is_clearing = self.tiers_of(block_bytes), False
+        self.block_bytes = block_bytes
+        self._blocks.clear(tiers, block_bytes)
 
     # -- the beginning --------------------------------------------------------------------------
 
@@ -260,49 +199,30 @@ class CacheStore:
         file = self.room.disk_bytes // (block_bytes + TAG_BYTES)
         return CacheTiers(min(host, TIER_BLOCKS_MAX), min(file, TIER_BLOCKS_MAX))
 
-    def _open_file(self) -> None:
-        try:
-            self._file = SealedFile(
-                Path(self.room.folder), self.tiers.file_blocks, self.block_bytes
-            )
-        except OSError as error:
-            self.tiers = CacheTiers(self.tiers.host_blocks)
-            self._warn(
-                f"there is no file in {self.room.folder}, so none of the disk is used", error
-            )
-
     def _probe(self, device: CachedBlocks, blocks_max: int) -> tuple[float, float]:
         """Seconds to read a block from the file, if there is one, and to copy one into the device.
         Nobody holds a block yet."""
         tier = FILE if self.tiers.file_blocks else HOST
         count = min(PROBED_BLOCKS, self.tiers.capacity(tier), blocks_max)
-        self._keep(_Put(tier, range(count), _sample(device, count)))
-        self._waiting_bytes = 0
-        self.settle()
+        numbers = range(count)
+        self._keep(_Put(tier, numbers, _sample(device, count)))
+        self._blocks.settle()
         began = time.perf_counter()
-        found = self._sure(range(count))
+        found = self._blocks.found(numbers)
         read_at = time.perf_counter()
         if found:
             device.blocks_in(range(len(found))).fill(found)
         copied_at = time.perf_counter()
         if found:
-            device.blocks_out(DropBlocks(((0, len(found)),)), copied=False)
+            device.blocks_out(DropBlocks(((0, len(found)),)))
+        self._blocks.forget(numbers)
         read_s = read_at - began if tier == FILE else 0.0
         return read_s / max(1, count), (copied_at - read_at) / max(1, count)
 
-    def _warn(self, what: str, error: Exception | None = None) -> None:
-        """Once of each trouble: a slow disk is no reason not to hear that it is full."""
-        if what not in self._warned_of:
-            told = (error.strerror or error) if isinstance(error, OSError) else repr(error)
-            why = "" if error is None else f": {told!s:.200}"
-            log.warning("Of the KV cache beside the device's memory: %s%s.", what, why)
-        self._warned_of.add(what)
 
-
-def _sample(device: CachedBlocks, count: int) -> BlockBytes | None:
-    """Copies of so many of a device's blocks, whatever is in them; None of none."""
+def _sample(device: CachedBlocks, count: int) -> BlocksOut | None:
+    """So many of a device's blocks, to be copied, whatever is in them; None of none."""
     if not count:
         return None
     device.blocks_in(range(count)).fill(())
-    out = device.blocks_out(LowerBlocks(HOST, ((0, count),)), copied=True)
-    return None if out is None else out.packed_BW
+    return device.blocks_out(LowerBlocks(HOST, ((0, count),)))

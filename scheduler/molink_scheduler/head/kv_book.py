@@ -24,10 +24,10 @@ from molink_scheduler.head.snapshots import NoSnapshots, Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, named_runs
 from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.prefix_tree import CachedPrefix, common_blocks
+from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
-from molink_scheduler.token_ids import TOKEN_BYTES
+from molink_scheduler.token_ids import TOKEN_BYTES, common_blocks
 
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 
@@ -140,6 +140,8 @@ class KvBook:
     def computed(self, sequence: Sequence) -> list[CacheChange]:
         """Cache what has come out of the tail, in whole blocks, and the states behind them."""
         changes = self._cache(sequence)
+        if sequence.pinned is not None:
+            self.cache.tree.wish(sequence.pinned, sequence.request.wishes)
         self.snapshots.returned(sequence)
         if sequence.states:
             blocks = sequence.cached_blocks if sequence.is_cached else 0

@@ -5,9 +5,10 @@ until it ends (`decode_batcher`), so every round has exactly the members that ar
 device has left over goes to prompts, cut into spans that follow one another down the ring
 (`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, newer ones sit
 out before the last blocks are gone; when the oldest finds none, the newest of the lowest priority
-is preempted: its blocks are released, its tokens kept, and it is recomputed when there is room
-(vLLM's recompute preemption; swapping was rejected because a home PC's host memory is not ours to
-fill).
+is preempted: its blocks are released, its tokens kept. What it has computed stays cached like any
+chain, so it goes to host memory or a file when its room is wanted, and comes back when the request
+is admitted again, as often as it was preempted (`fetches`). What no tier has room for is computed
+anew, as in vLLM's recompute preemption: a home PC's host memory is its owner's, and may be none.
 
 Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
 to do.
@@ -138,6 +139,7 @@ class HeadScheduler:
 
     def handle(self, event: StageEvent, now: float) -> abc.Sequence[BookOrder | Refuse]:
         """Take one event into account."""
+        self.book.cache.tree.pass_time(now)
         match event:
             case BatchReturned():
                 return self._return(event, now)
@@ -174,6 +176,7 @@ class HeadScheduler:
 
         Decode first; prefill when no group is ready, or when decode has passed it often enough.
         """
+        self.book.cache.tree.pass_time(now)
         self.prompts.link_measured(link_bytes_per_s)
         if self.book.fetches.give_up(now):
             self.prompts.released()

@@ -43,7 +43,8 @@ class Sequence:
     pinned: int | None = None
     """Node of the directory in which these end."""
     was_fetched: bool = False
-    """Whether cached blocks were brought back for it; that is done once."""
+    """Whether cached blocks were brought back for it since it last held any KV; that is done
+    once."""
     place: int | None = None
     """Place among prompts that wait (`prompt_order`); None: it has not waited yet."""
     is_cached: bool = True
@@ -183,6 +184,7 @@ class Sequence:
         self.kept_tokens = 0
         self.cached_runs = ()
         self.cached_blocks = 0
+        self.was_fetched = False
         self.is_cached = True
         self.admitted = False
         self.decoding = False

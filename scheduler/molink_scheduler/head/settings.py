@@ -63,6 +63,9 @@ class RingTerms:
     state_snapshots: int = 0
     """Snapshots of states for the prefix cache: the fewest on the ring that a stage whose layers
     keep states has room for."""
+    can_go_back: bool = False
+    """Whether a request may go on from a few tokens before, although layers keep something in
+    slots: windows of KV, and no states."""
     fifo_prompts: bool = False
     """Whether prompts are computed in the order in which they come, as where the time to a first
     token is promised: short ones that pass would make others miss it."""

@@ -65,7 +65,9 @@ class Snapshots:
             sequence.snapshot = self.directory.pin(last_block)
         ends = ((len(sequence.known) - 1) // BLOCK_TOKENS, *partings)
         tokens = {_chunked(blocks * BLOCK_TOKENS) for blocks in ends}
-        sequence.keep_at = sorted(one for one in tokens if one > sequence.begun_tokens)
+        # After a loss not every stage computes rows again that were kept.
+        held = max(sequence.begun_tokens, sequence.kept_tokens)
+        sequence.keep_at = sorted(one for one in tokens if one > held)
 
     def ordered(
         self, spans: Iterable[Span], sequences: Mapping[int, Sequence]

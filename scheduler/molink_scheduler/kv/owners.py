@@ -5,8 +5,9 @@ first, down to an equal share of what is left, so a flood of one's prompts ends 
 others. Among one owner's blocks the order is that of `eviction`, and with one owner that is all.
 
 An owner whose blocks nobody has used while as much as the whole cache holds was computed
-IDLE_TURNOVERS times gives before all others: else those who have gone would keep their shares. Time
-would tell better who has gone, but the directory and the coordinator's copy of it share no clock.
+IDLE_TURNOVERS times gives before all others, but for what it wished to keep (`wishes`): else those
+who have gone would keep their shares. Time would tell better who has gone, but the directory and
+the coordinator's copy of it share no clock.
 
 Pure.
 """
@@ -23,8 +24,8 @@ OWNER_MARK = "@"
 """Mark in a salt before the name of the owner."""
 
 Heap = list[tuple[int, ...]]
-"""Ends of chains that nobody held when they were entered: what ranks them, number of the entry,
-node."""
+"""Ends of chains that nobody held when they were entered: whether they were wished to stay, what
+ranks them, number of the entry, node."""
 
 
 def owned_salt(group: str, owner: str) -> str:
@@ -114,8 +115,9 @@ class Owners:
             giving = {name: one for name, one in holders if one.ends[tier]}
             if not giving:
                 return
-            name, share = next(iter(giving)), 0
-            if len(giving) > 1 and not self._is_idle(name, cached):
+            idle = next((one for one in giving if self._gives_first(one, tier, cached)), None)
+            name, share = idle or next(iter(giving)), 0
+            if len(giving) > 1 and idle is None:
                 sizes = {name: one.blocks[tier] for name, one in giving.items()}
                 if asking in sizes:
                     sizes[asking] += blocks
@@ -125,9 +127,14 @@ class Owners:
             heap, held = giving[name].ends[tier], giving[name].blocks
             kept = max(0, share, held[tier] - short)
             while held[tier] > kept and heap:
+                if idle is not None and heap[0][0]:
+                    break  # What it wished to keep goes with others' shares.
                 *_, entry, here = heapq.heappop(heap)
                 if counts(entry, here):
                     yield here, held[tier] - kept
 
-    def _is_idle(self, name: str, cached: int) -> bool:
-        return cached - self._owners[name].used_at > IDLE_TURNOVERS * sum(self.blocks_in)
+    def _gives_first(self, name: str, tier: int, cached: int) -> bool:
+        """Whether an owner is idle, and has ends in a tier that nobody wished to stay."""
+        owner = self._owners[name]
+        is_idle = cached - owner.used_at > IDLE_TURNOVERS * sum(self.blocks_in)
+        return is_idle and not owner.ends[tier][0][0]

@@ -10,8 +10,8 @@ takes a few, and a table of a million hashes is larger than the tokens are.
 Every cached block has a number, which the stages of a ring know it by. What is cached at once is
 numbered in order, so numbers are kept, and told, as runs. Who uses a chain pins its last node, and
 with it all before. Room is made at the ends of chains that nobody pins, in an order of `eviction`,
-of the owner whose turn it is (`owners`). Nodes are dropped lazily from a heap: an entry counts only
-if its node was not used since.
+of the owner whose turn it is (`owners`), what somebody wished to keep (`wishes`) last. Nodes are
+dropped lazily from a heap: an entry counts only if its node was not used since.
 
 Ends may also go to a lower tier of memory: see `tiered_tree`.
 
@@ -29,7 +29,8 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS, cut_runs, join_runs
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
 from molink_scheduler.kv.owners import OWNER_MARK, Owners, split_salt
 from molink_scheduler.kv.tiers import DEVICE
-from molink_scheduler.token_ids import TOKEN_BYTES
+from molink_scheduler.kv.wishes import Wishes
+from molink_scheduler.token_ids import TOKEN_BYTES, common_blocks
 
 STALE_ENTRIES_MAX = 1024
 """New heap entries beside twice one for each node, before those that do not count are swept out."""
@@ -88,6 +89,7 @@ class PrefixTree:
     _nodes: dict[int, Node] = field(init=False, default_factory=dict)
     _roots: dict[str, int] = field(init=False, default_factory=dict)
     _owners: Owners = field(init=False, default_factory=Owners)
+    _wishes: Wishes = field(init=False, default_factory=Wishes)
     _now: int = field(init=False, default=0)
     _next_node: int = field(init=False, default=0)
     _next_number: int = field(init=False, default=0)
@@ -245,6 +247,7 @@ class PrefixTree:
         self._nodes[node.parent].children[node.tokens[: self.block_bytes]] = there
         node.parent, node.tokens, node.numbers = there, node.tokens[size:], others
         node.blocks -= blocks
+        self._wishes.follow(there, self._wishes.of(here))
         return there
 
     def _append(
@@ -256,7 +259,7 @@ class PrefixTree:
         self._owners.count(owner, DEVICE, count)
         depth_blocks = node.depth_blocks + count
         others = node.uses - 1 + node.pins - (here == held) + (node.owner != owner)
-        if node.children or node.parent is None or others:
+        if node.children or node.parent is None or others or here in self._wishes:
             child = Node(
                 here, node.group, owner, tokens, [numbers], count, depth_blocks=depth_blocks
             )
@@ -290,8 +293,10 @@ class PrefixTree:
         dropped: list[range] = []
         waiting = [*self._nodes[here].children.values()]
         while waiting:
-            node = self._nodes.pop(waiting.pop())
+            gone = waiting.pop()
+            node = self._nodes.pop(gone)
             assert not node.holds, "what is behind an end is held with it"
+            self._wishes.forget(gone)
             waiting += node.children.values()
             dropped += node.numbers
             self._owners.count(node.owner, node.tier, -node.blocks)
@@ -305,6 +310,7 @@ class PrefixTree:
         above, parent = node.parent, self._nodes[node.parent]
         self._owners.count(node.owner, node.tier, -node.blocks)
         parent.near -= node.tier <= parent.tier
+        self._wishes.forget(here)
         del self._nodes[here], parent.children[node.tokens[: self.block_bytes]]
         if parent.parent is not None:
             self._enter(above)
@@ -331,6 +337,7 @@ class PrefixTree:
             node = self._nodes[above]
             node.last_used = self._now
             node.uses += uses
+            self._wishes.used(above)
             above = node.parent
 
     def _hold(self, here: int | None) -> None:
@@ -361,7 +368,7 @@ class PrefixTree:
         node = self._nodes[here]
         if node.holds or node.near or node.parent is None:
             return
-        rank = EVICTION_ORDERS[self.order](node)
+        rank = (here in self._wishes, *EVICTION_ORDERS[self.order](node))
         node.entry = self._owners.enter(node.owner, node.tier, rank, here)
         if self._owners.unswept > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
             self._owners.sweep(self._counts)
@@ -373,18 +380,3 @@ class PrefixTree:
         """Whether an entry of a heap still stands for an end that may go."""
         node = self._nodes.get(here)
         return node is not None and node.entry == entry and not node.near and not node.holds
-
-
-def common_blocks(one: bytes, other: bytes, size: int) -> int:
-    """How many whole blocks of `size` bytes two runs of tokens begin with alike."""
-    common = min(len(one), len(other)) // size
-    if one[: common * size] == other[: common * size]:
-        return common
-    low, high = 0, common  # [0, low) are alike, those before `high` are not all.
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low * size : middle * size] == other[low * size : middle * size]:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -2,12 +2,13 @@
 
 A chain goes on in lower tiers: device memory first, then host memory, then the file, because only
 ends go down and only beginnings come back. A node is in one tier as a whole, and is cut where its
-blocks part. What is away is found like anything else, and is of use once it has been fetched.
+blocks part. What is away is found like anything else, and is of use once it has been fetched. What
+somebody wishes to keep goes down last, and is dropped last from the lowest tier.
 
 Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 
@@ -99,6 +100,19 @@ class TieredTree(PrefixTree):
             blocks -= count
         return []
 
+    def wish(self, here: int, wished: Iterable[tuple[int, int]]) -> None:
+        """Keep first tokens of the chain that ends in a node, as far as it has them, for so many
+        seconds after each use."""
+        for tokens, keep_s in wished:
+            blocks = tokens // self.block_tokens
+            if 0 < blocks <= self._nodes[here].depth_blocks:
+                self._keep(self._ending_at(here, blocks), keep_s)
+
+    def pass_time(self, now: float) -> None:
+        """Let wishes lapse whose time is over."""
+        for here in self._wishes.lapse(now):
+            self._enter(here)
+
     def all_numbers(self) -> list[range]:
         """Numbers of all blocks, in no order."""
         return [run for node in self._nodes.values() for run in node.numbers]
@@ -108,6 +122,7 @@ class TieredTree(PrefixTree):
         numbers stay, and those of all before them."""
         kept = TieredTree(self.order, self.block_tokens)
         kept._now, kept._next_number = self._now, self._next_number
+        kept.pass_time(self._wishes.now)
         waiting = [
             (child, kept._root(group))
             for group, root in self._roots.items()
@@ -119,6 +134,7 @@ class TieredTree(PrefixTree):
             near = node.numbers if node.tier == DEVICE else ()
             if (count := len([*takewhile(stays, chain.from_iterable(near))])) > 0:
                 there = kept._add_part_of(node, count, parent)
+                kept._wishes.follow(there, self._wishes.of(here))
                 complete = count == node.blocks
                 waiting += [(child, there) for child in node.children.values() if complete]
         kept._settle_ends()
@@ -149,6 +165,22 @@ class TieredTree(PrefixTree):
         above.near += 1
         self._owners.count(node.owner, DEVICE, blocks)
         return there
+
+    def _ending_at(self, here: int, blocks: int) -> int:
+        """The node in which the first `blocks` blocks end of the chain that ends in this one."""
+        while (before := self._nodes[here].depth_blocks - self._nodes[here].blocks) >= blocks:
+            parent = self._nodes[here].parent
+            assert parent is not None, "before the root there are no blocks"
+            here = parent
+        return self._cut(here, blocks - before)
+
+    def _keep(self, here: int | None, keep_s: int) -> None:
+        """Keep a node, and with it those before."""
+        while here is not None:
+            if self._nodes[here].parent is not None:
+                self._wishes.add(here, keep_s)
+                self._enter(here)
+            here = self._nodes[here].parent
 
     def _settle_ends(self) -> None:
         """Forget roots that have no chains, and let the ends of all chains be dropped."""
@@ -192,6 +224,8 @@ class TieredTree(PrefixTree):
         other = self._nodes[child]
         if (other.tier, other.owner) != (node.tier, node.owner):
             return
+        if self._wishes.of(child) != self._wishes.of(here):
+            return
         node.tokens += other.tokens
         node.numbers = join_runs([*node.numbers, *other.numbers])
         node.blocks += other.blocks
@@ -202,6 +236,7 @@ class TieredTree(PrefixTree):
             other.uses,
         )
         del self._nodes[child]
+        self._wishes.forget(child)
         for one in node.children.values():
             self._nodes[one].parent = here
         self._enter(here)

@@ -40,6 +40,7 @@ from molink_scheduler.kv import (
     snapshots,
     tiered_tree,
     tiers,
+    wishes,
 )
 from molink_scheduler.recording.writing import CACHED_BLOCKS_MAX, CONTAINERS, UNWRITTEN
 from molink_scheduler.recovery import events as recovery_events
@@ -64,6 +65,7 @@ _MODULES: tuple[ModuleType, ...] = (
         ring_cache,
         tiered_tree,
         tiers,
+        wishes,
     ),
     *(book, core, held_request, kept_states, queue, shadow_queue, round_tracker, steps),
     *(

@@ -2,9 +2,9 @@
 
 A ring's own directory is at its head, in another process, and changes with every answer; asking it
 for each request would cost a round trip to every ring. But what it caches is what it was sent and
-what it answered, and what it drops is what was used least recently. So the sender follows that in
-a tree of its own. A prompt counts as cached from when it is sent: who comes next with the same
-beginning waits for it there, and is not computed elsewhere.
+what it answered, and what it drops is what was used least recently and nobody wished to keep. So
+the sender follows that in a tree of its own. A prompt counts as cached from when it is sent: who
+comes next with the same beginning waits for it there, and is not computed elsewhere.
 
 Where the ring says with its first token that less was cached than thought, it holds less than this
 copy: as much as was missing is dropped here too, from the least recently used end. What a ring
@@ -13,10 +13,11 @@ holds beyond this copy is found out the same way, because its prompt is entered.
 Pure.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.prefix_tree import PrefixTree
+from molink_scheduler.kv.tiered_tree import TieredTree
 
 MIRROR_BLOCKS_MAX = 2**18
 """4 million tokens of one ring, more than home PCs hold of any model; 20 MB."""
@@ -28,7 +29,7 @@ class PrefixMirror:
 
     blocks_max: int
     """Blocks that the ring can hold; at most MIRROR_BLOCKS_MAX are followed."""
-    tree: PrefixTree = field(init=False, default_factory=PrefixTree)
+    tree: TieredTree = field(init=False, default_factory=TieredTree)
 
     @classmethod
     def of_ring(cls, cache_tokens: int) -> "PrefixMirror":
@@ -42,10 +43,16 @@ class PrefixMirror:
         blocks_max = tokens // BLOCK_TOKENS - (1 if is_whole and tokens else 0)
         return self.tree.find(salt, packed, blocks_max).blocks * BLOCK_TOKENS
 
-    def computes(self, salt: str, packed: bytes) -> None:
-        """The ring computes these tokens, or has, and has used what it held of them."""
+    def computes(
+        self, salt: str, packed: bytes, wishes: Iterable[tuple[int, int]] = (), now: float = 0.0
+    ) -> None:
+        """The ring computes these tokens, or has, and has used what it held of them; `wishes`: how
+        many of the first are to stay, and for how many seconds."""
+        self.tree.pass_time(now)
         if len(packed) >= self.tree.block_bytes:
-            self.tree.unpin(self.tree.extend(salt, packed)[0])
+            node, _ = self.tree.extend(salt, packed)
+            self.tree.wish(node, wishes)
+            self.tree.unpin(node)
         self.tree.drop(max(0, self.tree.blocks - self.blocks_max))
 
     def missed(self, tokens: int) -> None:
@@ -54,4 +61,4 @@ class PrefixMirror:
 
     def clear(self) -> None:
         """The ring holds nothing."""
-        self.tree = PrefixTree()
+        self.tree = TieredTree()

@@ -7,6 +7,7 @@
   and the busier all are, the more it is worth to compute nothing twice. Of rings with about the
   same, the one whose tokens will follow faster. Where a longer prefix lies on a ring that is too
   busy, it is replicated thereby: computed on the quieter ring, never copied over home links.
+  A session that is named stays on its ring until another one is better by `HOME_TIMES`.
 - `cache`: the ring with the longest cached prefix, unless it has many more requests than the least
   busy one, as SGLang's router has it. It needs two thresholds, and no forecast.
 - `load`: the ring that would be done with all its work first, counted in tokens that requests may
@@ -33,6 +34,10 @@ from molink_scheduler.routing.ring_forecast import (
 ALIKE = 1.05
 """Multiple of the least forecast that counts as no longer: forecasts are not more exact than that,
 and rings that would begin at about the same time should share the work."""
+
+HOME_TIMES = 2.0
+"""Multiple of the least forecast up to which a session stays on its ring: what another one lacks of
+it is in the forecast for this request, and would cost those that follow again."""
 
 MORE_REQUESTS_MAX, MORE_TIMES_MAX = 8, 1.5
 """Requests more than on the least busy ring, and multiple of those, that a ring with a longer
@@ -91,6 +96,9 @@ def _soonest(rings: Sequence[RingState], prompt_tokens: int, tokens: int) -> int
         forecast_ttft_s(ring, prompt_tokens) + waiting * own_prefill_s(ring, prompt_tokens)
         for ring in rings
     ]
+    for one, ring in enumerate(rings):
+        if ring.is_home and costs_s[one] <= HOME_TIMES * min(costs_s):
+            return one
     within_s = ALIKE * min(costs_s)
     alike = [one for one, cost_s in enumerate(costs_s) if cost_s <= within_s]
     return min(

@@ -84,6 +84,8 @@ class RingState:
     """Tokens of all requests that have not ended, prompt and all that they may generate."""
     tokens_per_s: float = 1.0
     """Rate by which rings' outstanding tokens are compared; above 0."""
+    is_home: bool = False
+    """Whether it took the last request of the same session."""
 
     @property
     def requests(self) -> int:

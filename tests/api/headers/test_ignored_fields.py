@@ -22,9 +22,7 @@ async def ignored_of(http, url, path, body):
         return response.headers.get(IGNORED_HEADER)
 
 
-KNOWN = (
-    "user store metadata service_tier cache_prompt safety_identifier prompt_cache_key prediction"
-)
+KNOWN = "user store metadata service_tier cache_prompt safety_identifier prediction"
 
 
 @pytest.mark.parametrize("path", OK)
@@ -100,6 +98,5 @@ async def test_the_official_client_sends_what_only_openai_knows(service, serve):
         "user",
         "service_tier",
         "safety_identifier",
-        "prompt_cache_key",
         "cache_prompt",
     }

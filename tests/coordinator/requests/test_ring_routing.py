@@ -12,6 +12,7 @@ from molink.coordinator.requests.intake import Intake, ServingRing
 from molink.errors import OverloadedError
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
+from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import FinishReason, Sampled, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
@@ -111,6 +112,42 @@ async def test_who_comes_meanwhile_waits_for_the_same_beginning():
         assert await rings.ask(prompt(1, 2)) == 0
         newcomer = GenerationRequest((3,) * 400, SamplingParams(1))
         assert rings.rings[0].client.met_by(newcomer, 1.0).waiting_tokens == 330 + 10
+
+
+async def test_a_session_stays_on_its_ring_though_its_requests_begin_apart():
+    """Of two idle rings anybody else takes the first one, a session of another key's too."""
+    async with Rings() as rings:
+        assert await rings.ask([7] * 30) == 0
+        assert await rings.ask(prompt(2, 0), session="chat") == 1
+        for key_id, prompt_token, ring in (("another's", 3, 0), (None, 4, 1)):
+            for one in range(2):
+                if rings.rings[one].client.outstanding_tokens:
+                    await rings.answer(one)
+                rings.rings[one].client.prospects.pace = PaceEstimator(PACE)
+            asked = prompt(prompt_token, 0)
+            assert await rings.ask(asked, session="chat", key_id=key_id) == ring
+
+
+async def test_what_is_wished_for_is_asked_of_the_ring_and_told():
+    wishes, timeline = ((320, 300),), RequestTimeline("m", 330, 2)
+    async with Rings(1) as rings:
+        await rings.ask(prompt(1, 0), wishes=wishes, timeline=timeline)
+        assert rings.rings[0].links.sent[-1].request.wishes == wishes
+        assert timeline.attempts[-1].wishes == wishes
+        mirror = rings.rings[0].client.prospects.mirror
+        await rings.answer(0)
+        await rings.ask(prompt(2, 0))
+        await rings.answer(0)
+        mirror.missed(320)
+        assert mirror.cached_tokens("", token_bytes(prompt(1, 5))) == 320
+
+
+async def test_of_a_ring_that_caches_nothing_nothing_is_told(monkeypatch):
+    monkeypatch.setattr(ring_serving, "TERMS", SimpleNamespace(ring=RingTerms(4096)))
+    timeline = RequestTimeline("m", 330, 2)
+    async with Rings(1) as rings:
+        await rings.ask(prompt(1, 0), wishes=((320, 300),), timeline=timeline)
+        assert timeline.attempts[-1].wishes == ()
 
 
 async def test_another_salt_shares_nothing():

@@ -40,6 +40,9 @@ async def test_states_of_recurrent_layers_do_not_go_back():
             stages=s.stages, terms=SimpleNamespace(ring=RingTerms(64, state_slots=4))
         )
         assert s.client.to_resume() == ()
+        windows = RingTerms(64, state_slots=4, can_go_back=True)
+        s.client.ring = SimpleNamespace(stages=s.stages, terms=SimpleNamespace(ring=windows))
+        assert s.client.to_resume() == ((request_id, 2),)
 
 
 async def test_what_all_stages_have_cached_is_kept_unless_it_is_to_be_cleared():

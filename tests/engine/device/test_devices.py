@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
 from molink.checkpoint.stage_size import KV_TOKENS_MIN
 from molink.engine.device import devices
 from molink.engine.device.devices import (
@@ -15,6 +14,7 @@ from molink.engine.device.devices import (
     propose_state_slots,
 )
 from molink.errors import UserError
+from molink_scheduler.kv.layer_class import CONVERSATION_TOKENS
 from tests.engine.device.stand_in import StandInCard
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
@@ -144,7 +144,7 @@ def test_states_and_kv_fit_into_the_budget_together():
     slots = propose_state_slots(STATE_BYTES, TOKEN_BYTES, None, BUDGET_BYTES)
     tokens = propose_kv_tokens(TOKEN_BYTES, BUDGET_BYTES - slots * STATE_BYTES)
     assert slots == 30  # 50 MB and 4,096 tokens each
-    assert tokens >= slots * STATE_CONTEXT_TOKENS - 16
+    assert tokens >= slots * CONVERSATION_TOKENS - 16
     assert slots * STATE_BYTES + tokens * TOKEN_BYTES <= BUDGET_BYTES
 
 

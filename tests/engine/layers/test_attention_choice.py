@@ -25,23 +25,26 @@ CAPPED = AttentionVariant(0.125, 5.0, torch.zeros(4))
 @dataclass(frozen=True)
 class Attended:
     out_THV: torch.Tensor
+    log_sums_TH: torch.Tensor | None = None
 
 
 class Kernels:
     """Stand in for the kernels: torch's own attention of each span, and a fault."""
 
-    def __init__(self, fault=0.0):
-        self.fault = fault
+    def __init__(self, fault=0.0, of_log_sums=0.0):
+        self.fault, self.of_log_sums = fault, of_log_sums
         self.calls = []
 
-    def attend(self, q_THA, layer, batch, window, variant):
+    def attend(self, q_THA, layer, batch, window, variant, log_sums=False):
         self.calls.append((q_THA.dtype, layer.keys.rows_SKA.dtype, window, variant.softcap))
         if isinstance(self.fault, Exception):
             raise self.fault
         wide = LayerKv(*(KvRows(r.numbers(torch.float32)) for r in (layer.keys, layer.values)))
         pool = KvPool(attention_choice.PROBE_SLOTS)
-        out_THV = LayerRows(batch, pool, wide, q_THA.float(), window, variant).attend()
-        return Attended((out_THV + self.fault).to(q_THA.dtype))
+        rows = LayerRows(batch, pool, wide, q_THA.float(), window, variant)
+        out_THV, sums_TH = rows.attend_part() if log_sums else (rows.attend(), None)
+        out_THV = (out_THV + self.fault).to(q_THA.dtype)
+        return Attended(out_THV, sums_TH if sums_TH is None else sums_TH + self.of_log_sums)
 
 
 def layer(key_size=64, dtype=torch.bfloat16, int8=False):
@@ -92,6 +95,17 @@ def test_others_are_not_and_why_is_told(fault, reason, caplog):
     assert reason is None or choice.fallback == reason
     assert len(choice.fallback) <= fallbacks.LINE_CHARACTERS_MAX
     assert choice.fallback.isprintable() and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_sum_exps_are_tried_where_parts_want_them(dtype):
+    """And by these the parts of a kernel are left to torch, while it computes the layer."""
+    for of_log_sums in (0.0, 0.05, float("nan")):
+        kernels = Kernels(of_log_sums=of_log_sums)
+        choice, asked = AttentionChoice(CPU, kernels), (query(dtype=dtype), layer(64, dtype), 9)
+        assert choice.kernels_for(*asked, PLAIN) is kernels
+        chosen = choice.kernels_for(*asked, PLAIN, is_part=True)
+        assert (chosen is kernels) == (of_log_sums == 0.0)
 
 
 def test_one_kind_that_fails_leaves_the_others():

@@ -47,7 +47,7 @@ def test_each_layer_is_read_once_it_is_there_and_decode_passes(stage):
     whole_TD = step(stage, 1, 0, 40)
     rows = put_away(stage)
     step(stage, 3, 0, 5)
-    arriving = stage.arrivals.bring_back(stage.kv, [80, 81])
+    arriving = stage.moving.bring_back(stage.kv, [80, 81])
     missing = list(rows)
     decoded = []
 
@@ -73,7 +73,7 @@ def test_each_layer_is_read_once_it_is_there_and_decode_passes(stage):
 def test_what_will_never_be_there_ends_the_step(stage):
     step(stage, 1, 0, 40)
     put_away(stage)
-    arriving = stage.arrivals.bring_back(stage.kv, [80, 81])
+    arriving = stage.moving.bring_back(stage.kv, [80, 81])
     arriving.end(ValueError("the device has no room"))
     with pytest.raises(StageError, match="the device has no room"):
         step(stage, 2, CACHED_TOKENS, 40, None, ((80, 2),))

@@ -107,7 +107,7 @@ def test_a_single_row_is_tried_once_more_as_it_is(checkpoint, full_above):
 
 def test_states_that_have_moved_on_are_not_computed_twice(checkpoint, full_above):
     head, _ = stages(checkpoint)
-    head.state_slots = 4
+    head.states.layers[0] = {}
     failed = full_above(6)
     with pytest.raises(DeviceMemoryError, match="cannot be computed twice"):
         computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))

@@ -97,6 +97,37 @@ def test_a_prompt_whose_blocks_were_put_away_is_not_computed_again(
     ring.assert_nothing_left()
 
 
+def run_until(ring, is_so):
+    while not is_so():
+        assert ring.until < 1000.0, "it never comes to that"
+        ring.stop_at(ring.until + 0.25)
+        ring.run()
+
+
+@pytest.mark.parametrize("room", [CacheTiers(12), CacheTiers(3, 12)])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_request_comes_back_as_often_as_it_was_preempted(make_ring, make_request, times, room):
+    """Each time that one that goes first has outgrown the room: of what it held only rows that
+    fill no block are computed again."""
+    ring = make_ring(1, 3, 16 * 12, prefix_cache=True, tiers=room, forecasts=False)
+    ring.submit_at(0.0, make_request(90, 97, 75))
+    ring.stop_at(0.0)
+    for number in range(times):
+        goes_on_at = len(ring.answers[90]) + 3
+        run_until(ring, lambda: len(ring.answers[90]) >= goes_on_at)  # noqa: B023 - it runs here
+        first = 1000 * (number + 1)
+        ring.submit_at(ring.until, make_request(number, tuple(range(first, first + 16)), 150))
+        run_until(ring, lambda: number in ring.ended)  # noqa: B023 - it runs here
+    ring.stop_at(float("inf"))
+    ring.run()
+    computed = [span for stage, span in ring.prefill_spans if stage == 0 and span.request_id == 90]
+    assert ring.preemptions == times
+    assert sum(span.tokens for span in computed) <= 97 + 16 * times
+    assert ring.head.book.fetches.fetched_blocks >= 4 * times
+    assert ring.answers[90] == ring.expected_answer(90)
+    ring.assert_nothing_left()
+
+
 def test_others_go_on_while_blocks_come_back(make_ring, make_request):
     ring = make_ring(1, 3, 16 * 10, prefix_cache=True, tiers=CacheTiers(8))
     first, other = tuple(range(129)), tuple(range(900, 1029))

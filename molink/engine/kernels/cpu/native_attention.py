@@ -75,60 +75,37 @@ class AttentionKernels:
         batch: RaggedBatch,
         window: int | None,
         variant: AttentionVariant,
+        log_sums_TH: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention [T, H, V] of a batch whose keys and values are in the pool already. Rows that
-        belong to no span are not written."""
+        belong to no span are not written; where log-sum-exps are wanted they are as if they saw
+        nothing."""
         out_THV = query_THA.new_empty(*query_THA.shape[:2], layer.values.size)
-        self._call(query_THA, layer, batch, window, variant, out_THV)
-        return out_THV
-
-    def attend_part(
-        self,
-        query_THA: torch.Tensor,
-        layer: LayerKv,
-        batch: RaggedBatch,
-        window: int | None,
-        variant: AttentionVariant,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attention of decode rows to some of their keys, and its log-sum-exp [T, H] in fp32: the
-        logarithm of the sum of the exponentials of the scores, sinks included, -inf where there are
-        none. Parts are joined by the softmax of their log-sum-exps; sinks belong to one of them."""
-        assert not batch.has_pieces, "the span kernel returns no log-sum-exp"
-        out_THV = query_THA.new_zeros(*query_THA.shape[:2], layer.values.size)
-        log_sums_TH = query_THA.new_full(query_THA.shape[:2], -torch.inf, dtype=torch.float32)
-        self._call(query_THA, layer, batch, window, variant, out_THV, log_sums_TH)
-        return out_THV, log_sums_TH
-
-    def _call(
-        self,
-        query_THA: torch.Tensor,
-        layer: LayerKv,
-        batch: RaggedBatch,
-        window: int | None,
-        variant: AttentionVariant,
-        out_THV: torch.Tensor,
-        log_sums_TH: torch.Tensor | None = None,
-    ) -> None:
-        log_sums = None if log_sums_TH is None else log_sums_TH.data_ptr()
-        calls: list[tuple[Any, tuple[int | None, ...]]] = []
+        if log_sums_TH is not None and not batch.covers(len(query_THA)):
+            out_THV.zero_()
+            log_sums_TH.fill_(-torch.inf)
+        kernels = []
         if batch.has_decodes:
-            calls.append((self.library.decode_attention, (log_sums,)))
+            kernels.append(self.library.decode_attention)
         if batch.has_pieces:
-            calls.append((self.library.span_attention, ()))
-        run_kernels(calls, query_THA, layer, batch, window, variant, out_THV)
+            kernels.append(self.library.span_attention)
+        run_kernels(kernels, query_THA, layer, batch, window, variant, out_THV, log_sums_TH)
+        return out_THV
 
 
 def run_kernels(
-    calls: Sequence[tuple[Any, tuple[int | None, ...]]],
+    kernels: Sequence[Any],
     query_THA: torch.Tensor,
     layer: LayerKv,
     batch: RaggedBatch,
     window: int | None,
     variant: AttentionVariant,
     out_THV: torch.Tensor,
+    log_sums_TH: torch.Tensor | None = None,
 ) -> None:
-    """Call C functions, each with more pointers of its own. Raises MemoryError where there is none
-    for the scores."""
+    """Call C functions. Log-sum-exps [T, H] in fp32, where they are wanted, are the logarithms of
+    the sums of the exponentials of the scores, sinks included, -inf where there are none. Raises
+    MemoryError where there is none for the scores."""
     # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
     query_THA, sinks = query_THA.contiguous(), _sinks(variant)
     given = (
@@ -138,8 +115,9 @@ def run_kernels(
         ctypes.byref(kv_of(layer)),
         None if sinks is None else sinks.data_ptr(),
         out_THV.data_ptr(),
+        None if log_sums_TH is None else log_sums_TH.data_ptr(),
     )
-    if any(kernel(*given, *more, torch.get_num_threads()) for kernel, more in calls):
+    if any(kernel(*given, torch.get_num_threads()) for kernel in kernels):
         raise MemoryError("no memory for attention scores")
 
 
@@ -203,7 +181,7 @@ def _kernels() -> AttentionKernels | None:
         return None
     pointer = ctypes.c_void_p
     decode, span = library.decode_attention, library.span_attention
-    decode.argtypes, span.argtypes = [*[pointer] * 7, ctypes.c_int], [*[pointer] * 6, ctypes.c_int]
+    decode.argtypes = span.argtypes = [*[pointer] * 7, ctypes.c_int]
     decode.restype = span.restype = ctypes.c_int
     kernels = AttentionKernels(library)
     return kernels if _agrees(kernels) else None

@@ -1,5 +1,6 @@
-"""Attention of decode rows in fp32 through our C kernel (`native/decode_attention_f32.h`), for CPUs
-without bfloat16 instructions.
+"""Attention of decode rows through our C kernel (`native/decode_attention.h`), for CPUs without
+bfloat16 instructions: in fp32, which stages compute in there, and in bfloat16, widened as it is
+read, in which such a CPU may hold KV of a stage that computes elsewhere.
 
 torch wants the keys of a sequence in one piece. A sequence that begins with cached blocks, or for
 which room was made, has them in several, and to gather them costs as much again as to attend. The
@@ -12,6 +13,7 @@ Shapes: T rows of the batch, H query heads, V size of values.
 import ctypes
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -29,12 +31,15 @@ Call = tuple[LayerKv, RaggedBatch, int | None, AttentionVariant]
 SIZE_STEP = 16
 """Head sizes must be multiples of it: numbers in a vector of AVX512."""
 
+NAMES = {torch.float32: "decode_attention_f32", torch.bfloat16: "decode_attention_bf16"}
+"""The kernel for each number format of queries, keys and values."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeKernel:
-    """The compiled kernel, called with tensors."""
+    """The compiled kernel for one number format, called with tensors."""
 
-    library: ctypes.CDLL
+    function: Any
 
     def attend(
         self,
@@ -44,44 +49,46 @@ class DecodeKernel:
         window: int | None,
         variant: AttentionVariant,
         out_THV: torch.Tensor,
+        log_sums_TH: torch.Tensor | None = None,
     ) -> None:
         """Attend the spans of one row, whose keys and values are in the pool already; other rows
         of `out_THV` are not written. Raises MemoryError where there is none for the scores."""
-        calls = [(self.library.decode_attention_f32, ())]
-        run_kernels(calls, query_THA, layer, batch, window, variant, out_THV)
+        call = (query_THA, layer, batch, window, variant, out_THV, log_sums_TH)
+        run_kernels([self.function], *call)
 
 
 def decode_kernel_for(query_THA: torch.Tensor, layer: LayerKv) -> DecodeKernel | None:
     """The kernel, or None where it cannot compute this layer."""
     kinds = {query_THA.dtype, layer.keys.rows_SKA.dtype, layer.values.rows_SKA.dtype}
     suits = (
-        kinds == {torch.float32}
+        kinds == {query_THA.dtype}
+        and query_THA.dtype in NAMES
         and query_THA.device.type == "cpu"
         and layer.keys.size % SIZE_STEP == 0
         and layer.values.size % SIZE_STEP == 0
     )
-    return _kernel() if suits and not are_refused() else None
+    return _kernel(query_THA.dtype) if suits and not are_refused() else None
 
 
 @cache
-def _kernel() -> DecodeKernel | None:
-    return decode_kernel_of(native_library(AVX512) or native_library(AVX2))
+def _kernel(dtype: torch.dtype) -> DecodeKernel | None:
+    return decode_kernel_of(native_library(AVX512) or native_library(AVX2), dtype)
 
 
-def decode_kernel_of(library: ctypes.CDLL | None) -> DecodeKernel | None:
-    """The kernel of a library, if it gives the same numbers as torch."""
-    if library is None:
+def decode_kernel_of(library: ctypes.CDLL | None, dtype: torch.dtype) -> DecodeKernel | None:
+    """The kernel of a library, if it gives the same numbers as torch. There is none in bfloat16
+    where CPUs have instructions for it: kernels of their own (`native_attention`) compute there."""
+    function = None if library is None else getattr(library, NAMES[dtype], None)
+    if function is None:
         return None
-    pointer = ctypes.c_void_p
-    library.decode_attention_f32.argtypes = [*[pointer] * 6, ctypes.c_int]
-    library.decode_attention_f32.restype = ctypes.c_int
-    kernel = DecodeKernel(library)
-    return kernel if _agrees(kernel) else None
+    function.argtypes, function.restype = [*[ctypes.c_void_p] * 7, ctypes.c_int], ctypes.c_int
+    kernel = DecodeKernel(function)
+    return kernel if _agrees(kernel, dtype) else None
 
 
-def _agrees(kernel: DecodeKernel) -> bool:
+def _agrees(kernel: DecodeKernel, dtype: torch.dtype) -> bool:
     """Compare with torch on a decode row."""
-    random = partial(probe_numbers, dtype=torch.float32)
+    random = partial(probe_numbers, dtype=dtype)
     layer = LayerKv(KvRows(random(PROBE_SLOTS, 2, 48)), KvRows(random(PROBE_SLOTS, 2, 32)))
 
     def attend(query_THA: torch.Tensor, *call: *Call) -> torch.Tensor:

@@ -59,9 +59,12 @@ class RaggedAttention:
         log_sums: bool = False,
     ) -> Attended:
         """Attention of a batch whose keys and values are in the pool already. Rows that belong to
-        no span are not written."""
+        no span are not written; where log-sum-exps are wanted they are as if they saw nothing."""
         out_THV = q_THA.new_empty(*q_THA.shape[:2], layer.values.size)
         sums_TH = q_THA.new_empty(q_THA.shape[:2], dtype=torch.float32) if log_sums else None
+        if sums_TH is not None and not batch.covers(len(q_THA)):
+            out_THV.zero_()
+            sums_TH.fill_(-torch.inf)
         call = _Call(self, q_THA, layer, batch, window, variant, Attended(out_THV, sums_TH))
         call.run()
         return call.result

@@ -118,8 +118,12 @@ class DecodeGraphs:
         if not has_kernel and rows * blocks > GATHERED_BLOCKS_MAX:
             self.refused[rows] = f"torch would read {blocks * BLOCK_TOKENS:,} tokens for each"
             return
-        padding = kv.blocks_total * BLOCK_TOKENS, stage.state_slots or 0
-        inputs = StaticInputs(rows, blocks, stage.hidden_size, stage.dtype, stage.device, padding)
+        last = kv.blocks_total, stage.windows.blocks.blocks_total
+        padding = last[0] * BLOCK_TOKENS, stage.state_slots or 0, last[1] * BLOCK_TOKENS
+        sizes = rows, blocks, stage.hidden_size
+        inputs = StaticInputs(
+            *sizes, stage.dtype, stage.device, padding, has_windows=bool(stage.windows.layers)
+        )
         try:
             recording = recorder.record(lambda: stage.static_rows(inputs))
         except Exception as error:  # Whatever a driver or a library says: steps are launched.

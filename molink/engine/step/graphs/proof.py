@@ -66,7 +66,8 @@ class Proof:
         finally:
             for number in range(count):
                 stage.release(Release(REQUEST_ID - number))
-            stage.kv_memory.clear()  # Random rows may have left the range of numbers.
+            for pool in (stage.kv_memory, stage.windows.tensors):
+                pool.clear()  # Random rows may have left the range of numbers.
 
     def trouble(self, step: RecordedStep) -> str | None:
         """Fault of a recorded step; None: nothing is wrong."""
@@ -91,6 +92,7 @@ class Proof:
         self._compute(spans)
         for number, tokens in enumerate(self.tokens):
             self.stage.kv.grow(REQUEST_ID - number, tokens + 2)
+            self.stage.windows.grow([Span(REQUEST_ID - number, tokens, tokens + 2, False)])
 
     def _compute(self, spans: list[Span]) -> None:
         sampling = SamplingParams(max_tokens=1, temperature=0.0)

@@ -37,7 +37,7 @@ class RecordedStep:
 
 def decode_rows(stage: RunnableStage, batch: Batch, token_ids: Sequence[int]) -> list[DecodeRow]:
     """Rows of a batch of one token for each span; `token_ids` where the stage reads them."""
-    has_states = stage.state_slots is not None
+    has_states, has_windows = bool(stage.states.layers), bool(stage.windows.layers)
     ids = token_ids or [0] * len(batch.spans)
     return [
         DecodeRow(
@@ -45,6 +45,7 @@ def decode_rows(stage: RunnableStage, batch: Batch, token_ids: Sequence[int]) ->
             span.start,
             stage.kv.table(span.request_id),
             stage.states.take(span.request_id) if has_states else 0,
+            stage.windows.blocks.table(span.request_id) if has_windows else (),
         )
         for span, token_id in zip(batch.spans, ids, strict=True)
     ]

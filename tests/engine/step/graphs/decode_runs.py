@@ -67,6 +67,7 @@ def _grown(stage, batch):
     """The rows of which a tail is to give logits."""
     for span in batch.spans:
         stage.kv.grow(span.request_id, span.end)
+    stage.windows.grow(batch.spans)
     return list(range(batch.tokens)) if stage.is_tail else []
 
 

@@ -65,3 +65,11 @@ def unproven():
 
 def read_lengths(start_S, keys_S, blocks_SB, over=DecodeTables.over):
     return over(start_S, torch.tensor(keys_S.tolist(), dtype=torch.int32), blocks_SB)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss"])
+def test_layers_with_a_window_replay_over_blocks_of_their_own(name):
+    stage = static_stage(name, range(3), 3, TapeRecorder())
+    assert stage.fallbacks.decode is None
+    assert stage.windows.layers
+    assert worst_difference(stage) <= DIFFERENCE_MAX

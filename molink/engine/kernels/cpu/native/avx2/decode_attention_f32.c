@@ -2,4 +2,9 @@
 
 #include "vectors.h"
 
-#include "../decode_attention_f32.h"
+typedef float number;
+#define DECODE_ATTENTION decode_attention_f32
+#define load_numbers load
+#define store_numbers store
+
+#include "../decode_attention.h"

@@ -62,8 +62,9 @@ static inline void cap(float *scores, long count, float softcap)
             scores[n] = softcap * tanhf(scores[n] / softcap);
 }
 
-/* Turn scores into weights that add up to one; `sink` (or -inf) is one more score, without a value. */
-static inline void softmax(float *scores, long count, float sink)
+/* Turn scores into weights that add up to one; `sink` (or -inf) is one more score, without a value. Returns the
+ * logarithm of the sum of the exponentials of all of them. */
+static inline float softmax(float *scores, long count, float sink)
 {
     __m512 high = _mm512_set1_ps(sink);
     for (long n = 0; n < count; n += 16) {
@@ -79,11 +80,13 @@ static inline void softmax(float *scores, long count, float sink)
         sum = _mm512_mask_add_ps(sum, mask, sum, weight);
         _mm512_mask_storeu_ps(scores + n, mask, weight);
     }
-    __m512 share = _mm512_set1_ps(1.0f / (_mm512_reduce_add_ps(sum) + expf(sink - highest)));
+    float total = _mm512_reduce_add_ps(sum) + expf(sink - highest);
+    __m512 share = _mm512_set1_ps(1.0f / total);
     for (long n = 0; n < count; n += 16) {
         __mmask16 mask = first_lanes(count - n);
         _mm512_mask_storeu_ps(scores + n, mask, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, scores + n), share));
     }
+    return highest + logf(total);
 }
 
 /* Attention [row][query head][value] of the spans of one row, and of those of several. Return 0, or 1 when there was no
@@ -93,6 +96,6 @@ static inline void softmax(float *scores, long count, float sink)
 int decode_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
                      const float *sinks, bfloat16 *out, float *lse, int threads);
 int span_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
-                   const float *sinks, bfloat16 *out, int threads);
+                   const float *sinks, bfloat16 *out, float *lse, int threads);
 
 #endif

@@ -1,12 +1,14 @@
 /* Attention of single query rows (decoding) over the keys and values in the paged pool, bfloat16 or int8.
  *
- * One unit of work is one row and one kv head. Its keys are read block by block where they are, and walked in chunks
- * whose scores stay in the first-level cache, with an online softmax: highest score and sum of weights so far, and what was summed before fades when a
- * chunk brings a higher one. So each key and value is read once, however long the context; with all scores first, the
- * walk over the values read them once for each query head and every 16 channels. Sixteen keys are scored at a time
- * (VDPBF16PS, fp32 sums), their sums folded by a tree of additions. Int8 codes are exact in bfloat16: a key's scale
- * multiplies its scores, a value's scale its weights. Softcap and sinks cost nothing here, a window is just a later
- * first key. No copy, no mask, no padding between sequences, and a row's bits depend on nothing but its own keys.
+ * One unit of work is one row and some neighbouring kv heads, all of them where one thread computes. Its keys are read
+ * block by block where they are, each block's for all of these heads, as it lies in memory: head by head each page is
+ * met as often as there are heads, and neither the processor's prefetching nor its table of pages keeps up. Keys are
+ * walked in chunks with an online softmax: highest score and sum of weights so far, and what was summed before fades
+ * when a chunk brings a higher one. So each key and value is read once, however long the context. Sixteen keys are
+ * scored at a time (VDPBF16PS, fp32 sums), their sums folded by a tree of additions. Int8 codes are exact in bfloat16: a
+ * key's scale multiplies its scores, a value's scale its weights. Softcap and sinks cost nothing here, a window is just
+ * a later first key. No copy, no mask, no padding between sequences, and a row's bits depend on nothing but its own
+ * keys: not on which heads are computed together.
  */
 
 #include <stdlib.h>
@@ -15,7 +17,7 @@
 
 #define CHUNK 256
 #define KEYS BLOCK
-#define AHEAD 8 /* values */
+#define HEADS_MAX 64 /* query heads of a unit, if those of one kv head are not more */
 
 /* Some keys of a row, those of its blocks: from the one numbered `from` on, up to `count`. */
 struct part {
@@ -31,10 +33,10 @@ static inline long slot_behind(struct part p, long n)
 }
 
 struct scratch {
-    float *scores;                    /* [group][CHUNK] */
-    float *sums;                      /* [group][value_size]: weighted values so far */
-    float *highest, *total, *fading;  /* [group] */
-    float *key_scales, *value_scales; /* [CHUNK] */
+    float *scores;                    /* [query heads][CHUNK] */
+    float *sums;                      /* [query heads][value_size]: weighted values so far */
+    float *highest, *total, *fading;  /* [query heads] */
+    float *key_scales, *value_scales; /* [BLOCK], [CHUNK] */
     bfloat16 *keys;                   /* [KEYS][key_size] */
 };
 
@@ -94,30 +96,33 @@ fetch_keys(const int coded, struct shape s, const void *keys, long at, long behi
     return scratch;
 }
 
+/* Scores of one block's keys, numbers [n, n + 16) of the part, for the query heads of one kv head. */
 static inline __attribute__((always_inline)) void
-score(const int coded, struct shape s, const bfloat16 *query, const void *keys, long head, struct part p,
-      struct scratch t)
+score(const int coded, struct shape s, const bfloat16 *query, const struct kv *kv, long head, struct part p, long n,
+      float *scores, struct scratch t)
 {
-    for (long n = 0; n < p.count; n += KEYS) {
-        long stride, at = p.blocks[n / KEYS] * (long)BLOCK * s.key_token + head * s.key_head;
-        long behind = slot_behind(p, n / KEYS) * s.key_token + head * s.key_head;
-        const bfloat16 *key = fetch_keys(coded, s, keys, at, behind, p.count - n, t.keys, &stride);
-        __m512 scale = _mm512_set1_ps(s.scale);
-        if (coded)
-            scale = _mm512_mul_ps(scale, _mm512_loadu_ps(t.key_scales + n));
-        for (long g = 0; g < s.group; g++) {
-            __m512 sum[KEYS];
+    long slot = p.blocks[n / BLOCK] * (long)BLOCK, stride;
+    const bfloat16 *key = fetch_keys(coded, s, kv->keys, slot * s.key_token + head * s.key_head,
+                                     slot_behind(p, n / BLOCK) * s.key_token + head * s.key_head, p.count - n, t.keys,
+                                     &stride);
+    __m512 scale = _mm512_set1_ps(s.scale);
+    if (coded) {
+        decode_scales(kv->key_scales + slot * s.kv_heads + head, s.kv_heads,
+                      p.count - n < BLOCK ? p.count - n : BLOCK, t.key_scales);
+        scale = _mm512_mul_ps(scale, _mm512_loadu_ps(t.key_scales));
+    }
+    for (long g = 0; g < s.group; g++) {
+        __m512 sum[KEYS];
+#pragma GCC unroll 16
+        for (int k = 0; k < KEYS; k++)
+            sum[k] = _mm512_setzero_ps();
+        for (long i = 0; i < s.key_size; i += 32) {
+            __m512bh channels = (__m512bh)_mm512_loadu_si512(query + g * s.key_size + i);
 #pragma GCC unroll 16
             for (int k = 0; k < KEYS; k++)
-                sum[k] = _mm512_setzero_ps();
-            for (long i = 0; i < s.key_size; i += 32) {
-                __m512bh channels = (__m512bh)_mm512_loadu_si512(query + g * s.key_size + i);
-#pragma GCC unroll 16
-                for (int k = 0; k < KEYS; k++)
-                    sum[k] = _mm512_dpbf16_ps(sum[k], channels, (__m512bh)_mm512_loadu_si512(key + k * stride + i));
-            }
-            _mm512_storeu_ps(t.scores + g * CHUNK + n, _mm512_mul_ps(sums_of_lanes(sum), scale));
+                sum[k] = _mm512_dpbf16_ps(sum[k], channels, (__m512bh)_mm512_loadu_si512(key + k * stride + i));
         }
+        _mm512_storeu_ps(scores + g * CHUNK + n, _mm512_mul_ps(sums_of_lanes(sum), scale));
     }
 }
 
@@ -147,41 +152,32 @@ static void weigh_scores(float *scores, struct part p, const float *value_scales
     *highest = now;
 }
 
-/* Channels [i, i + 16 vectors) of the weighted sum, for `heads` heads: each value is read once for all of them. */
+/* Add the values of one block, numbers [n, end) of the part, to channels [i, i + 16 vectors) of the sums of `heads`
+ * heads: each value is read once for all of them. */
 static inline __attribute__((always_inline)) void
-add_values(const int coded, const int heads, const int vectors, struct shape s, const void *values, long head_at,
-           struct part p, long g, long i, struct scratch t)
+add_values(const int coded, const int heads, const int vectors, struct shape s, const void *values, long at,
+           long behind, long n, long end, const float *weights, float *sums)
 {
     long stride = s.value_token;
-    float *sums = t.sums + g * s.value_size + i;
-    const float *weights = t.scores + g * CHUNK;
     __m512 sum[4][4];
 #pragma GCC unroll 4
     for (int head = 0; head < heads; head++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            sum[head][v] = _mm512_mul_ps(_mm512_loadu_ps(sums + head * s.value_size + 16 * v),
-                                         _mm512_set1_ps(t.fading[g + head]));
-    for (long n = p.from, end; n < p.count; n = end) {
-        long first = n / BLOCK * BLOCK, behind = slot_behind(p, n / BLOCK);
-        long at = (p.blocks[n / BLOCK] * (long)BLOCK + n % BLOCK) * stride + head_at + i;
-        end = first + BLOCK < p.count ? first + BLOCK : p.count;
-        for (; n < end; n++, at += stride) {
-            __m512 value[4];
-            long jump = n - first + AHEAD - BLOCK;
-            ask_for(coded, values, jump < 0 ? at + AHEAD * stride : (behind + jump) * stride + head_at + i,
-                    16 * vectors);
+            sum[head][v] = _mm512_loadu_ps(sums + head * s.value_size + 16 * v);
+    for (; n < end; n++, at += stride, behind += stride) {
+        __m512 value[4];
+        ask_for(coded, values, behind, 16 * vectors);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            value[v] = coded ? decoded((const int8_t *)values + at + 16 * v)
+                             : widened(_mm256_loadu_si256((const void *)((const bfloat16 *)values + at + 16 * v)));
+#pragma GCC unroll 4
+        for (int head = 0; head < heads; head++) {
+            __m512 weight = _mm512_set1_ps(weights[head * CHUNK + n]);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                value[v] = coded ? decoded((const int8_t *)values + at + 16 * v)
-                                 : widened(_mm256_loadu_si256((const void *)((const bfloat16 *)values + at + 16 * v)));
-#pragma GCC unroll 4
-            for (int head = 0; head < heads; head++) {
-                __m512 weight = _mm512_set1_ps(weights[head * CHUNK + n]);
-#pragma GCC unroll 4
-                for (int v = 0; v < vectors; v++)
-                    sum[head][v] = _mm512_fmadd_ps(value[v], weight, sum[head][v]);
-            }
+                sum[head][v] = _mm512_fmadd_ps(value[v], weight, sum[head][v]);
         }
     }
 #pragma GCC unroll 4
@@ -192,70 +188,91 @@ add_values(const int coded, const int heads, const int vectors, struct shape s, 
 }
 
 static inline __attribute__((always_inline)) void
-add_heads(const int coded, const int heads, struct shape s, const void *values, long head_at, struct part p, long g,
-          struct scratch t)
+add_heads(const int coded, const int heads, struct shape s, const void *values, long at, long behind, long n, long end,
+          const float *weights, float *sums)
 {
     long i = 0;
     for (; i + 64 <= s.value_size; i += 64)
-        add_values(coded, heads, 4, s, values, head_at, p, g, i, t);
+        add_values(coded, heads, 4, s, values, at + i, behind + i, n, end, weights, sums + i);
     for (; i < s.value_size; i += 16)
-        add_values(coded, heads, 1, s, values, head_at, p, g, i, t);
+        add_values(coded, heads, 1, s, values, at + i, behind + i, n, end, weights, sums + i);
 }
 
+/* Add the values of one block for the query heads of one kv head. */
 static inline __attribute__((always_inline)) void
-attend_chunk(const int coded, struct shape s, const bfloat16 *query, struct kv kv, long head, struct part p,
-             struct scratch t)
+add_block(const int coded, struct shape s, const struct kv *kv, long head, struct part p, long n, const float *weights,
+          float *sums)
 {
-    for (long n = 0; coded && n < p.count; n += BLOCK) {
-        long at = p.blocks[n / BLOCK] * (long)BLOCK * s.kv_heads + head;
-        decode_scales(kv.key_scales + at, s.kv_heads, p.count - n < BLOCK ? p.count - n : BLOCK, t.key_scales + n);
-        decode_scales(kv.value_scales + at, s.kv_heads, p.count - n < BLOCK ? p.count - n : BLOCK, t.value_scales + n);
-    }
-    score(coded, s, query, kv.keys, head, p, t);
-    for (long g = 0; g < s.group; g++) {
-        cap(t.scores + g * CHUNK, p.count, s.softcap);
-        weigh_scores(t.scores + g * CHUNK, p, coded ? t.value_scales : 0, t.highest + g, t.total + g, t.fading + g);
-    }
-    long g = 0, head_at = head * s.value_head;
+    long from = n > p.from ? n : p.from, end = n + BLOCK < p.count ? n + BLOCK : p.count, g = 0;
+    long at = (p.blocks[n / BLOCK] * (long)BLOCK + from - n) * s.value_token + head * s.value_head;
+    long behind = (slot_behind(p, n / BLOCK) + from - n) * s.value_token + head * s.value_head;
     for (; g + 4 <= s.group; g += 4)
-        add_heads(coded, 4, s, kv.values, head_at, p, g, t);
+        add_heads(coded, 4, s, kv->values, at, behind, from, end, weights + g * CHUNK, sums + g * s.value_size);
     for (; g + 2 <= s.group; g += 2)
-        add_heads(coded, 2, s, kv.values, head_at, p, g, t);
+        add_heads(coded, 2, s, kv->values, at, behind, from, end, weights + g * CHUNK, sums + g * s.value_size);
     for (; g < s.group; g++)
-        add_heads(coded, 1, s, kv.values, head_at, p, g, t);
+        add_heads(coded, 1, s, kv->values, at, behind, from, end, weights + g * CHUNK, sums + g * s.value_size);
 }
 
-static void attend(struct shape s, const bfloat16 *query, struct kv kv, struct span span, long window, long head,
-                   const float *sinks, bfloat16 *out, float *lse, struct scratch t)
+static void fade(float *sums, long count, float by)
 {
-    long seen = span.start + 1, end = seen < span.keys ? seen : span.keys;
+    for (long i = 0; i < count; i += 16)
+        _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), _mm512_set1_ps(by)));
+}
+
+/* Some keys of a row for kv heads [head, head + heads): block by block, so that what lies together is read together. */
+static inline __attribute__((always_inline)) void
+attend_chunk(const int coded, struct shape s, const bfloat16 *query, const struct kv *kv, long head, long heads,
+             struct part p, struct scratch t)
+{
+    for (long n = 0; n < p.count; n += BLOCK)
+        for (long h = 0; h < heads; h++)
+            score(coded, s, query + h * s.group * s.key_size, kv, head + h, p, n, t.scores + h * s.group * CHUNK, t);
+    for (long q = 0; q < heads * s.group; q++) {
+        for (long n = 0; coded && q % s.group == 0 && n < p.count; n += BLOCK)
+            decode_scales(kv->value_scales + p.blocks[n / BLOCK] * (long)BLOCK * s.kv_heads + head + q / s.group,
+                          s.kv_heads, p.count - n < BLOCK ? p.count - n : BLOCK, t.value_scales + n);
+        cap(t.scores + q * CHUNK, p.count, s.softcap);
+        weigh_scores(t.scores + q * CHUNK, p, coded ? t.value_scales : 0, t.highest + q, t.total + q, t.fading + q);
+        fade(t.sums + q * s.value_size, s.value_size, t.fading[q]);
+    }
+    for (long n = p.from / BLOCK * BLOCK; n < p.count; n += BLOCK)
+        for (long h = 0; h < heads; h++)
+            add_block(coded, s, kv, head + h, p, n, t.scores + h * s.group * CHUNK,
+                      t.sums + h * s.group * s.value_size);
+}
+
+static void attend(struct shape s, const bfloat16 *query, const struct kv *kv, struct span span, long window, long head,
+                   long heads, const float *sinks, bfloat16 *out, float *lse, struct scratch t)
+{
+    long seen = span.start + 1, end = seen < span.keys ? seen : span.keys, rows = heads * s.group;
     long first = window && seen > window ? seen - window : 0, blocks = (end + BLOCK - 1) / BLOCK;
-    memset(t.sums, 0, sizeof(float) * (size_t)(s.group * s.value_size));
-    for (long g = 0; g < s.group; g++) {
-        t.highest[g] = sinks ? sinks[g] : -INFINITY;
-        t.total[g] = sinks || first >= end ? 1 : 0;
+    memset(t.sums, 0, sizeof(float) * (size_t)(rows * s.value_size));
+    for (long q = 0; q < rows; q++) {
+        t.highest[q] = sinks ? sinks[q] : -INFINITY;
+        t.total[q] = sinks || first >= end ? 1 : 0;
     }
     for (long n = first / BLOCK * BLOCK; first < end && n < end; n += CHUNK) {
         struct part p = {span.blocks + n / BLOCK, blocks - n / BLOCK, n < first ? first - n : 0,
                          end - n < CHUNK ? end - n : CHUNK};
-        if (kv.key_scales)
-            attend_chunk(1, s, query, kv, head, p, t);
+        if (kv->key_scales)
+            attend_chunk(1, s, query, kv, head, heads, p, t);
         else
-            attend_chunk(0, s, query, kv, head, p, t);
+            attend_chunk(0, s, query, kv, head, heads, p, t);
     }
-    for (long g = 0; g < s.group; g++)
+    for (long q = 0; q < rows; q++)
         for (long i = 0; i < s.value_size; i += 16) {
-            __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(t.sums + g * s.value_size + i), _mm512_set1_ps(1 / t.total[g]));
-            _mm256_storeu_si256((void *)(out + g * s.value_size + i), (__m256i)_mm512_cvtneps_pbh(sum));
+            __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(t.sums + q * s.value_size + i), _mm512_set1_ps(1 / t.total[q]));
+            _mm256_storeu_si256((void *)(out + q * s.value_size + i), (__m256i)_mm512_cvtneps_pbh(sum));
         }
-    for (long g = 0; lse && g < s.group; g++)
-        lse[g] = t.highest[g] + logf(t.total[g]); /* -inf + log 1 where nothing is seen */
+    for (long q = 0; lse && q < rows; q++)
+        lse[q] = t.highest[q] + logf(t.total[q]); /* -inf + log 1 where nothing is seen */
 }
 
-static float *scratch_for(struct shape s, struct scratch *t)
+static float *scratch_for(struct shape s, long heads, struct scratch *t)
 {
-    size_t group = (size_t)s.group, sums = group * (size_t)s.value_size;
-    size_t floats = group * CHUNK + sums + 3 * group + 2 * CHUNK;
+    size_t group = (size_t)(heads * s.group), sums = group * (size_t)s.value_size;
+    size_t floats = group * CHUNK + sums + 3 * group + BLOCK + CHUNK;
     float *memory = malloc(4 * floats + 2 * KEYS * (size_t)s.key_size);
     if (memory) {
         t->scores = memory;
@@ -264,29 +281,39 @@ static float *scratch_for(struct shape s, struct scratch *t)
         t->total = t->highest + group;
         t->fading = t->total + group;
         t->key_scales = t->fading + group;
-        t->value_scales = t->key_scales + CHUNK;
+        t->value_scales = t->key_scales + BLOCK;
         t->keys = (bfloat16 *)(memory + floats);
     }
     return memory;
+}
+
+/* Kv heads that a thread takes together: all that lie together, but for two units for each thread. */
+static long heads_of_unit(struct shape s, long spans, int threads)
+{
+    long units = threads > 1 ? (2 * threads + spans - 1) / spans : 1;
+    long most = HEADS_MAX / s.group > 1 ? HEADS_MAX / s.group : 1, heads = (s.kv_heads + units - 1) / units;
+    return heads < most ? heads : most;
 }
 
 int decode_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
                      const float *sinks, bfloat16 *out, float *lse, int threads)
 {
     struct shape s = *shape;
+    const long heads = heads_of_unit(s, batch->spans, threads), units = (s.kv_heads + heads - 1) / heads;
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         struct scratch t;
-        float *memory = scratch_for(s, &t);
+        float *memory = scratch_for(s, heads, &t);
         if (!memory)
             failed = 1;
 #pragma omp for schedule(dynamic)
-        for (long unit = 0; unit < batch->spans * s.kv_heads; unit++) {
-            struct span span = span_of(batch, unit / s.kv_heads);
-            long head = unit % s.kv_heads, query_head = (span.row * s.kv_heads + head) * s.group;
+        for (long unit = 0; unit < batch->spans * units; unit++) {
+            struct span span = span_of(batch, unit / units);
+            long head = unit % units * heads, query_head = (span.row * s.kv_heads + head) * s.group;
+            long some = s.kv_heads - head < heads ? s.kv_heads - head : heads;
             if (memory && span.rows == 1)
-                attend(s, query + query_head * s.key_size, *kv, span, batch->window, head,
+                attend(s, query + query_head * s.key_size, kv, span, batch->window, head, some,
                        sinks ? sinks + head * s.group : 0, out + query_head * s.value_size, lse ? lse + query_head : 0, t);
         }
         free(memory);

@@ -171,7 +171,7 @@ static int attend(const struct layer *layer, const struct batch *batch, const st
     for (long n = 0; n < batch->spans; n++)
         *(batch->rows[n] == 1 ? &has_decodes : &has_pieces) = 1;
     return (has_decodes && decode_attention(&layer->shape, batch, query, kv, layer->sinks, out, 0, threads)) ||
-           (has_pieces && span_attention(&layer->shape, batch, query, kv, layer->sinks, out, threads));
+           (has_pieces && span_attention(&layer->shape, batch, query, kv, layer->sinks, out, 0, threads));
 }
 
 static inline long larger(long a, long b)

@@ -175,30 +175,31 @@ static void weigh_by_vectors(long rows, struct shape s, struct scratch t, long s
     }
 }
 
-/* Weights of one row as bfloat16 over [start, end), zero where the row does not look. */
-static void weights_of_row(struct shape s, struct scratch t, float *scores, long start, long end, long first, long last,
+/* Weights of one row as bfloat16 over [start, end), zero where the row does not look; returns its log-sum-exp. */
+static float weights_of_row(struct shape s, struct scratch t, float *scores, long start, long end, long first, long last,
                            float sink, bfloat16 *weights)
 {
     long count = last - first;
     if (count <= 0) {
         memset(weights + start, 0, (size_t)(end - start) * sizeof *weights);
-        return;
+        return sink;
     }
     if (t.key_scales)
         multiply(scores + first, t.key_scales + first, count);
     cap(scores + first, count, s.softcap);
-    softmax(scores + first, count, sink);
+    float log_sum = softmax(scores + first, count, sink);
     if (t.value_scales)
         multiply(scores + first, t.value_scales + first, count);
     memset(scores + start, 0, (size_t)(first - start) * sizeof *scores);
     memset(scores + last, 0, (size_t)(end - last) * sizeof *scores);
     for (long n = start; n < end; n += 16)
         _mm256_storeu_si256((void *)(weights + n), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(scores + n)));
+    return log_sum;
 }
 
 /* Query rows [begin, begin + rows) of one kv head, counted token by token, heads of the group within a token. */
 static void attend_rows(struct shape s, struct seen seen, struct scratch t, const float *sinks, long begin, long rows,
-                        const bfloat16 *query, bfloat16 *out)
+                        const bfloat16 *query, bfloat16 *out, float *lse)
 {
     long heads = s.kv_heads * s.group, stride = padded(seen.keys), before = seen.before;
     long first_token = begin / s.group, last_token = (begin + rows - 1) / s.group;
@@ -213,12 +214,14 @@ static void attend_rows(struct shape s, struct seen seen, struct scratch t, cons
     }
     (t.at_once == TILED_ROWS ? score_by_tiles : score_by_vectors)(rows, s, t, start, end, stride);
     for (long row = 0; row < rows; row++) {
-        long last = before + (begin + row) / s.group + 1, head = (begin + row) % s.group;
+        long token = (begin + row) / s.group, head = (begin + row) % s.group, last = before + token + 1;
         long first = seen.window && last > seen.window ? last - seen.window : 0;
         if (last > seen.keys)
             last = seen.keys;
-        weights_of_row(s, t, t.scores + row * stride, start, end, first, last, sinks ? sinks[head] : -INFINITY,
-                       t.weights + row * stride);
+        float log_sum = weights_of_row(s, t, t.scores + row * stride, start, end, first, last,
+                                       sinks ? sinks[head] : -INFINITY, t.weights + row * stride);
+        if (lse)
+            lse[token * heads + head] = log_sum;
     }
     (t.at_once == TILED_ROWS ? weigh_by_tiles : weigh_by_vectors)(rows, s, t, start, end, stride);
     for (long row = 0; row < rows; row++) {
@@ -272,7 +275,7 @@ static struct seen seen_by(struct span span, long window)
 }
 
 int span_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
-                   const float *sinks, bfloat16 *out, int threads)
+                   const float *sinks, bfloat16 *out, float *lse, int threads)
 {
     struct shape s = *shape;
     const int by_tiles = amx_allowed();
@@ -296,7 +299,7 @@ int span_attention(const struct shape *shape, const struct batch *batch, const b
         for (long begin = 0; begin < span.rows * s.group; begin += t.at_once) {
             long left = span.rows * s.group - begin;
             attend_rows(s, seen, t, sinks ? sinks + head * s.group : 0, begin, left < t.at_once ? left : t.at_once,
-                        query + query_head * s.key_size, out + query_head * s.value_size);
+                        query + query_head * s.key_size, out + query_head * s.value_size, lse ? lse + query_head : 0);
         }
         if (by_tiles)
             end_tiles();
