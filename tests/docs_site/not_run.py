@@ -31,7 +31,7 @@ NOT_RUN = {
     r"curl .*/cluster/nodes/ID/resume": "ID is the reader's; tests/api/test_admin.py asks it",
     r"curl .*/(gen-ID|resp_ID)( .*)?": "the id is drawn; tests/api/test_kept.py reads some",
     r"molink cache clear --url http://HOST:8000": "HOST is the reader's; tests/cli/test_cache.py",
-    r"molink serve MODEL --nodes 3 --link 100:30 --queue-s .*": "a model that is to be written first",
+    r"molink serve MODEL --nodes 3 --link 100:30 --queue-s .*": "a model that is written first",
     r"molink import .*": "models of gigabytes; tests/importing imports small ones",
     r"molink serve Qwen3-8B-int4": "the folder that the import above it makes",
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
