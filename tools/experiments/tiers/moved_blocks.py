@@ -41,7 +41,14 @@ from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import StageWork
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
-from molink_scheduler.kv.changes import FetchBlocks, Fetched, KeepBlocks, KeptBlocks, LowerBlocks
+from molink_scheduler.kv.changes import (
+    FetchBlocks,
+    Fetched,
+    KeepBlocks,
+    KeptBlocks,
+    LowerBlocks,
+    RetainBlocks,
+)
 from molink_scheduler.kv.tiers import HOST
 from molink_scheduler.request import SamplingParams
 from tools.experiments.harness.experiment import (
@@ -203,7 +210,8 @@ class _Stage:
 
     def end(self) -> None:
         """Cache nothing any more."""
-        self.cache.clear(self.store.block_bytes)
+        self.store.clear(self.store.block_bytes)
+        self.cache.device.blocks_out(RetainBlocks())
 
 
 # -- what is measured -----------------------------------------------------------------------------
