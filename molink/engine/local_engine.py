@@ -1,4 +1,4 @@
-"""The engine of a stage's process: the device's layers behind the eight methods of a stage.
+"""The engine of a stage's process: the device's layers behind the nine methods of a stage.
 
 What passes the seam are numpy's rows and bytes of blocks, which are torch's memory seen in another
 way: nothing is copied for it. A full device, one that swaps, layers taken from a lost neighbour and
@@ -100,8 +100,11 @@ class LocalEngine:
         self.executor.release(release)
 
     def rows_kept(self, resume: Resume, computed: dict[int, int], has_rows: HasRows) -> RowsKept:
-        """Go on in the ring's next epoch with KV of the rows that `resume` lists."""
+        """Go on in the ring's next epoch with KV of the rows that `resume` lists. What a lender has
+        taken with it is not there, whatever was computed."""
         stage, parts = self.executor, parts_of(self.executor)
+        lost = frozenset[int]().union(*(part.kv.lost_requests() for part in parts))
+        computed = {one: tokens for one, tokens in computed.items() if one not in lost}
         missing, keeps = goes_on(stage, resume, computed, has_rows)
         held = frozenset[int]().union(*(part.kv.holders() for part in parts))
         for part in parts:
@@ -117,6 +120,14 @@ class LocalEngine:
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""
         return self._blocks.blocks_in(numbers)
+
+    def hold(self, blocks: int) -> None:
+        """Have places for so many KV blocks; the memory of free ones goes back to the PC."""
+        for part in parts_of(self.executor):
+            is_less = blocks < part.kv.blocks_total
+            part.kv.resize(blocks)
+            if is_less and not part.moving.any_leaves:
+                part.kv_memory.give_back(part.kv.free_runs())
 
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds; memory that nothing is in goes back to a PC that is short of it."""

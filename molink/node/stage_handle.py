@@ -31,6 +31,7 @@ from molink.stage_protocol.messages import (
     PathMoved,
     SetAllowed,
     SetCacheRam,
+    SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
@@ -218,6 +219,10 @@ class StageHandle:
         if lent_bytes != self.cache_ram_bytes:
             self.cache_ram_bytes = lent_bytes
             self._send(SetCacheRam(lent_bytes))
+
+    def set_room(self, kv_tokens: int) -> None:
+        """Offer its ring room for so many tokens of KV from now on."""
+        self._send(SetRoom(kv_tokens))
 
     def hold_links(self) -> None:
         """Give no link up until it is told how its ring goes on."""

@@ -26,10 +26,12 @@ from molink.stage_protocol.messages import (
     EnterRing,
     Fact,
     LoadStage,
+    LoopCommand,
     StageReady,
     Steered,
 )
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 
 SWITCH_INTERVAL_S = 0.0005
@@ -45,7 +47,7 @@ def start_stage(
     load: LoadStage,
     report: Callable[[Fact], None],
     expect_join: Callable[[], EnterRing],
-    next_command: Callable[[], EnterRing | LoadStage | None],
+    next_command: Callable[[], LoopCommand | None],
     steer: Callable[[Steered], None],
     event_log: Path | None = None,
 ) -> StageLoop:
@@ -63,7 +65,7 @@ def start_stage(
     steer(stage_cache.host.steered(links.handle))
     report(loaded_stage(layers, links, stage_cache.tiers))
     join = _joined(links, expect_join(), report)
-    core = new_core(layers, join)
+    core = new_core(layers, join, StageRoom(layers.kv_blocks))
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)

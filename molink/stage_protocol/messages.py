@@ -8,7 +8,7 @@ that no stage outlives the process that started it. Tokens and tensors never pas
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen, Predicate
@@ -17,7 +17,7 @@ from molink.checkpoint.kv_format import KvDtype
 from molink.errors import FrameError
 from molink.json_object import JsonObject
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.health import FIGURE_MAX, StageHealth
+from molink.stage_protocol.health import FIGURE_MAX, RoomOffer, StageHealth
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.kinds import Kinds
 from molink.wire.schema import Inline, Rules, Schema
@@ -154,6 +154,14 @@ class HoldLinks:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRoom:
+    """Command: offer the ring room for so many tokens of KV from now on, as far as there are places
+    for them. Fewer are given back once the ring's head counts with fewer."""
+
+    kv_tokens: Annotated[int, Ge(1)]
+
+
+@dataclass(frozen=True, slots=True)
 class MovePath:
     """Command: lead a link to another address of the same neighbour; PathMoved answers."""
 
@@ -218,6 +226,8 @@ class StageReady:
     """Requests of `JoinRing.resume` that this stage cannot go on with."""
     cached: Annotated[Positions, MaxLen(CACHE_RUNS_MAX)] = ()
     """Runs of cached blocks that may stay (`Resume.chains_stay`)."""
+    offer: RoomOffer = field(default_factory=RoomOffer)
+    """The last room that it has offered to its ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,16 +266,16 @@ Steering = LinkSteering | SetCacheRam
 EnterRing = JoinRing | FollowRing
 """Commands to take part in a ring's epoch."""
 
-Continuing = EnterRing | LoadStage
-"""Commands of which a running stage hears before its loop carries them out."""
+LoopCommand = LoadStage | EnterRing | SetRoom
+"""Commands that a stage's loop takes between two steps."""
 
-LinkSteered = Callable[[LinkSteering | Continuing], None]
+LinkSteered = Callable[[LinkSteering | LoopCommand], None]
 """Carries out what a running stage is told of its links."""
 
-Steered = Callable[[Steering | Continuing], None]
+Steered = Callable[[Steering | LoopCommand], None]
 """Carries out all that a running stage is told."""
 
-Command = LoadStage | EnterRing | Steering
+Command = LoopCommand | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
 
 LINES: Kinds[Command | Fact] = Kinds(
@@ -273,6 +283,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "load_stage": LoadStage,
         "join_ring": JoinRing,
         "follow_ring": FollowRing,
+        "set_room": SetRoom,
         "set_allowed": SetAllowed,
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,

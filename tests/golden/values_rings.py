@@ -30,6 +30,7 @@ from molink.stage_protocol.health import (
     CacheTiersHealth,
     HostCacheHealth,
     PackingHealth,
+    RoomOffer,
     StageHealth,
 )
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
@@ -43,6 +44,7 @@ from molink.stage_protocol.messages import (
     PathMoved,
     SetAllowed,
     SetCacheRam,
+    SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
@@ -212,6 +214,7 @@ LINES.add(
     set_cache_ram=lambda: SetCacheRam(1_500_000_000),
     set_cache_ram_none=lambda: SetCacheRam(None),
     hold_links=HoldLinks,
+    set_room=lambda: SetRoom(320),
     move_path_next=lambda: MovePath("next", "tcp://10.0.0.2:7000"),
     move_path_coordinator=lambda: MovePath("coordinator", "tcp://[::1]:1"),
     move_path_to_the_relay=lambda: MovePath("next", "tcp://127.0.0.1:7000", relayed=True),
@@ -219,6 +222,7 @@ LINES.add(
     stage_loaded_head=lambda: StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40),
     stage_loaded=lambda: StageLoaded(65_535, None, "cpu", "float32", 64, 0),
     stage_ready=StageReady,
+    stage_ready_with_less_room=lambda: StageReady(3, offer=RoomOffer(2, 320)),
     stage_ready_without_some=lambda: StageReady(3, (7, 2**40)),
     path_moved=lambda: PathMoved("next", "tcp://10.0.0.2:7000", True, ""),
     path_not_moved=lambda: PathMoved("coordinator", "tcp://h:1", False, "nobody answers – yet"),

@@ -177,7 +177,7 @@ class SurvivingRing(ToyRing):
 
     def enter(self, attempt: int, stage: ToyStage, resume: Resume) -> PlaceReady:
         """A stage enters the epoch; with what it cannot go on, and what it has cached."""
-        computed = stage.core.source.computed_tokens()
+        computed = stage.computed_tokens()
         missing = stage.layers.go_on(resume, computed, stage.log.has)
         resume = resume.without(missing)
         is_extended = len(stage.layers.parts()) > 1

@@ -267,6 +267,13 @@ class ToyStage:
     busy: bool = False
     feed: ShadowFeed | None = None
     """Of a shadow of the stage behind it."""
+    lost: frozenset[int] = frozenset()
+    """Requests of which it has lost something, until it is in the next epoch."""
+
+    def computed_tokens(self) -> dict[int, int]:
+        """Tokens of each request of which it holds KV, and has lost nothing."""
+        computed = self.core.source.computed_tokens()
+        return {one: tokens for one, tokens in computed.items() if one not in self.lost}
 
     def compute(self, run: RunBatch) -> list[int] | None:
         inputs = list(run.token_ids)

@@ -2,7 +2,7 @@
 
 It has a thread of its own: a game that starts, or a program that grows, has the memory within a
 second, also while the stage's loop is within a long step and its store waits for a disk. Asking the
-system four times a second takes two thousandths of a core at most (`docs/benchmarks/room.md`). The
+system four times a second takes some thousandths of a core (`docs/benchmarks/room.md`). The
 system's own alarms (pressure stall information) were rejected: a container need not have them, and
 under WSL they come when the PC swaps already.
 """
@@ -17,8 +17,8 @@ from molink.stage.cache.host_share import HostRoom, HostShare, host_room
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
 from molink.stage_protocol.health import HostCacheHealth, StageHealth
 from molink.stage_protocol.messages import (
-    Continuing,
     LinkSteered,
+    LoopCommand,
     SetCacheRam,
     Steered,
     Steering,
@@ -56,7 +56,7 @@ class HostWatch:
         """Handler of commands that takes those about this memory, and leaves the others to
         `handle`."""
 
-        def take(command: Steering | Continuing) -> None:
+        def take(command: Steering | LoopCommand) -> None:
             if isinstance(command, SetCacheRam):
                 self._lent_bytes = command.lent_bytes
                 self.look()

@@ -22,6 +22,7 @@ from molink_scheduler.events import (
     ReleaseArrived,
     RunBatch,
     SendCacheChange,
+    SendCapacity,
     SendFetched,
     SendRelease,
     SendRows,
@@ -180,8 +181,8 @@ class Stage:
                 case SendCacheChange(change):
                     if not self.core.is_tail:
                         self._send(CacheChanged(change), DECODE, FORGET_BYTES, 0)
-                case SendFetched():
-                    pass  # Simulated stages have no memory below their device's.
+                case SendFetched() | SendCapacity():
+                    pass  # Simulated stages have no memory but their device's, and all of that.
                 case WaitUntil(at):
                     self._sleep(at, now)
                 case Refuse():
