@@ -214,15 +214,15 @@ class StageHandle:
         """Upload no more than this from now on; None: no cap."""
         self._send(SetUploadCap(bytes_per_s))
 
+    def set_room(self, kv_tokens: int) -> None:
+        """Offer its ring room for so many tokens of KV from now on."""
+        self._send(SetRoom(kv_tokens))
+
     def set_cache_ram(self, lent_bytes: int | None) -> None:
         """Hold no more cached KV in host memory than this from now on; None: all that was taken."""
         if lent_bytes != self.cache_ram_bytes:
             self.cache_ram_bytes = lent_bytes
             self._send(SetCacheRam(lent_bytes))
-
-    def set_room(self, kv_tokens: int) -> None:
-        """Offer its ring room for so many tokens of KV from now on."""
-        self._send(SetRoom(kv_tokens))
 
     def hold_links(self) -> None:
         """Give no link up until it is told how its ring goes on."""

@@ -69,19 +69,6 @@ class CacheTiersHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class HostCacheHealth:
-    """Host memory of a stage for cached KV."""
-
-    taken_bytes: int
-    """Bytes that it has taken when it loaded."""
-    room_bytes: int
-    """Bytes of these that may be used now."""
-    held_bytes: int
-    why_less: Annotated[str, MaxLen(300), Predicate(str.isprintable)] = ""
-    """Why it is not more, a clause; empty: all that is lent is there."""
-
-
-@dataclass(frozen=True, slots=True)
 class RoomOffer:
     """Room for KV that a stage offers to its ring."""
 
@@ -94,6 +81,19 @@ class RoomOffer:
     def of(cls, room: StageRoom) -> "RoomOffer":
         """The last offer of a stage, if it made any."""
         return cls(room.number, BLOCK_TOKENS * room.offered) if room.number else cls()
+
+
+@dataclass(frozen=True, slots=True)
+class HostCacheHealth:
+    """Host memory of a stage for cached KV."""
+
+    taken_bytes: int
+    """Bytes that it has taken when it loaded."""
+    room_bytes: int
+    """Bytes of these that may be used now."""
+    held_bytes: int
+    why_less: Annotated[str, MaxLen(300), Predicate(str.isprintable)] = ""
+    """Why it is not more, a clause; empty: all that is lent is there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class StageLoaded:
     kv_tokens_capacity: int
     weights_bytes: int
     state_slots: int | None = None
-    """Requests whose states it can keep at a time; None: its layers keep none."""
+    """Requests whose states or windows it can keep at a time; None: its layers keep none."""
     kv_dtype: KvDtype = "auto"
     attention_fallback: Reason | None = None
     """Why torch computes attention on a card in place of our kernel; None: it does not."""
@@ -267,7 +267,7 @@ EnterRing = JoinRing | FollowRing
 """Commands to take part in a ring's epoch."""
 
 LoopCommand = LoadStage | EnterRing | SetRoom
-"""Commands that a stage's loop takes between two steps."""
+"""Commands that a stage's loop takes between two steps; a running stage hears of them before."""
 
 LinkSteered = Callable[[LinkSteering | LoopCommand], None]
 """Carries out what a running stage is told of its links."""

@@ -50,7 +50,8 @@ class RingTerms:
     span_tokens: int | None = None
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
     state_slots: int | None = None
-    """The fewest on the ring, of those stages whose layers keep states; None: none does."""
+    """The fewest on the ring, of those stages whose layers keep states or windows; None: none
+    does."""
     replay_log_bytes: int = REPLAY_LOG_BYTES
     """Memory of each stage's PC for rows that it has sent, from which a replaced neighbour is
     fed."""
