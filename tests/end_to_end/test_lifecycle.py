@@ -136,7 +136,7 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
         assert said.count("with the KV of 1 requests") == 3 and "Traceback" not in said
 
 
-@pytest.mark.parametrize("ram", ["0", "0.01"])
+@pytest.mark.parametrize("ram", ["0", "auto"])
 async def test_chains_that_nobody_uses_are_hits_after_a_loss(tools, tiny_llama, ram):
     """The middle stage is killed between two turns of a chat: the next one begins with what was
     cached, and so does the one after it; no token is another one."""
@@ -162,6 +162,8 @@ async def test_chains_that_nobody_uses_are_hits_after_a_loss(tools, tiny_llama, 
 
             await tools.eventually(goes_on, within_s=60.0)
         assert cached == [0, 96, 96]
+        shown = (await tools.get(server.url, "/cluster"))["prefix_cache"]
+        assert (shown["tiers"] is None) is (ram == "0")
         assert server.stop() == 0
 
 

@@ -211,6 +211,19 @@ def test_no_token_changes_when_survivors_with_tiers_keep_their_chains(seed):
     assert rows_again(ring) == 0
 
 
+@pytest.mark.parametrize("moment", range(20))
+def test_what_is_on_its_way_back_when_a_stage_is_lost_does_not_stay(moment):
+    """One host has lost it, which nobody has heard of yet."""
+    ring = SurvivingRing(moment, 3, 128, prefix_cache=True, chains_stay=True, tiers=CacheTiers(64))
+    for at in (0.0, 10.0, 20.0, 40.0, 50.0):  # Two families in turn push each other out.
+        ring.submit_at(at, 100, 2, 5)
+    ring.short_at(15.0, 2, 15.1)
+    ring.lose_at(20.02 + 0.03 * moment, {1}, 0.1)
+    ring.run()
+    ring.assert_all_answered()
+    assert ring.fetches and ring.blocks_lost
+
+
 @pytest.mark.parametrize("tiers", [None, CacheTiers(64)])
 @pytest.mark.parametrize("lost", [{1}, {2}, {3}, {1, 2}, {2, 3}, {1, 3}])
 def test_idle_chains_are_hits_again_which_only_the_replacement_computes(lost, tiers):

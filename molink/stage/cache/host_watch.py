@@ -2,7 +2,7 @@
 
 It has a thread of its own: a game that starts, or a program that grows, has the memory within a
 second, also while the stage's loop is within a long step and its store waits for a disk. Asking the
-system four times a second takes two thousandths of a core at most (`docs/benchmarks/room.md`). The
+system four times a second takes some thousandths of a core (`docs/benchmarks/room.md`). The
 system's own alarms (pressure stall information) were rejected: a container need not have them, and
 under WSL they come when the PC swaps already.
 """
