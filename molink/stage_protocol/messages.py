@@ -181,7 +181,7 @@ class StageLoaded:
     kv_tokens_capacity: int
     weights_bytes: int
     state_slots: int | None = None
-    """Requests whose states, or windows of KV, it can keep at a time; None: its layers keep none."""
+    """Requests whose states, or windows, it can keep at a time; None: its layers keep none."""
     kv_dtype: KvDtype = "auto"
     attention_fallback: Reason | None = None
     """Why torch computes attention on a card in place of our kernel; None: it does not."""
