@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from molink.checkpoint.description import ModelDescription
-from molink.engine.device.devices import host_is_short
+from molink.engine.device.devices import free_memory_bytes, host_is_short
 from molink.engine.device.elements import elements_of, tensor_of
 from molink.engine.device.memory_limit import limit_memory
 from molink.engine.loading import load_stage
@@ -35,6 +35,7 @@ from molink.engine_protocol.values import (
     StepInputs,
     StepResult,
 )
+from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.changes import OutwardChange
@@ -149,8 +150,7 @@ class LocalEngine:
         left_bytes = load.memory_bytes
         if left_bytes is not None:
             held_bytes = sum(map(_held_bytes, beside))
-            ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
-            mapped_bytes = _weights_bytes(load.model) + ram_bytes
+            mapped_bytes = _weights_bytes(load.model) + _cache_bytes(load.cache_room)
             limit_memory(load.work.device, left_bytes, mapped_bytes, held_bytes)
             left_bytes -= held_bytes
         return load_stage(
@@ -173,6 +173,13 @@ def _joined(inputs: StepInputs) -> torch.Tensor | None:
 def _held_bytes(part: StageExecutor) -> int:
     kv_bytes = part.kv.tokens_capacity * part.kv_token_bytes
     return part.weights_bytes + kv_bytes + part.windows.held_bytes
+
+
+def _cache_bytes(room: CacheRoom | None) -> int:
+    """Bytes of host memory that cached KV may take, at most."""
+    if room is None:
+        return 0
+    return free_memory_bytes() if room.ram_bytes is None else room.ram_bytes
 
 
 def _weights_bytes(directory: str) -> int:

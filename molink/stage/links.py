@@ -26,6 +26,7 @@ from molink.stage_protocol.messages import (
     FollowRing,
     HoldLinks,
     JoinRing,
+    LinkSteering,
     LoadStage,
     LoopCommand,
     MovePath,
@@ -35,7 +36,6 @@ from molink.stage_protocol.messages import (
     SetRoom,
     SetShadow,
     SetUploadCap,
-    Steering,
 )
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.inbound import ArrivedMessage, InboundLink
@@ -170,7 +170,7 @@ class StageLinks:
         self._keys[name] = far_end[1]
         return link
 
-    def handle(self, command: Steering | LoopCommand) -> None:
+    def handle(self, command: LinkSteering | LoopCommand) -> None:
         """Carry out a command about the links at once, from any thread."""
         match command:
             case SetAllowed(keys):

@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
@@ -46,10 +45,12 @@ from molink.stage_protocol.messages import (
     MovePath,
     OutgoingLink,
     SetAllowed,
+    SetCacheRam,
     SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
+    Steered,
     Steering,
     decode_line,
     encode_line,
@@ -136,7 +137,7 @@ class SupervisorPipe:
         self._early: dict[object, Steering] = {}
         self._next: list[LoadStage | EnterRing] = []
         self._rooms: deque[SetRoom] = deque(maxlen=1)
-        self._handle: Callable[[Steering | LoopCommand], None] | None = None
+        self._handle: Steered | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
@@ -162,7 +163,7 @@ class SupervisorPipe:
             return self._next.pop(0)
         return self._rooms.popleft() if self._rooms else None
 
-    def steer(self, handle: Callable[[Steering | LoopCommand], None]) -> None:
+    def steer(self, handle: Steered) -> None:
         """Call `handle` from now on with each command that steers a running stage, and when
         `next_command` has one."""
         with self._steering_lock:
@@ -201,7 +202,14 @@ class SupervisorPipe:
                 self._rooms.append(command)
                 if self._handle is not None:
                     self._handle(command)
-            case SetAllowed() | MovePath() | SetUploadCap() | SetShadow() | HoldLinks() as steering:
+            case (
+                SetAllowed()
+                | MovePath()
+                | SetUploadCap()
+                | SetCacheRam()
+                | SetShadow()
+                | HoldLinks() as steering
+            ):
                 self._take_steering(steering)
             case fact:
                 raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")

@@ -84,6 +84,19 @@ class RoomOffer:
 
 
 @dataclass(frozen=True, slots=True)
+class HostCacheHealth:
+    """Host memory of a stage for cached KV."""
+
+    taken_bytes: int
+    """Bytes that it has taken when it loaded."""
+    room_bytes: int
+    """Bytes of these that may be used now."""
+    held_bytes: int
+    why_less: Annotated[str, MaxLen(300), Predicate(str.isprintable)] = ""
+    """Why it is not more, a clause; empty: all that is lent is there."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageHealth:
     """Fact: how the stage is doing, about twice a second while it works."""
 
@@ -140,6 +153,8 @@ class StageHealth:
     """Tokens in blocks that the prefix cache holds, in use or not; None: an older version."""
     cache_tiers: CacheTiersHealth | None = None
     """Tiers of the cache, on a head whose ring has room below its devices' memory."""
+    host_cache: HostCacheHealth | None = None
+    """Host memory for cached KV; None: nothing is lent, or an older version."""
     recent_refused: Annotated[tuple[tuple[int, Why], ...], MaxLen(REFUSED_MAX)] = ()
     """Requests of the last seconds, on the head, that it cannot compute: the ring's number of each,
     and why."""

@@ -7,6 +7,7 @@ that no stage outlives the process that started it. Tokens and tensors never pas
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -126,6 +127,15 @@ class SetUploadCap:
 
 
 @dataclass(frozen=True, slots=True)
+class SetCacheRam:
+    """Command: hold no more cached KV in host memory than this from now on, of what was taken when
+    the stage loaded."""
+
+    lent_bytes: Annotated[int, Ge(0)] | None
+    """Bytes; None: all that was taken."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetShadow:
     """Command: from now on send the next stage's shadow what the ring leaves time for."""
 
@@ -181,7 +191,7 @@ class StageLoaded:
     kv_tokens_capacity: int
     weights_bytes: int
     state_slots: int | None = None
-    """Requests whose states, or windows, it can keep at a time; None: its layers keep none."""
+    """Requests whose states or windows it can keep at a time; None: its layers keep none."""
     kv_dtype: KvDtype = "auto"
     attention_fallback: Reason | None = None
     """Why torch computes attention on a card in place of our kernel; None: it does not."""
@@ -247,14 +257,23 @@ class StageFailed:
     """Whether its device had no memory for what it was to hold, or for a step."""
 
 
-Steering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
-"""Commands that a stage takes at any time, and at once."""
+LinkSteering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
+"""Commands about links that a stage takes at any time, and at once."""
+
+Steering = LinkSteering | SetCacheRam
+"""All commands that a stage takes so."""
 
 EnterRing = JoinRing | FollowRing
 """Commands to take part in a ring's epoch."""
 
 LoopCommand = LoadStage | EnterRing | SetRoom
-"""Commands that a stage's loop takes between two steps."""
+"""Commands that a stage's loop takes between two steps; a running stage hears of them before."""
+
+LinkSteered = Callable[[LinkSteering | LoopCommand], None]
+"""Carries out what a running stage is told of its links."""
+
+Steered = Callable[[Steering | LoopCommand], None]
+"""Carries out all that a running stage is told."""
 
 Command = LoopCommand | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
@@ -268,6 +287,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "set_allowed": SetAllowed,
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,
+        "set_cache_ram": SetCacheRam,
         "hold_links": HoldLinks,
         "move_path": MovePath,
         "load_progressed": LoadProgressed,

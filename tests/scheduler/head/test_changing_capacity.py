@@ -1,4 +1,4 @@
-"""A head whose capacity changes: what it gives up, what waits, what the stages are told, and when."""
+"""A head whose capacity changes: what it gives up, who waits, what stages are told, and when."""
 
 import pytest
 
