@@ -24,6 +24,7 @@ from molink_scheduler.events import (
     ReleaseArrived,
     RunBatch,
     SendCacheChange,
+    SendCapacity,
     SendFetched,
     SendRelease,
     SendRows,
@@ -190,6 +191,8 @@ class Stage:
                     self._change_cache(change, now)
                 case SendFetched(fetched):
                     self._send(FetchArrived(fetched), DECODE, FORGET_BYTES, 0)
+                case SendCapacity():
+                    pass  # Places of simulated stages are as many for good.
                 case WaitUntil(at):
                     self._sleep(at, now)
                 case Refuse():
