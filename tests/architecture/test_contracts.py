@@ -91,7 +91,7 @@ OPTIONS = {
     "sim": "",
     "sim cache": (
         "--quiet --trace --show --shape --rings --model --gpu --stages --bandwidth-mbps "
-        "--latency-ms --capacity-tokens --eviction --routing --admission --rate --ttft-times "
+        "--latency-ms --capacity-tokens --routing --admission --rate --ttft-times "
         "--tpot-times --prompt-order --seed --out"
     ),
     "sim compare": "--quiet --scenario --model --profile --rounds --json",

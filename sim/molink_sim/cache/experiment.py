@@ -2,7 +2,7 @@
 too."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from molink.errors import UserError
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
 from molink_scheduler.routing.admission import AdmissionPolicy, Targets
-from molink_sim.cache.cluster import PAPER_NODES, home_ring, paper_ring
+from molink_scheduler.routing.ring_choice import Routing
+from molink_sim.cache.cluster import PAPER_NODES, paper_ring
 from molink_sim.cache.hit_rate import brute_force_lru, hit_rate
-from molink_sim.cache.ring_cost import RingCost
 from molink_sim.cache.search import (
     TPOT_TIMES,
     TTFT_TIMES,
@@ -20,9 +20,10 @@ from molink_sim.cache.search import (
     p90,
     quiet_targets,
 )
-from molink_sim.cache.serve import MOONCAKE, ROUTINGS, CacheOutcome, CacheRules, serve
+from molink_sim.cache.serve import CacheOutcome, CacheRules, computed_tokens, serve
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, rate_per_s, within
-from molink_sim.scenario import LinkSpec
+from molink_sim.even_ring import even_ring
+from molink_sim.scenario import LinkSpec, RingSpec
 
 HOME_RINGS, HOME_STAGES = 4, 4
 
@@ -61,7 +62,6 @@ class CacheSetting:
     latency_ms: float = 30.0
     capacity_tokens: int | None = None
     """Cached tokens that each ring has room for; None: what its memory has room for."""
-    eviction: str = "lru"
     routings: tuple[str, ...] = ("random", "load", "cache", "molink")
     admission: str = "accept"
     rate: float | None = None
@@ -74,11 +74,9 @@ class CacheSetting:
     """Order in which prompts are computed: `shortest` or `fifo`."""
 
     def __post_init__(self) -> None:
-        unknown = [one for one in self.routings if one not in ROUTINGS]
+        unknown = [one for one in self.routings if one not in set(Routing)]
         if unknown or not self.routings:
-            raise UserError(f"--routing takes {', '.join(ROUTINGS)}: got {', '.join(unknown)!r}.")
-        if self.shape == "home" and set(self.routings) & set(MOONCAKE):
-            raise UserError("Mooncake's routings copy KV or know exact times: use --shape paper.")
+            raise UserError(f"--routing takes {', '.join(Routing)}: got {', '.join(unknown)!r}.")
         if self.rings is not None and not 1 <= self.rings <= RINGS_MAX:
             raise UserError(f"--rings takes 1 to {RINGS_MAX}, got {self.rings}.")
         if self.stages is not None and self.stages < 1:
@@ -97,15 +95,16 @@ class CacheSetting:
         if not (0 < self.ttft_times < inf and 0 < self.tpot_times < inf):
             raise UserError("--ttft-times and --tpot-times take numbers above 0.")
 
-    def costs(self) -> list[RingCost]:
-        """Costs of the rings, one each; equal rings share what they have worked out."""
+    def specs(self) -> list[RingSpec]:
+        """The rings."""
         if self.shape == "paper":
             stages = self.stages or 1
             one = paper_ring(stages, self.capacity_tokens)
             return [one] * (self.rings or PAPER_NODES // stages)
         link = LinkSpec(self.bandwidth_mbps, self.latency_ms * MILLISECONDS)
         stages = self.stages or HOME_STAGES
-        ring = home_ring(self.model, self.gpu, stages, link, self.capacity_tokens)
+        most = self.capacity_tokens
+        ring = even_ring(self.model, self.gpu, stages, link, kv_tokens_max=most)
         return [ring] * (self.rings or HOME_RINGS)
 
 
@@ -115,23 +114,25 @@ class _Experiment:
 
     setting: CacheSetting
     requests: Sequence[CacheRequest]
-    costs: Sequence[RingCost]
+    rings: Sequence[RingSpec]
     targets: Targets
 
     @classmethod
     def of(cls, setting: CacheSetting, requests: Sequence[CacheRequest]) -> "_Experiment":
-        costs = setting.costs()
-        whole_blocks = costs[0].capacity_tokens // BLOCK_TOKENS
-        fitting = within(requests, whole_blocks * BLOCK_TOKENS)
+        rings = setting.specs()
+        capacity_tokens = min(stage.kv_tokens for stage in rings[0].stages)
+        if setting.shape == "paper":
+            requests = [replace(one, output_tokens=1) for one in requests]
+        fitting = within(requests, capacity_tokens // BLOCK_TOKENS * BLOCK_TOKENS)
         times = setting.ttft_times, setting.tpot_times
-        return cls(setting, fitting, costs, quiet_targets(fitting, costs[0], *times))
+        return cls(setting, fitting, rings, quiet_targets(fitting, rings[0], *times))
 
     def run(self, rate: float, routing: str, admission: AdmissionPolicy) -> CacheOutcome:
         setting = self.setting
         requests = at_rate(self.requests, rate, setting.seed)
         order = setting.prompt_order
-        rules = CacheRules(routing, admission, self.targets, setting.eviction, setting.seed, order)
-        return serve(requests, self.costs, rules)
+        rules = CacheRules(routing, admission, self.targets, setting.seed, order)
+        return serve(requests, self.rings, rules)
 
     def held(self, routing: str) -> tuple[float, CacheOutcome | None]:
         found = highest_rate(
@@ -140,7 +141,7 @@ class _Experiment:
         return found.rate_per_s, found.outcome
 
     def row(self, outcome: CacheOutcome, **where: Any) -> Row:
-        begun = [one for one in outcome.served if one.first_token_s is not None]
+        begun = [one for one in outcome.served if one.token_times_s]
         return {
             **where,
             "requests": len(outcome.served),
@@ -150,9 +151,8 @@ class _Experiment:
             "ttft_mean_s": fmean([one.ttft_s for one in begun]) if begun else 0.0,
             "ttft_p90_s": p90(outcome.ttfts_s),
             "tpot_p90_s": p90(outcome.tpots_s),
-            "computed_tokens": sum(one.computed_tokens for one in outcome.served),
+            "computed_tokens": sum(computed_tokens(one) for one in outcome.served),
             "wasted_tokens": outcome.wasted_tokens(self.targets),
-            "load_swing": outcome.load_swing,
         }
 
 

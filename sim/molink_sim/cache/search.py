@@ -11,12 +11,13 @@ between the two is halved. Conversations of a low rate are among those of a high
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from molink_scheduler.routing.admission import Targets
-from molink_sim.cache.ring_cost import IDLE, RingCost
-from molink_sim.cache.serve import CacheOutcome
+from molink_sim.cache.serve import CacheOutcome, CacheRules, serve, tpot_s
 from molink_sim.cache.trace import CacheRequest
+from molink_sim.outcome import RequestOutcome
+from molink_sim.scenario import RingSpec
 
 TTFT_TIMES, TPOT_TIMES = 10.0, 5.0
 """Multiples of the quiet times (Mooncake, section 5.1)."""
@@ -38,16 +39,26 @@ def p90(values: Sequence[float]) -> float:
 
 def quiet_targets(
     requests: Sequence[CacheRequest],
-    cost: RingCost,
+    ring: RingSpec,
     ttft_times: float = TTFT_TIMES,
     tpot_times: float = TPOT_TIMES,
 ) -> Targets:
-    """Bounds of a trace on a ring: the quiet times, times what may be lost to others."""
-    works = [cost.prefill(0, one.input_tokens) for one in requests]
-    ttft_s = p90([IDLE.prefill_s(work) + work.fill_s for work in works])
-    contexts = (one.input_tokens + one.output_tokens / 2 for one in requests)
-    tpot_s = p90([cost.decode(1, one, beside_prefill=False).tpot_s for one in contexts])
-    return Targets(ttft_times * ttft_s, tpot_times * tpot_s or None)
+    """Bounds of a trace on a ring: the quiet times, times what may be lost to others. A longer
+    prompt takes longer, so nine in ten have at most what the one has that as many are no longer
+    than; the same with contexts."""
+    ttft_s = _alone(_ninth(requests, lambda one: one.input_tokens), ring).ttft_s
+    contexts = _ninth(requests, lambda one: one.input_tokens + one.output_tokens / 2)
+    tokens_s = tpot_s(_alone(contexts, ring))
+    return Targets(ttft_times * ttft_s, tpot_times * tokens_s or None)
+
+
+def _ninth(requests: Sequence[CacheRequest], size: Callable[[CacheRequest], float]) -> CacheRequest:
+    """The request that nine in ten are no larger than."""
+    return sorted(requests, key=size)[math.ceil(PERCENTILE * len(requests)) - 1]
+
+
+def _alone(request: CacheRequest, ring: RingSpec) -> RequestOutcome:
+    return serve([replace(request, at_s=0.0)], [ring], CacheRules(caches=False)).served[0]
 
 
 @dataclass(frozen=True, slots=True)

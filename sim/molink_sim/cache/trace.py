@@ -5,10 +5,8 @@ beginning exactly as far as their numbers are alike. A number is one token of on
 prefix tree that rings use, so that tree is used as it is. The last block of a prompt is rarely
 full; it counts as one all the same, as in Mooncake.
 
-Only prompts are named. An answer is known from the next turn: where a later prompt begins with all
-whole blocks of an earlier one, what comes behind them there is the earlier one's answer, as far as
-prompt and answer together fill whole blocks. The first such prompt counts, and only of the same
-conversation. What nobody goes on from has an answer that nobody asks for.
+Only prompts are named: nobody goes on from an answer here. A block's tokens are its number, once
+for each.
 
 A trace is brought to a lower rate by leaving out whole conversations: what is left are fewer users
 who type as fast as they did. Leaving out single requests would tear turns from their history, and
@@ -29,7 +27,7 @@ from typing import Any
 
 from molink.errors import UserError
 from molink.workload.trace import ROWS_MAX
-from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
+from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes, tokens_of
 from molink_sim.workload import BATCH_REQUESTS_MIN, BATCH_S
 
 BLOCK_TOKENS = 512
@@ -60,14 +58,13 @@ class CacheRequest:
     full."""
     conversation: int = 0
     """Number that all requests have in common that share more than a system prompt."""
-    answer: bytes = b""
-    """Blocks behind the prompt's whole ones that the answer completes, as the next turn has
-    them."""
 
     @property
-    def turn(self) -> bytes:
-        """Whole blocks of prompt and answer."""
-        return self.blocks[: self.input_tokens // BLOCK_TOKENS * TOKEN_BYTES] + self.answer
+    def prompt(self) -> bytes:
+        """Its tokens: each block is its number again and again, one above it."""
+        words = (one + 1 for one in tokens_of(self.blocks))
+        whole = b"".join(token_bytes((word,)) * BLOCK_TOKENS for word in words)
+        return whole[: self.input_tokens * TOKEN_BYTES]
 
     @property
     def block_count(self) -> int:
@@ -90,8 +87,6 @@ def read_cache_trace(path: Path, jitter_seed: int = 0) -> list[CacheRequest]:
     if len(rows) > ROWS_MAX:
         raise UserError(f"{path} has over {ROWS_MAX} rows: cut the trace")
     found = _with_conversations(rows)
-    answers = _answers([hashes for hashes, _ in rows], found)
-    found = [replace(one, answer=answer) for one, answer in zip(found, answers, strict=True)]
     return _spread(found, jitter_seed)
 
 
@@ -149,20 +144,6 @@ def _with_conversations(rows: Sequence[tuple[list[int], CacheRequest]]) -> list[
         own = next((block for block in hashes if block not in common), -1 - number)
         found.append(replace(request, conversation=own))
     return found
-
-
-def _answers(hashes: Sequence[list[int]], requests: Sequence[CacheRequest]) -> list[bytes]:
-    """Answer of each request, by the next prompt that goes on from it."""
-    following: dict[int, list[int]] = {}
-    found = []
-    for all_blocks, one in zip(reversed(hashes), reversed(requests), strict=True):
-        whole = all_blocks[: one.input_tokens // BLOCK_TOKENS]
-        after = following.get(whole[-1], []) if one.conversation in whole else []
-        end = (one.input_tokens + one.output_tokens) // BLOCK_TOKENS
-        goes_on = after[: len(whole)] == whole
-        found.append(token_bytes(after[len(whole) : end] if goes_on else []))
-        following.update(dict.fromkeys(whole, whole))
-    return found[::-1]
 
 
 def _spread(requests: list[CacheRequest], jitter_seed: int) -> list[CacheRequest]:

@@ -23,7 +23,6 @@ OVERLOAD_COLUMNS = {
     "met_targets": "met targets",
     "computed_tokens": "computed",
     "wasted_tokens": "for nothing",
-    "load_swing": "swing",
 }
 """Columns of the table. More would not fit a terminal; the JSON has all."""
 
@@ -50,7 +49,7 @@ DIGITS = 3
     type=click.Choice(["home", "paper"]),
     default="home",
     show_default=True,
-    help="Rings of home PCs, or the prefill nodes of Mooncake's cluster.",
+    help="Rings of home PCs, or of the prefill nodes of Mooncake's cluster.",
 )
 @click.option("--rings", type=int, help="Rings or nodes, else 4 or 8.")
 @click.option("--model", default="llama-3-8b", show_default=True, help="Of home rings.")
@@ -60,18 +59,10 @@ DIGITS = 3
 @click.option("--latency-ms", default=30.0, show_default=True, help="One-way delay of every link.")
 @click.option("--capacity-tokens", type=int, help="KV of each ring, else what its memory holds.")
 @click.option(
-    "--eviction",
-    type=click.Choice(["lru", "lfu", "length-aware"]),
-    default="lru",
-    show_default=True,
-    help="Which cached blocks go first.",
-)
-@click.option(
     "--routing",
     default="random,load,cache,molink",
     show_default=True,
-    help="Names with commas between them; with --shape paper also mooncake-cache-aware and "
-    "mooncake-kvcache-centric. Overload takes the last.",
+    help="Names with commas between them. Overload takes the last.",
 )
 @click.option(
     "--admission",
@@ -90,8 +81,7 @@ DIGITS = 3
     type=click.Choice(["shortest", "fifo"]),
     default="shortest",
     show_default=True,
-    help="In which rings compute prompts: short ones pass, up to a bound, or as they came "
-    "(Mooncake's routings always).",
+    help="In which rings compute prompts: short ones pass, up to a bound, or as they came.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of everything that is random.")
 @click.option(
@@ -105,8 +95,8 @@ def cache(
 ) -> None:
     """Play a trace whose prompts share beginnings over rings that cache them.
 
-    Rings are coarse here: prompts and answers as wholes, no batches. Routing, admission, the
-    directory of cached blocks and the order of eviction are the coordinator's own.
+    Rings are those of all other simulations, with every batch: a thousand requests of a busy
+    trace take minutes. Routing, admission and the cache are the product's own.
     """
     from rich.console import Console
 

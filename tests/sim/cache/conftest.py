@@ -37,5 +37,5 @@ def trace(tmp_path):
 
 
 @pytest.fixture
-def long_trace(tmp_path):
-    return _write(tmp_path / "long.jsonl", trace_lines(conversations=300))
+def short_trace(tmp_path):
+    return _write(tmp_path / "short.jsonl", trace_lines(conversations=6, turns=3))

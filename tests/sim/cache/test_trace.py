@@ -3,7 +3,7 @@ import json
 import pytest
 
 from molink.errors import UserError
-from molink_scheduler.token_ids import token_bytes
+from molink_scheduler.token_ids import TOKEN_BYTES, tokens_of
 from molink_sim.cache.trace import at_rate, rate_per_s, read_cache_trace, within
 
 LINE = {"timestamp": 0, "input_length": 700, "output_length": 3, "hash_ids": [1, 2]}
@@ -28,19 +28,15 @@ def test_requests_keep_their_lengths_and_share_conversations(tmp_path):
     assert one != other and again == [one, other] * 9
 
 
-def test_an_answer_is_known_from_the_next_turn_as_far_as_it_fills_blocks(tmp_path):
-    def answers(output_tokens, *prompts):
-        lines = [LINE | {"output_length": output_tokens}]
-        for number, hashes in enumerate(prompts, start=1):
-            own = {"timestamp": 1000 * number, "input_length": 512 * len(hashes) - 100}
-            lines.append(LINE | own | {"hash_ids": hashes})
-        return read_cache_trace(write(tmp_path / "trace.jsonl", *lines))[0].answer
-
-    assert answers(900, [1, 5, 6, 7, 8], [1, 9, 9, 9, 9]) == token_bytes([5, 6])
-    assert answers(900, [1, 5, 6]) == token_bytes([5])
-    assert answers(300, [1, 5, 6, 7, 8]) == b""
-    assert answers(900, [3, 5, 6, 7, 8]) == b""
-    assert answers(900, *[[1, number, 6, 7] for number in range(100, 120)]) == b""
+def test_prompts_are_alike_as_far_as_their_blocks_and_as_long_as_they_are(tmp_path):
+    lines = [LINE, LINE | {"hash_ids": [1, 3]}]
+    one, other = (
+        request.prompt for request in read_cache_trace(write(tmp_path / "trace.jsonl", *lines))
+    )
+    assert len(one) == len(other) == 700 * TOKEN_BYTES
+    alike = 512 * TOKEN_BYTES
+    assert one[:alike] == other[:alike] and one[alike:] != other[alike:]
+    assert 0 not in tokens_of(one), "that is what answers are made of"
 
 
 def test_turns_that_came_in_batches_are_spread_in_order(tmp_path):
